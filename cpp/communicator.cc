@@ -1,0 +1,133 @@
+#include "communicator.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <stdexcept>
+
+#include "watch.h"
+
+namespace pfftjax {
+namespace {
+
+const MpiApi* mpi = nullptr;
+std::atomic<bool> finalized{false};
+
+std::array<std::atomic<Communicator*>, kMaxCommunicators> communicators{};
+std::atomic<std::int64_t> communicator_count{0};
+
+// The requests of MakePrivateStart.
+std::array<MpiHandle, 2> pending{};
+
+void AtFinalize() {
+  StopWatch();
+  finalized = true;
+}
+
+}  // namespace
+
+const char* NameOf(Operation operation) {
+  constexpr std::array<const char*, 12> names = {
+      "nothing",   "alltoall",       "alltoallv", "alltoallv (counts)",
+      "allgather", "reduce_scatter", "allreduce", "reduce",
+      "bcast",     "barrier",        "replicate", "sendrecv"};
+  const auto index = static_cast<std::size_t>(operation);
+  return index < names.size() ? names[index] : "an unknown operation";
+}
+
+std::string Communicator::Where() const {
+  return "rank " + std::to_string(rank) + " of " + std::to_string(size);
+}
+
+const MpiApi* Mpi() { return mpi; }
+
+void LoadMpi(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) throw std::runtime_error(dlerror());
+  using Getter = const MpiApi* (*)();
+  const auto getter = reinterpret_cast<Getter>(dlsym(library, "pfftjax_mpi_api"));
+  if (!getter) throw std::runtime_error(dlerror());
+  const MpiApi* api = getter();
+  if (api->version != kMpiApiVersion) {
+    throw std::runtime_error(path + " is from another version of pfftjax; reinstall pfftjax");
+  }
+  mpi = api;
+  mpi->on_finalize(AtFinalize);
+}
+
+bool Finalized() { return finalized.load(std::memory_order_relaxed); }
+
+std::int64_t AddCommunicator(const void* address) {
+  const std::int64_t number = communicator_count.load();
+  if (number >= kMaxCommunicators) {
+    throw std::runtime_error("more than " + std::to_string(kMaxCommunicators) +
+                             " communicators in one process; make them once and reuse them");
+  }
+  auto comm = new Communicator;  // stays: asynchronous work may look it up until the process ends
+  comm->number = number;
+  mpi->from_address(address, &comm->user);
+  if (mpi->rank_and_size(comm->user, &comm->rank, &comm->size) != 0) {
+    delete comm;
+    throw std::runtime_error("MPI does not know this communicator; has it been freed?");
+  }
+  communicators[number].store(comm, std::memory_order_release);
+  communicator_count = number + 1;
+  return number;
+}
+
+Communicator* FindCommunicator(std::int64_t number) {
+  if (number < 0 || number >= kMaxCommunicators) return nullptr;
+  return communicators[number].load(std::memory_order_acquire);
+}
+
+std::int64_t CommunicatorCount() { return communicator_count.load(); }
+
+int MakePrivate(Communicator& comm) {
+  if (comm.is_private) return 0;
+  if (int code = mpi->duplicate(comm.user, &comm.data)) return code;
+  if (int code = mpi->duplicate(comm.user, &comm.control)) return code;
+  comm.is_private = true;
+  return 0;
+}
+
+int MakePrivateStart(Communicator& comm) {
+  if (int code = mpi->duplicate_start(comm.user, &comm.data, &pending[0])) return code;
+  return mpi->duplicate_start(comm.user, &comm.control, &pending[1]);
+}
+
+int MakePrivatePoll(Communicator& comm, bool* done) {
+  *done = comm.is_private;
+  if (*done) return 0;
+  for (MpiHandle& request : pending) {
+    int complete = 0;
+    if (int code = mpi->test(&request, &complete)) return code;
+    if (!complete) return 0;
+  }
+  if (int code = mpi->return_errors(comm.data)) return code;
+  if (int code = mpi->return_errors(comm.control)) return code;
+  comm.is_private = true;
+  *done = true;
+  return 0;
+}
+
+int MaxTag() {
+  static const int limit = [] {
+    int value = 0;
+    mpi->tag_limit(&value);
+    return value / 2;
+  }();
+  return limit;
+}
+
+bool PointToPoint(const Communicator& comm, int send_tag, int recv_tag, Channel* channel) {
+  if (comm.is_private) {
+    *channel = {comm.data, send_tag, recv_tag < 0 ? mpi->any_tag : recv_tag};
+    return true;
+  }
+  if (recv_tag == kAnyTag) return false;
+  const int base = MaxTag() + 1;
+  *channel = {comm.user, base + send_tag, base + (recv_tag < 0 ? send_tag : recv_tag)};
+  return true;
+}
+
+}  // namespace pfftjax

@@ -1,0 +1,103 @@
+// Communicators by number, with the private duplicates that traffic runs on.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <unordered_set>
+
+#include "element.h"
+#include "mpi_api.h"
+
+namespace pfftjax {
+
+enum class Operation : std::int32_t {
+  kNone,
+  kAlltoall,
+  kAlltoallv,
+  kExchangeCounts,
+  kAllgather,
+  kReduceScatter,
+  kAllreduce,
+  kReduce,
+  kBcast,
+  kBarrier,
+  kReplicate,
+  kSendrecv,
+};
+
+const char* NameOf(Operation operation);
+
+enum class Stage : std::int32_t { kIdle, kChecking, kRunning };
+
+// What this rank does on a communicator, written by the call and read by the watch thread.
+struct Progress {
+  std::atomic<std::int64_t> entered{0};  // calls begun
+  std::atomic<std::int64_t> passed{0};   // collectives that got beyond their checks
+  std::atomic<Stage> stage{Stage::kIdle};
+  std::atomic<Operation> operation{Operation::kNone};
+  std::atomic<Element> element{Element::kBool};
+  std::atomic<std::int64_t> count{0};
+  std::atomic<int> partner{-1};  // the rank a point-to-point call waits for, -1: all
+};
+
+struct Communicator {
+  std::int64_t number = 0;
+  MpiHandle user = 0;     // the caller's own communicator
+  MpiHandle data = 0;     // private: operations
+  MpiHandle control = 0;  // private: checks, the watch thread, the way out
+  std::atomic<bool> is_private{false};
+  int rank = 0;
+  int size = 1;
+
+  std::atomic<bool> busy{false};
+  Progress progress;
+  // Programs whose first call was compared; touched only by the call that holds `busy`.
+  std::unordered_set<std::int64_t> verified;
+  std::int64_t last_verified = 0;
+
+  // "rank 1 of 4"
+  std::string Where() const;
+};
+
+// The loaded MPI library. Null before LoadMpi.
+const MpiApi* Mpi();
+// Opens the backend at `path`; throws std::runtime_error with the loader's words.
+void LoadMpi(const std::string& path);
+
+// True from the start of MPI_Finalize on: no MPI call may be made any more.
+bool Finalized();
+
+inline constexpr std::int64_t kMaxCommunicators = 1 << 16;
+
+// Adds the communicator whose MPI_Comm lies at `address`; the next free number. No communication.
+std::int64_t AddCommunicator(const void* address);
+// Null for a number that is not registered.
+Communicator* FindCommunicator(std::int64_t number);
+std::int64_t CommunicatorCount();
+
+// Makes the private duplicates if they are missing. Collective; returns MPI's error code.
+int MakePrivate(Communicator& comm);
+// The same without waiting, for MPI_COMM_WORLD at import: start once, then poll until true.
+int MakePrivateStart(Communicator& comm);
+int MakePrivatePoll(Communicator& comm, bool* done);
+
+// Tags as sendrecv passes them: 0 and above as given, or one of these.
+inline constexpr int kAnyTag = -1;
+inline constexpr int kDefaultTag = -2;  // any tag where no other library's message can match
+
+// The communicator and the tag that a point-to-point message travels on. Before the private
+// duplicates exist, that is the user's own communicator with a tag from the upper half of the
+// range: making duplicates would wait for ranks that take no part in the message.
+struct Channel {
+  MpiHandle comm = 0;
+  int send_tag = 0;
+  int recv_tag = 0;
+};
+// False for kAnyTag on a communicator without private duplicates, where it would take messages
+// that are not pfftjax's.
+bool PointToPoint(const Communicator& comm, int send_tag, int recv_tag, Channel* channel);
+// The largest tag that a user may give.
+int MaxTag();
+
+}  // namespace pfftjax

@@ -1,0 +1,36 @@
+// Errors as XLA carries them to Python. Every text names the operation and the rank.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "communicator.h"
+#include "element.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace pfftjax {
+
+namespace ffi = xla::ffi;
+
+// "alltoall float32[12]"
+inline std::string Describe(Operation operation, Element element, std::int64_t count) {
+  return std::string(NameOf(operation)) + " " + InfoOf(element).name + "[" +
+         std::to_string(count) + "]";
+}
+
+inline ffi::Error Failed(Operation operation, const Communicator& comm, const std::string& why) {
+  return ffi::Error(ffi::ErrorCode::kInternal,
+                    "pfftjax: " + std::string(NameOf(operation)) + " failed on " + comm.Where() +
+                        " (communicator " + std::to_string(comm.number) + "): " + why);
+}
+
+inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Element element,
+                            std::int64_t count, int code) {
+  std::array<char, 1024> text{};
+  Mpi()->error_text(code, text.data(), text.size());
+  return Failed(operation, comm,
+                "MPI says '" + std::string(text.data()) + "' for " + std::to_string(count) + " " +
+                    InfoOf(element).name + " elements");
+}
+
+}  // namespace pfftjax

@@ -1,0 +1,128 @@
+// alltoallv: rows between all pairs of ranks, counted at run time, in results of static size.
+#include "exchange.h"
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "handlers.h"
+
+namespace pfftjax {
+namespace {
+
+// counts (ranks, batch): how many rows go to each rank; the result: how many come from each. Every
+// rank learns whether all of it fits everywhere, before any row moves.
+ffi::Error ExchangeCounts(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                          std::string_view program, std::int64_t rows, std::int64_t capacity,
+                          ffi::Buffer<ffi::S32> counts, Token,
+                          ffi::Result<ffi::Buffer<ffi::S32>> incoming, TokenResult) {
+  const CallSite site{Operation::kExchangeCounts, number, ranks, signature, program};
+  const auto total = static_cast<std::int64_t>(counts.element_count());
+  return Run(site, Payload{Element::kS32, total}, [&](Communicator& comm) {
+    const std::int64_t batch = total / comm.size;
+    const std::int32_t* out = counts.typed_data();
+    std::int32_t* in = incoming->typed_data();
+    const auto block = [batch](int rank) { return Block{rank * batch, batch}; };
+    const int code = total <= ChunkElements(Element::kS32)
+                         ? Mpi()->alltoall(out, in, batch, Element::kS32, comm.data)
+                         : ExchangeBlocks(comm, out, block, in, block, Element::kS32);
+    if (code != 0) return MpiFailed(site.operation, comm, Element::kS32, total, code);
+
+    // What is wrong here, if anything, and the capacity that all ranks need.
+    enum { kNeeded, kTooMany, kBadRank, kWords };
+    std::array<std::int64_t, kWords> mine{0, 0, -1};
+    for (std::int64_t b = 0; b < batch; ++b) {
+      std::int64_t leaving = 0;
+      std::int64_t arriving = 0;
+      for (int rank = 0; rank < comm.size; ++rank) {
+        leaving += out[rank * batch + b];
+        arriving += in[rank * batch + b];
+        if (out[rank * batch + b] < 0) mine[kBadRank] = comm.rank;
+      }
+      if (leaving > rows) mine[kBadRank] = comm.rank;
+      mine[kNeeded] = std::max(mine[kNeeded], arriving);
+    }
+    mine[kTooMany] = mine[kNeeded] > capacity;
+    std::array<std::int64_t, kWords> all{};
+    const int reduced = Mpi()->allreduce(mine.data(), all.data(), kWords, Element::kS64,
+                                         Reduction::kMax, comm.data);
+    if (reduced != 0) return MpiFailed(site.operation, comm, Element::kS64, kWords, reduced);
+    if (all[kBadRank] >= 0) {
+      return Failed(Operation::kAlltoallv, comm,
+                    "the counts on rank " + std::to_string(all[kBadRank]) +
+                        " are negative, or add up to more than the rows of x there");
+    }
+    if (all[kTooMany]) {
+      return Failed(Operation::kAlltoallv, comm,
+                    std::to_string(mine[kNeeded]) + " rows arrive here, where capacity is " +
+                        std::to_string(capacity) + "; a capacity of " +
+                        std::to_string(all[kNeeded]) + " is enough on every rank");
+    }
+    return ffi::Error::Success();
+  });
+}
+
+// x (rows, ...): the rows for rank 0 first, then those for rank 1, and so on. y (capacity, ...):
+// the rows from rank 0 first; zeros after the last.
+ffi::Error Alltoallv(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                     std::string_view program, Operand x, ffi::Buffer<ffi::S32> outgoing,
+                     ffi::Buffer<ffi::S32> incoming, Token, Result y, TokenResult) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(Operation::kAlltoallv, x.element_type());
+  const CallSite site{Operation::kAlltoallv, number, ranks, signature, program};
+  std::int64_t width = 1;  // elements a row
+  for (std::size_t i = 1; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
+
+  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  return Run(site, Payload{*element, width}, [&](Communicator& comm) {
+    const auto blocks = [&](const std::int32_t* counts) {
+      std::vector<Block> result(static_cast<std::size_t>(comm.size));
+      std::int64_t offset = 0;
+      for (int rank = 0; rank < comm.size; ++rank) {
+        result[rank] = {offset, counts[rank] * width};
+        offset += counts[rank] * width;
+      }
+      return std::make_pair(std::move(result), offset);
+    };
+    const auto [to, sent] = blocks(outgoing.typed_data());
+    const auto [from, received] = blocks(incoming.typed_data());
+    if (sent > static_cast<std::int64_t>(x.element_count()) ||
+        received > static_cast<std::int64_t>(y->element_count())) {
+      return Failed(site.operation, comm, "the counts exceed the rows of the buffers");
+    }
+    const int code = ExchangeBlocks(
+        comm, x.untyped_data(), [&to = to](int rank) { return to[rank]; }, y->untyped_data(),
+        [&from = from](int rank) { return from[rank]; }, *element);
+    if (code != 0) return MpiFailed(site.operation, comm, *element, sent, code);
+    const std::int64_t filled = received * InfoOf(*element).bytes;
+    std::memset(static_cast<char*>(y->untyped_data()) + filled, 0,
+                y->size_bytes() - static_cast<std::size_t>(filled));
+    return ffi::Error::Success();
+  });
+}
+
+XLA_FFI_DEFINE_HANDLER(kExchangeCounts, ExchangeCounts,
+                       BindSite(ffi::Ffi::Bind())
+                           .Attr<std::int64_t>("rows")
+                           .Attr<std::int64_t>("capacity")
+                           .Arg<ffi::Buffer<ffi::S32>>()
+                           .Arg<ffi::Token>()
+                           .Ret<ffi::Buffer<ffi::S32>>()
+                           .Ret<ffi::Token>());
+XLA_FFI_DEFINE_HANDLER(kAlltoallv, Alltoallv,
+                       BindSite(ffi::Ffi::Bind())
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::Buffer<ffi::S32>>()
+                           .Arg<ffi::Buffer<ffi::S32>>()
+                           .Arg<ffi::Token>()
+                           .Ret<ffi::AnyBuffer>()
+                           .Ret<ffi::Token>());
+
+}  // namespace
+
+std::vector<Registration> ExchangeHandlers() {
+  return {{"pfftjax_exchange_counts", reinterpret_cast<void*>(kExchangeCounts)},
+          {"pfftjax_alltoallv", reinterpret_cast<void*>(kAlltoallv)}};
+}
+
+}  // namespace pfftjax

@@ -1,0 +1,42 @@
+// What the files of handlers share: decoding of operands, and the list of what they register.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "call.h"
+#include "errors.h"
+
+namespace pfftjax {
+
+// The handlers by the names that pfftjax/collectives lowers to. module.cc registers them.
+struct Registration {
+  const char* name;
+  void* handler;
+};
+std::vector<Registration> CollectiveHandlers();
+std::vector<Registration> ExchangeHandlers();
+
+using Operand = ffi::AnyBuffer;
+using Result = ffi::Result<ffi::AnyBuffer>;
+using Token = ffi::Token;
+using TokenResult = ffi::Result<ffi::Token>;
+
+// Nothing for a type that has no Element; Python refuses those when it traces.
+std::optional<Element> ElementOf(ffi::DataType type);
+
+ffi::Error BadElement(Operation operation, ffi::DataType type);
+
+// The attributes that every operation carries, in the order of CallSite.
+template <typename Binding>
+auto BindSite(Binding binding) {
+  return std::move(binding)
+      .template Attr<std::int64_t>("comm")
+      .template Attr<std::int64_t>("ranks")
+      .template Attr<std::int64_t>("signature")
+      .template Attr<std::string_view>("program");
+}
+
+}  // namespace pfftjax

@@ -1,0 +1,112 @@
+// The Python face of the C++ core, and the only file that uses nanobind.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "handlers.h"
+#include "options.h"
+#include "watch.h"
+
+namespace nb = nanobind;
+using namespace pfftjax;  // NOLINT: this file only binds what is in it
+
+namespace {
+
+nb::dict Registrations() {
+  nb::dict result;
+  for (const auto& handlers : {CollectiveHandlers(), ExchangeHandlers()}) {
+    for (const Registration& entry : handlers) result[entry.name] = nb::capsule(entry.handler);
+  }
+  return result;
+}
+
+Communicator& Known(std::int64_t number) {
+  Communicator* comm = FindCommunicator(number);
+  if (!comm) throw nb::index_error("no such communicator");
+  return *comm;
+}
+
+void ThrowOn(int code, const char* what) {
+  if (code == 0) return;
+  std::array<char, 1024> text{};
+  Mpi()->error_text(code, text.data(), text.size());
+  throw std::runtime_error(std::string(what) + ": " + text.data());
+}
+
+// The barrier on the way out, one on each private communicator of more than one rank.
+class Departure {
+ public:
+  Departure() {
+    AnnounceLeaving();
+    for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
+      Communicator& comm = Known(i);
+      if (!comm.is_private || comm.size == 1) continue;
+      requests_.emplace_back();
+      ThrowOn(Mpi()->barrier_start(comm.control, &requests_.back()), "leaving");
+    }
+  }
+
+  bool Done() {
+    while (!requests_.empty()) {
+      int done = 0;
+      ThrowOn(Mpi()->test(&requests_.back(), &done), "leaving");
+      if (!done) return false;
+      requests_.pop_back();
+    }
+    return true;
+  }
+
+ private:
+  std::vector<MpiHandle> requests_;
+};
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.def("registrations", &Registrations, "FFI handlers by name, as capsules.");
+  m.def("load_mpi", &LoadMpi, nb::arg("path"), "Loads the backend of one MPI family.");
+  m.def("finalized", [] { return !Mpi() || Finalized() || Mpi()->finalized(); });
+  m.def(
+      "configure",
+      [](std::int64_t max_chunk_bytes, bool check, bool debug, double timeout, bool first_call) {
+        Options& options = GetOptions();
+        options.max_chunk_bytes = max_chunk_bytes;
+        options.check = check;
+        options.debug = debug;
+        options.timeout = timeout;
+        options.first_call = first_call;
+      },
+      nb::arg("max_chunk_bytes"), nb::arg("check"), nb::arg("debug"), nb::arg("timeout"),
+      nb::arg("first_call"));
+
+  m.def(
+      "add_communicator",
+      [](std::uintptr_t address) {
+        return AddCommunicator(reinterpret_cast<const void*>(address));  // NOLINT
+      },
+      nb::arg("address"), "Registers the communicator whose MPI_Comm is at `address`.");
+  m.def("duplicate_start",
+        [](std::int64_t number) { ThrowOn(MakePrivateStart(Known(number)), "duplicate"); });
+  m.def("duplicate_poll", [](std::int64_t number) {
+    bool done = false;
+    ThrowOn(MakePrivatePoll(Known(number), &done), "duplicate");
+    return done;
+  });
+  m.def(
+      "duplicate", [](std::int64_t number) { ThrowOn(MakePrivate(Known(number)), "duplicate"); },
+      nb::call_guard<nb::gil_scoped_release>());
+  m.def("max_tag", &MaxTag);
+  m.def(
+      "calls", [](std::int64_t number) { return Known(number).progress.entered.load(); },
+      "Operations that this rank has begun on a communicator.");
+
+  nb::class_<Departure>(m, "Departure")
+      .def(nb::init<>())
+      .def("done", &Departure::Done, nb::call_guard<nb::gil_scoped_release>());
+  m.def("stop_watch", &StopWatch, nb::call_guard<nb::gil_scoped_release>());
+  m.def("abort_job", [](const std::string& text) { AbortJob(text.c_str()); }, nb::arg("text"));
+}

@@ -1,0 +1,306 @@
+#include "watch.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <list>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "communicator.h"
+#include "errors.h"
+#include "options.h"
+
+namespace pfftjax {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+constexpr auto kTick = std::chrono::milliseconds(250);
+constexpr int kAskTag = 1;
+constexpr int kAnswerTag = 2;
+constexpr int kMostAsked = 32;  // ranks asked in one round, drawn at random beyond that
+
+std::atomic<bool> is_leaving{false};
+
+// What one rank tells another about itself.
+struct State {
+  std::int64_t question;  // echoed: the asker's count of calls begun
+  std::int64_t passed;
+  Stage stage;
+  Operation operation;
+  Element element;
+  std::int64_t count;
+  bool leaving;
+
+  static constexpr int kWords = 7;
+  using Words = std::array<std::int64_t, kWords>;
+
+  static State Of(const Communicator& comm, std::int64_t question) {
+    const Progress& now = comm.progress;
+    return {question, now.passed, now.stage, now.operation, now.element, now.count, is_leaving};
+  }
+  static State From(const Words& w) {
+    return {w[0],
+            w[1],
+            static_cast<Stage>(w[2]),
+            static_cast<Operation>(w[3]),
+            static_cast<Element>(w[4]),
+            w[5],
+            w[6] != 0};
+  }
+  Words ToWords() const {
+    return {question,
+            passed,
+            static_cast<std::int64_t>(stage),
+            static_cast<std::int64_t>(operation),
+            static_cast<std::int64_t>(element),
+            count,
+            leaving};
+  }
+  bool IsPointToPoint() const { return operation == Operation::kSendrecv; }
+
+  // "in alltoall float32[12], after 3 collectives"
+  std::string Say() const {
+    const std::string after = ", after " + std::to_string(passed - (InCollective() ? 1 : 0)) +
+                              " collectives on this communicator";
+    if (stage == Stage::kIdle) {
+      return (leaving ? "has ended" : "is in no operation of pfftjax") + after;
+    }
+    return std::string(stage == Stage::kChecking ? "waits in the check before " : "is in ") +
+           Describe(operation, element, count) + after;
+  }
+  bool InCollective() const { return stage == Stage::kRunning && !IsPointToPoint(); }
+};
+
+// One communicator as the thread sees it: how long its present call has waited, and what the
+// others have answered.
+struct Watched {
+  std::int64_t entered = -1;
+  Clock::time_point since;
+  double next_round = 0.0;  // seconds of waiting at which to ask
+  bool timed_out = false;
+  std::map<int, State> answers;
+  std::map<int, int> suspicions;  // answers in a row that cannot be reconciled with waiting
+};
+
+struct Outgoing {
+  State::Words words;
+  MpiHandle request = 0;
+};
+
+class Watch {
+ public:
+  void Start() {
+    const std::lock_guard lock(mutex_);
+    if (started_) return;
+    started_ = true;
+    thread_ = std::thread([this] { Loop(); });
+  }
+
+  void Stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!started_ || stop_) return;
+      stop_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  void Loop() {
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, kTick, [this] { return stop_; })) {
+      lock.unlock();
+      Tick();
+      lock.lock();
+    }
+  }
+
+  void Tick() {
+    for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
+      Communicator* comm = FindCommunicator(i);
+      if (!comm || comm->size == 1) continue;
+      Watched& watched = watched_[i];
+      if (comm->is_private) {
+        Answer(*comm);
+        Collect(*comm, watched);
+      }
+      Look(*comm, watched);
+    }
+    outgoing_.remove_if([](Outgoing& out) {
+      int done = 0;
+      Mpi()->test(&out.request, &done);
+      return done != 0;
+    });
+  }
+
+  void Send(const Communicator& comm, int rank, int tag, const State& state) {
+    outgoing_.push_back({state.ToWords(), 0});
+    Outgoing& out = outgoing_.back();
+    Mpi()->send_words_start(out.words.data(), State::kWords, rank, tag, comm.control,
+                            &out.request);
+  }
+
+  static bool Receive(const Communicator& comm, int tag, int* source, State* state) {
+    State::Words words{};
+    int found = 0;
+    const int code =
+        Mpi()->receive_words(words.data(), State::kWords, tag, comm.control, source, &found);
+    if (code != 0 || !found) return false;
+    *state = State::From(words);
+    return true;
+  }
+
+  void Answer(const Communicator& comm) {
+    int source = 0;
+    State asked{};
+    while (Receive(comm, kAskTag, &source, &asked)) {
+      Send(comm, source, kAnswerTag, State::Of(comm, asked.question));
+    }
+  }
+
+  void Collect(const Communicator& comm, Watched& watched) {
+    int source = 0;
+    State answer{};
+    while (Receive(comm, kAnswerTag, &source, &answer)) {
+      const State here = State::Of(comm, comm.progress.entered);
+      if (answer.question != here.question || here.stage == Stage::kIdle) continue;
+      watched.answers[source] = answer;
+      const std::string why = WhyNever(here, source, answer);
+      int& times = watched.suspicions[source];
+      times = why.empty() ? 0 : times + 1;
+      // Twice, a round apart: the first may have crossed with the end of the wait.
+      if (times >= 2) AbortJob((Waits(comm, here) + ", but " + why).c_str());
+    }
+  }
+
+  // Why `rank`, which answered `there`, can never meet this rank, which waits `here`.
+  static std::string WhyNever(const State& here, int rank, const State& there) {
+    const std::string who = "rank " + std::to_string(rank) + " ";
+    if (here.IsPointToPoint()) {
+      if (there.leaving) return who + "has ended without the matching call";
+      return {};
+    }
+    // The collective waited for is number `here.passed + 1` while checking, `here.passed` after.
+    const std::int64_t wanted = here.passed + (here.stage == Stage::kChecking ? 1 : 0);
+    if (there.leaving && there.passed < wanted) {
+      return who + there.Say() + "; every rank of a communicator must make the same collectives";
+    }
+    if (here.stage == Stage::kChecking && there.passed >= wanted) {
+      return who + there.Say() +
+             ": the ranks run different programs; make every rank call the "
+             "same collectives in the same order (PFFTJAX_CHECK=1 finds where)";
+    }
+    if (here.InCollective() && there.InCollective() && there.passed == here.passed &&
+        there.operation != here.operation) {
+      return who + there.Say() +
+             ": the ranks call different collectives; PFFTJAX_CHECK=1 finds "
+             "where they part";
+    }
+    return {};
+  }
+
+  static std::string Waits(const Communicator& comm, const State& here) {
+    return comm.Where() + " (communicator " + std::to_string(comm.number) + ") " + here.Say();
+  }
+
+  void Look(Communicator& comm, Watched& watched) {
+    const std::int64_t entered = comm.progress.entered;
+    if (comm.progress.stage == Stage::kIdle || entered != watched.entered) {
+      watched = Watched{};
+      watched.entered = entered;
+      watched.since = Clock::now();
+      watched.next_round = GetOptions().patience;
+      return;
+    }
+    const double waited = Seconds(Clock::now() - watched.since).count();
+    const double timeout = GetOptions().timeout;
+    if (timeout > 0 && waited > timeout && !watched.timed_out) {
+      watched.timed_out = true;
+      watched.next_round = waited;
+    } else if (watched.timed_out && waited > timeout + 1.0) {
+      Report(comm, watched, waited);
+    }
+    if (comm.is_private && waited >= watched.next_round) {
+      // The second round follows soon, to confirm the first; later ones are ever rarer.
+      watched.next_round = waited < 2 * GetOptions().patience
+                               ? waited + GetOptions().patience
+                               : std::min(2 * waited, waited + 60.0);
+      Ask(comm, entered);
+    }
+  }
+
+  void Ask(const Communicator& comm, std::int64_t question) {
+    std::vector<int> ranks;
+    const int partner = comm.progress.partner;
+    for (int r = 0; r < comm.size; ++r) {
+      if (r != comm.rank && (partner < 0 || r == partner)) ranks.push_back(r);
+    }
+    if (ranks.size() > kMostAsked) {
+      std::shuffle(ranks.begin(), ranks.end(), random_);
+      ranks.resize(kMostAsked);
+    }
+    for (int rank : ranks) Send(comm, rank, kAskTag, State::Of(comm, question));
+  }
+
+  [[noreturn]] static void Report(const Communicator& comm, const Watched& watched,
+                                  double waited) {
+    const State here = State::Of(comm, watched.entered);
+    std::array<char, 64> head{};
+    std::snprintf(head.data(), head.size(), "after %.1f s (PFFTJAX_TIMEOUT) ", waited);
+    std::string text = head.data() + Waits(comm, here);
+    for (const auto& [rank, state] : watched.answers) {
+      text += "\n  rank " + std::to_string(rank) + " " + state.Say();
+    }
+    const auto asked = static_cast<std::size_t>(std::min(comm.size - 1, kMostAsked));
+    if (watched.answers.size() < asked) {
+      text +=
+          "\n  the other ranks asked gave no answer: they have not used this communicator "
+          "yet, or their process is stopped or gone";
+    }
+    AbortJob(text.c_str());
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool started_ = false;
+  bool stop_ = false;
+  std::thread thread_;
+  std::map<std::int64_t, Watched> watched_;
+  std::list<Outgoing> outgoing_;  // a list: MPI keeps the addresses of the words
+  std::minstd_rand random_{std::random_device{}()};
+};
+
+// Never destroyed: the thread may outlive static destruction where MPI is never finalized.
+Watch& TheWatch() {
+  static auto* watch = new Watch;
+  return *watch;
+}
+
+}  // namespace
+
+void StartWatch() { TheWatch().Start(); }
+
+void StopWatch() { TheWatch().Stop(); }
+
+void AnnounceLeaving() { is_leaving = true; }
+
+void AbortJob(const char* text) {
+  const std::string line = std::string("pfftjax: ") + text + "\npfftjax: ending the job\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  std::fflush(stderr);
+  Mpi()->abort(1);
+  std::abort();
+}
+
+}  // namespace pfftjax

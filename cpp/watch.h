@@ -1,0 +1,23 @@
+// A thread that looks after calls that wait for long.
+//
+// When a call has waited for a while, the thread asks the ranks it waits for what they do. An
+// answer that shows that they can never come (they have ended, or have gone past this point
+// another way) ends the job with a message; under PFFTJAX_TIMEOUT any long wait does. It talks
+// over the control communicators, so MPI_THREAD_MULTIPLE is needed, and it costs one probe a
+// communicator four times a second.
+#pragma once
+
+namespace pfftjax {
+
+// Starts the thread once; called with the first private communicator of more than one rank.
+void StartWatch();
+// Ends it and waits for it. Called at the start of MPI_Finalize.
+void StopWatch();
+
+// This rank will make no further calls; answers say so from now on.
+void AnnounceLeaving();
+
+// Prints to standard error in one piece and ends the job on all ranks.
+[[noreturn]] void AbortJob(const char* text);
+
+}  // namespace pfftjax

@@ -1,0 +1,125 @@
+"""allreduce and replicate: into and out of values that are equal on all ranks.
+
+A value that is equal on all ranks (a total loss, a cosmological parameter) is one value, not one
+a rank. `allreduce` makes such a value, and its cotangent, one again, is wanted on every rank as it
+is: `replicate`. `replicate` brings such a value into work that differs between ranks, and the
+cotangents of that work add up: `allreduce`. The two are each other's adjoints in this sense.
+docs/theory/adjoints.md has the derivation and an example that goes wrong without it.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from mpi4py import MPI
+
+from ._comm import Communicator, as_communicator
+from ._options import options
+from ._primitive import as_array, communicating, elements, linear
+from ._reduction import SUM, as_truth_values, name_of, only_sums, reduction
+
+allreduce_p = communicating(
+    "allreduce",
+    result=lambda x, **_: x.update(weak_type=False),
+    agreement=lambda x, *, op, **_: f"{elements(x)} {name_of(op)}",
+    attributes=lambda op: {"op": np.int32(op)},
+)
+
+
+def _identity(name: str) -> Primitive:
+    """A primitive that does nothing: what is replicated needs no message."""
+    primitive = Primitive(name)
+    primitive.def_impl(lambda x, **_: x)
+    primitive.def_abstract_eval(lambda x, **_: x.update(weak_type=False))
+    mlir.register_lowering(primitive, lambda ctx, x, **_: [x])
+    return primitive
+
+
+# Under PFFTJAX_CHECK=1 it compares the bytes over all ranks.
+replicate_p = (
+    communicating("replicate", result=lambda x, **_: x.update(weak_type=False), agreement=elements)
+    if options.check
+    else _identity("replicate")
+)
+
+linear(
+    allreduce_p,
+    batch=(0, 0),
+    adjoint=lambda cotangent, _, *, op, comm: replicate_p.bind(cotangent, comm=comm),
+    differentiable=only_sums,
+)
+linear(
+    replicate_p,
+    batch=(0, 0),
+    adjoint=lambda cotangent, _, *, comm: allreduce_p.bind(cotangent, op=SUM, comm=comm),
+)
+
+
+def allreduce(
+    x: Any, op: MPI.Op = MPI.SUM, *, comm: MPI.Comm | Communicator | None = None
+) -> jax.Array:
+    """Reduce the arrays of all ranks; every rank gets the result.
+
+    Args:
+        x: array of any shape, of the same size and dtype on every rank.
+        op: one of MPI's predefined reductions. On booleans sums are "or", products "and".
+        comm: communicator, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        Array of the shape and dtype of `x`, equal on every rank.
+
+    Raises:
+        ValueError: an unknown `op`.
+        TypeError: a dtype that cannot be sent or that `op` is not defined for; the derivative of
+            any `op` but `MPI.SUM`.
+
+    The derivative takes the result for one value, the same for all ranks: the gradient of
+    ``allreduce(local_loss)`` is the gradient of the total loss. Parameters that such a loss
+    depends on on every rank go through `replicate` first.
+
+    Example:
+        >>> import jax
+        >>> from mpi4py import MPI
+        >>> float(allreduce(2.0)) == 2.0 * MPI.COMM_WORLD.size
+        True
+        >>> float(jax.grad(lambda x: allreduce(x**2))(3.0))
+        6.0
+
+    """
+    comm = as_communicator(comm, "allreduce")
+    x = as_array(x, "allreduce", comm)
+    number = reduction(op, x.dtype, "allreduce", comm)
+    return allreduce_p.bind(as_truth_values(x, number), op=number, comm=comm)
+
+
+def replicate(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
+    """Bring a value that is equal on all ranks into work that differs between ranks.
+
+    The identity; no message is sent. Its adjoint is ``allreduce``: each rank's work contributes to
+    the cotangent of the one value. Without it the gradient with respect to a shared parameter is
+    only this rank's part.
+
+    Args:
+        x: array, equal on every rank (``PFFTJAX_CHECK=1`` verifies it).
+        comm: the ranks that share the value, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        `x`.
+
+    Raises:
+        TypeError: a dtype that cannot be sent.
+
+    Example:
+        >>> import jax
+        >>> from mpi4py import MPI
+        >>> rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        >>> def total(theta):
+        ...     return allreduce(rank * replicate(theta))
+        >>> float(jax.grad(total)(1.0)) == sum(range(size))
+        True
+
+    """
+    comm = as_communicator(comm, "replicate")
+    return replicate_p.bind(as_array(x, "replicate", comm), comm=comm)

@@ -1,0 +1,49 @@
+"""alltoall: block j of rank i becomes block i of rank j."""
+
+from typing import Any
+
+import jax
+from mpi4py import MPI
+
+from ._comm import Communicator, as_communicator
+from ._primitive import as_array, communicating, elements, linear, one_entry_a_rank
+
+alltoall_p = communicating(
+    "alltoall", result=lambda x, **_: x.update(weak_type=False), agreement=elements
+)
+# <alltoall x, y> = sum over i, j of x_i[j] y_j[i] = <x, alltoall y>: its own adjoint.
+linear(
+    alltoall_p,
+    batch=(1, 1),
+    adjoint=lambda cotangent, _, **params: alltoall_p.bind(cotangent, **params),
+)
+
+
+def alltoall(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
+    """Send block ``x[j]`` to rank j, for all j: a transposition between ranks and blocks.
+
+    Args:
+        x: array of shape (size of `comm`, ...), of the same size and dtype on every rank.
+        comm: communicator, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        Array of the shape and dtype of `x`; block i came from rank i.
+
+    Raises:
+        ValueError: axis 0 of `x` does not count the ranks.
+        TypeError: a dtype that cannot be sent.
+
+    Its adjoint is itself.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from mpi4py import MPI
+        >>> x = jnp.zeros((MPI.COMM_WORLD.size, 3)) + MPI.COMM_WORLD.rank
+        >>> [float(block[0]) for block in alltoall(x)] == list(range(MPI.COMM_WORLD.size))
+        True
+
+    """
+    comm = as_communicator(comm, "alltoall")
+    x = as_array(x, "alltoall", comm)
+    one_entry_a_rank(x, "alltoall", comm)
+    return alltoall_p.bind(x, comm=comm)

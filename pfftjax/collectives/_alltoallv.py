@@ -1,0 +1,198 @@
+"""alltoallv: rows to the ranks they belong to, in arrays of static size.
+
+How many rows go where is only known at run time, as for particles that change owner. XLA wants
+static shapes: the result has room for `capacity` rows, and more rows than that are an error on
+every rank before any row has moved. None is ever dropped.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import ad, batching
+from mpi4py import MPI
+
+from ._comm import Communicator, as_communicator
+from ._primitive import (
+    as_array,
+    communicating,
+    one_entry_a_rank,
+    static_int,
+    where,
+    zero_tangent,
+)
+
+# counts (ranks, batch) of rows to each rank -> of rows from each rank; fails on every rank where
+# any count is impossible or any rank would receive more than its capacity.
+exchange_counts_p = communicating(
+    "exchange_counts",
+    result=lambda counts, **_: counts.update(weak_type=False),
+    agreement=lambda counts, **_: f"of {counts.shape[1]} alltoallv",
+    attributes=lambda *, rows, capacity: {"rows": np.int64(rows), "capacity": np.int64(capacity)},
+)
+# x (rows, ...), counts to each rank, counts from each rank -> (capacity, ...).
+alltoallv_p = communicating(
+    "alltoallv",
+    result=lambda x, to, from_, *, capacity, **_: x.update(
+        shape=(capacity, *x.shape[1:]), weak_type=False
+    ),
+    agreement=lambda x, *_, **__: (
+        f"{np.dtype(x.dtype).name} rows of {int(np.prod(x.shape[1:]))} elements"
+    ),
+    attributes=lambda **_: {},
+)
+
+
+def _exchange_counts_batched(operands: Any, axes: Any, **params: Any) -> Any:
+    (counts,), (axis,) = operands, axes
+    moved = jnp.moveaxis(counts, axis, -1)
+    flat = exchange_counts_p.bind(moved.reshape(moved.shape[0], -1), **params)
+    return flat.reshape(moved.shape), moved.ndim - 1
+
+
+batching.primitive_batchers[exchange_counts_p] = _exchange_counts_batched
+
+
+def _exchange_counts_jvp(primals: Any, _: Any, **params: Any) -> Any:
+    counts = exchange_counts_p.bind(*primals, **params)
+    return counts, zero_tangent(counts)
+
+
+ad.primitive_jvps[exchange_counts_p] = _exchange_counts_jvp
+
+
+# Linear in x for given counts. <alltoallv x, y> pairs each row that moved from i to j with the
+# same row of y on j: the adjoint moves the rows of y back, with the two counts exchanged.
+def _jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    x, to, from_ = primals
+    y = alltoallv_p.bind(x, to, from_, **params)
+    if isinstance(tangents[0], ad.Zero):
+        return y, zero_tangent(y)
+    return y, alltoallv_p.bind(tangents[0], to, from_, **params)
+
+
+def _transpose(cotangent: Any, x: Any, to: Any, from_: Any, *, capacity: int, comm: Any) -> Any:
+    del capacity
+    back = alltoallv_p.bind(
+        ad.instantiate_zeros(cotangent), from_, to, capacity=x.aval.shape[0], comm=comm
+    )
+    return [back, None, None]
+
+
+def _batched(operands: Any, axes: Any, *, capacity: int, comm: Communicator) -> Any:
+    x, to, from_ = operands
+    if axes[1] is None and axes[2] is None and axes[0] is not None:
+        # The same counts for the whole batch: it travels inside the rows.
+        moved = jnp.moveaxis(x, axes[0], 1)
+        return alltoallv_p.bind(moved, to, from_, capacity=capacity, comm=comm), 1
+
+    size = next(a.shape[d] for a, d in zip(operands, axes, strict=True) if d is not None)
+    x, to, from_ = (
+        jnp.broadcast_to(a, (size, *a.shape)) if d is None else jnp.moveaxis(a, d, 0)
+        for a, d in zip(operands, axes, strict=True)
+    )
+    # Counts of its own for each member: one message carries, for each rank, the rows of member 0,
+    # then those of member 1, and so on. Sorting and unsorting are gathers, and so differentiable.
+    rows = x.shape[1]
+    order = _by_rank(to, rows)
+    merged = x.reshape(size * rows, *x.shape[2:])[order.reshape(-1)]
+    arrived = alltoallv_p.bind(
+        merged,
+        to.sum(0, dtype=to.dtype),
+        from_.sum(0, dtype=from_.dtype),
+        capacity=size * capacity,
+        comm=comm,
+    )
+    place = _by_rank(from_, capacity).reshape(-1)
+    back = jnp.zeros_like(place).at[place].set(jnp.arange(size * capacity, dtype=place.dtype))
+    return arrived[back].reshape(size, capacity, *x.shape[2:]), 0
+
+
+def _by_rank(counts: jax.Array, rows: int) -> jax.Array:
+    """Order the rows of a batch by rank, then by member; unused rows last.
+
+    counts is (batch, ranks); rows are numbered through the flattened (batch, rows). The result
+    (batch, rows), flattened, has in place i the row that belongs there.
+    """
+    size, ranks = counts.shape
+    ends = jnp.cumsum(counts, axis=1)
+    rank = jax.vmap(lambda end: jnp.searchsorted(end, jnp.arange(rows), side="right"))(ends)
+    member = jnp.arange(size)[:, None]
+    key = jnp.where(rank < ranks, rank * size + member, ranks * size)
+    return jnp.argsort(key.reshape(-1), stable=True).reshape(size, rows)
+
+
+ad.primitive_jvps[alltoallv_p] = _jvp
+ad.primitive_transposes[alltoallv_p] = _transpose
+batching.primitive_batchers[alltoallv_p] = _batched
+
+
+def alltoallv(
+    x: Any,
+    counts: Any,
+    *,
+    capacity: int | None = None,
+    return_mask: bool = False,
+    comm: MPI.Comm | Communicator | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Send the first ``counts[0]`` rows of `x` to rank 0, the next ``counts[1]`` to rank 1, ...
+
+    Args:
+        x: array of shape (rows, ...), sorted by destination; rows after the first ``sum(counts)``
+            are not sent. Shapes may differ between ranks in axis 0 only.
+        counts: integer array of shape (size of `comm`,), a traced value.
+        capacity: rows of the result, a static integer, the rows of `x` by default. It may differ
+            between ranks.
+        return_mask: return which rows are valid in place of the counts.
+        comm: communicator, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        (y, received): y of shape (capacity, ...) has the rows from rank 0 first, then those from
+        rank 1, and so on, in the order in which they were sent, then zeros. received is the number
+        of rows from each rank, int32 of shape (size of `comm`,), or, with `return_mask`, a boolean
+        array of shape (capacity,), true for the rows that were received.
+
+    Raises:
+        ValueError: shapes that do not fit, or a negative capacity.
+        TypeError: counts that are not integers, or a dtype that cannot be sent.
+        jax.errors.JaxRuntimeError: when it runs, on every rank: more rows arrive somewhere than
+            fit there (the text names the capacity that would do), or counts that are negative or
+            exceed the rows of `x`.
+
+    The counts are piecewise constant, so the adjoint is the exchange back.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from mpi4py import MPI
+        >>> size = MPI.COMM_WORLD.size
+        >>> y, received = alltoallv(jnp.arange(2.0 * size), jnp.full(size, 2))
+        >>> y.shape == (2 * size,) and received.tolist() == [2] * size
+        True
+
+    """
+    comm = as_communicator(comm, "alltoallv")
+    x = as_array(x, "alltoallv", comm)
+    counts = as_array(counts, "alltoallv", comm)
+    if x.ndim < 1:
+        raise ValueError(
+            f"{where('alltoallv', comm)}: x must have rows along axis 0, got a scalar"
+        )
+    if not jnp.issubdtype(counts.dtype, jnp.integer) or counts.ndim != 1:
+        raise TypeError(
+            f"{where('alltoallv', comm)}: counts must be a vector of {comm.size} integers, got "
+            f"{counts.dtype} of shape {counts.shape}"
+        )
+    one_entry_a_rank(counts, "alltoallv (counts)", comm)
+    rows = int(x.shape[0])
+    room = rows if capacity is None else static_int(capacity, "capacity", "alltoallv", comm)
+    if room < 0:
+        raise ValueError(
+            f"{where('alltoallv', comm)}: capacity is {room}; give the number of rows that the "
+            "result has room for"
+        )
+
+    to = counts.astype(jnp.int32)
+    from_ = exchange_counts_p.bind(to[:, None], rows=rows, capacity=room, comm=comm)[:, 0]
+    y = alltoallv_p.bind(x, to, from_, capacity=room, comm=comm)
+    return y, (jnp.less(jnp.arange(room), from_.sum()) if return_mask else from_)

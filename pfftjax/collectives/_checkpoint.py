@@ -1,0 +1,53 @@
+"""`jax.checkpoint` around operations that communicate.
+
+JAX saves the result of every effectful operation, so that checkpointing a program full of
+exchanges would save no memory. Repeating a collective in the backward pass is safe: every rank
+repeats it at the same place.
+"""
+
+from typing import Any
+
+from jax.extend.core import Primitive, Var
+from jax.interpreters import partial_eval
+
+_communicating: set[Primitive] = set()
+
+
+def recompute(primitive: Primitive) -> None:
+    """Let `jax.checkpoint` and its policies treat `primitive` as they treat any other."""
+    _communicating.add(primitive)
+    partial_eval.partial_eval_jaxpr_custom_rules[primitive] = _partial_eval
+
+
+def save_collectives(primitive: Primitive, *_: Any, **__: Any) -> bool:
+    """Policy for `jax.checkpoint`: keep what was communicated, recompute the rest.
+
+    For programs in which an exchange costs more than the memory for its result. Combine it with
+    another policy by `jax.checkpoint_policies.save_from_both_policies`.
+
+    Example:
+        >>> import jax
+        >>> from pfftjax.collectives import allreduce, save_collectives
+        >>> f = jax.checkpoint(lambda x: allreduce(x**2) ** 2, policy=save_collectives)
+        >>> float(jax.grad(f)(1.0)) > 0
+        True
+
+    """
+    return primitive in _communicating
+
+
+def _partial_eval(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
+    # An equation goes to the known program, the staged (backward) one, or both.
+    residuals = [
+        var
+        for var, ready in zip(eqn.invars, instantiated, strict=True)
+        if isinstance(var, Var) and not ready
+    ]
+    outs = len(eqn.outvars)
+    if any(unknown):
+        return None, eqn, [True] * outs, [True] * outs, residuals
+    verdict = saveable(eqn.primitive, *[var.aval for var in eqn.invars], **eqn.params)
+    # Policies answer with a bool, or with a marker of JAX's: only its "save" keeps on the device.
+    if verdict is True or type(verdict).__name__ == "SaveableType":
+        return eqn, None, [False] * outs, [False] * outs, []
+    return eqn, eqn, [False] * outs, [True] * outs, residuals

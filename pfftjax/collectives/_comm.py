@@ -1,0 +1,121 @@
+"""Communicators by number.
+
+A compiled program names its communicator by the order in which this process first used it: 0 is
+MPI_COMM_WORLD. No pointer, handle or rank enters a program, so all ranks, and all runs, compile
+the same bytes.
+"""
+
+import sys
+import time
+
+from mpi4py import MPI
+
+from ._ffi import native
+from ._options import options
+
+
+class Communicator:
+    """An MPI communicator as a static value of a JAX program: hashed and compared by its number.
+
+    Made by `as_communicator`. Keeps the mpi4py communicator alive.
+    """
+
+    __slots__ = ("__weakref__", "mpi", "number", "rank", "size")
+
+    def __init__(self, mpi: MPI.Intracomm):
+        """Register `mpi` under the next number. No communication."""
+        self.number: int = native.add_communicator(MPI._addressof(mpi))
+        self.mpi = mpi
+        self.rank: int = mpi.Get_rank()
+        self.size: int = mpi.Get_size()
+
+    def __hash__(self) -> int:
+        return hash((Communicator, self.number))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Communicator) and other.number == self.number
+
+    def __repr__(self) -> str:
+        # The rank is left out: this text appears in programs.
+        return f"Communicator({self.number}, size={self.size})"
+
+
+# MPI itself keeps the wrapper with the communicator: a freed communicator forgets it, so that a
+# new one that reuses its handle is never taken for the old one.
+_keyval = MPI.Comm.Create_keyval()
+
+_SECONDS_TO_REPORT = 10.0
+
+
+def _register_world() -> Communicator:
+    """MPI_COMM_WORLD, with its private duplicates.
+
+    Every rank of a job imports pfftjax, so that this is the moment at which a duplicate waits for
+    nobody who takes no part: later, a send between two ranks must not wait for a third.
+    """
+    world = Communicator(MPI.COMM_WORLD)
+    MPI.COMM_WORLD.Set_attr(_keyval, world)
+    if options.lazy_world:
+        return world
+    native.duplicate_start(world.number)
+    report = time.monotonic() + _SECONDS_TO_REPORT
+    while not native.duplicate_poll(world.number):
+        if time.monotonic() > report:
+            sys.stderr.write(
+                f"pfftjax: rank {world.rank} of {world.size} waits for all ranks of "
+                "MPI_COMM_WORLD to import pfftjax; import it on every rank, or set "
+                "PFFTJAX_LAZY_WORLD=1 and pass a communicator of the ranks that use it\n"
+            )
+            report += 6 * _SECONDS_TO_REPORT
+        time.sleep(1e-4)
+    return world
+
+
+world = _register_world()
+
+
+def as_communicator(comm: MPI.Comm | Communicator | None, operation: str) -> Communicator:
+    """The wrapper of `comm`, MPI_COMM_WORLD for None; the same one for the same communicator."""
+    if comm is None:
+        return world
+    if isinstance(comm, Communicator):
+        return comm
+    if not isinstance(comm, MPI.Comm):
+        raise TypeError(
+            f"{operation}: comm must be an mpi4py communicator or None for MPI.COMM_WORLD, got "
+            f"{type(comm).__name__}"
+        )
+    if comm == MPI.COMM_NULL:
+        raise ValueError(
+            f"{operation} on rank {world.rank}: comm is MPI.COMM_NULL; this rank is not a member "
+            "of the communicator and must not call, or the communicator has been freed"
+        )
+    if not isinstance(comm, MPI.Intracomm):
+        raise TypeError(f"{operation}: comm is an intercommunicator; merge it first: comm.Merge()")
+    known = comm.Get_attr(_keyval)
+    if isinstance(known, Communicator):
+        return known
+    new = Communicator(comm)
+    comm.Set_attr(_keyval, new)
+    return new
+
+
+def duplicate(comm: MPI.Comm) -> None:
+    """Make pfftjax's private duplicates of `comm` now. Collective over `comm`.
+
+    The first collective on a communicator does this by itself, so only one kind of program needs
+    it: `sendrecv` on a communicator of one's own, before any collective, beside other messages on
+    the same communicator that use wildcards. MPI_COMM_WORLD is duplicated at import.
+
+    Args:
+        comm: an mpi4py intracommunicator; every rank of it must call.
+
+    Raises:
+        TypeError, ValueError: `comm` is no intracommunicator, or null.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> duplicate(MPI.COMM_WORLD.Split(0))
+
+    """
+    native.duplicate(as_communicator(comm, "duplicate").number)

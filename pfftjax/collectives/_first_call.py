@@ -1,0 +1,93 @@
+"""What a program will communicate, written into it while it is lowered.
+
+On its first call a program compares its list of collectives with the other ranks' (in C++:
+agreement.h), before a difference can hang or mix data. The list is only known when the last
+collective has been lowered, so it is written into the first one and updated as it grows. A
+collective that no other one is certain to precede carries the list too (in the branch of a
+`cond`, say): one of these is the first to run, whichever way control flow goes.
+
+JAX lowers the bodies of loops and branches aside and copies them in, so the copies keep the list
+as it was when they were made; the first collective after them carries the rest.
+
+Point-to-point operations are not on the list: ranks may differ in them.
+"""
+
+import dataclasses
+import hashlib
+import weakref
+from typing import Any
+
+import numpy as np
+from jax.interpreters import mlir
+
+_CONFIG = "mhlo.backend_config"
+# The text is for error messages; the signature covers all of the list.
+_MOST_LINES = 64
+
+
+@dataclasses.dataclass
+class _List:
+    """The collectives of one program on one communicator, so far."""
+
+    digest: Any = dataclasses.field(default_factory=hashlib.blake2b)
+    lines: list[str] = dataclasses.field(default_factory=list)
+    carriers: list[Any] = dataclasses.field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        self.digest.update(line.encode() + b"\n")
+        if len(self.lines) < _MOST_LINES:
+            self.lines.append(line)
+
+    def write(self) -> None:
+        signature = int.from_bytes(self.digest.digest()[:8], "little", signed=True) or 1
+        for carrier in self.carriers:
+            _write(carrier, signature, "\n".join(self.lines))
+
+
+@dataclasses.dataclass
+class _Program:
+    lists: dict[int, _List] = dataclasses.field(default_factory=dict)
+    # For each operation: the communicators with a collective that is certain to precede it.
+    preceding: dict[Any, frozenset[int]] = dataclasses.field(default_factory=dict)
+
+
+def _write(operation: Any, signature: int, program: str) -> None:
+    config = operation.attributes[_CONFIG]
+    entries = {config[i].name: config[i].attr for i in range(len(config))}
+    entries["signature"] = mlir.ir_attribute(np.int64(signature))
+    entries["program"] = mlir.ir_attribute(program)
+    operation.attributes[_CONFIG] = mlir.ir.DictAttr.get(entries)
+
+
+# What the custom call of a collective says that carries no list.
+NO_LIST = {"signature": np.int64(0), "program": ""}
+
+_programs: weakref.WeakKeyDictionary[Any, _Program] = weakref.WeakKeyDictionary()
+
+
+def record(
+    ctx: Any, token: Any, operation: mlir.ir.OpView, communicator: int, line: str | None
+) -> None:
+    """Take note of `operation`, just lowered.
+
+    Args:
+        ctx: context of the lowering rule.
+        token: the token that the operation takes; it tells which operation comes before.
+        operation: the custom call.
+        communicator: number of its communicator.
+        line: what ranks must agree on; None for a point-to-point operation.
+
+    """
+    program = _programs.setdefault(ctx.module_context.module, _Program())
+    before = token.owner  # a block for the argument of a function or of a region
+    preceding: frozenset[int] = frozenset()
+    if not isinstance(before, mlir.ir.Block):
+        preceding = program.preceding.get(before.operation, preceding)
+    if line is not None:
+        collectives = program.lists.setdefault(communicator, _List())
+        collectives.add(line)
+        if communicator not in preceding:
+            collectives.carriers.append(operation)
+            preceding |= {communicator}
+        collectives.write()
+    program.preceding[operation.operation] = preceding

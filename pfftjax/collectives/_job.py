@@ -1,0 +1,80 @@
+"""A rank that fails ends the job; a rank that has finished waits for the others.
+
+Otherwise the others would wait in MPI for a message that never comes.
+"""
+
+import atexit
+import contextlib
+import sys
+import threading
+import time
+from types import TracebackType
+
+import jax
+
+from ._comm import world
+from ._ffi import native
+
+
+def abort_job(reason: str) -> None:
+    """End all ranks with status 1, after writing `reason` to standard error.
+
+    Does nothing on a single rank, or when MPI is not there any more.
+    """
+    if world.size > 1 and not native.finalized():
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        native.abort_job(f"rank {world.rank} of {world.size} {reason}")
+
+
+def _name(kind: type[BaseException], value: BaseException | None) -> str:
+    return f"{kind.__name__}: {value}".strip()
+
+
+def abort_on_error() -> None:
+    """Install the hooks: on uncaught exceptions, in any thread, and on the way out."""
+    show = sys.excepthook
+
+    def on_exception(
+        kind: type[BaseException], value: BaseException, trace: TracebackType | None
+    ) -> None:
+        show(kind, value, trace)
+        abort_job(f"failed with {_name(kind, value)}; the other ranks would wait for it")
+
+    sys.excepthook = on_exception
+
+    show_in_thread = threading.excepthook
+
+    def on_thread_exception(args: threading.ExceptHookArgs) -> None:
+        show_in_thread(args)
+        if not issubclass(args.exc_type, SystemExit):
+            abort_job(
+                f"failed in a thread with {_name(args.exc_type, args.exc_value)}; the other "
+                "ranks would wait for it"
+            )
+
+    threading.excepthook = on_thread_exception
+    # Registered after JAX's own exit handlers, so run before them, and long before mpi4py
+    # finalizes MPI.
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """Finish what is still running, then wait until every rank has come here.
+
+    Until then the watch thread answers for this rank: one that waits for it learns that it has
+    ended.
+    """
+    if native.finalized():
+        return
+    try:
+        jax.effects_barrier()
+    except Exception as error:
+        # An error that nobody has looked at must not end with status 0.
+        sys.excepthook(type(error), error, error.__traceback__)
+    departure = native.Departure()
+    pause = 1e-4
+    while not departure.done():
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)

@@ -1,0 +1,74 @@
+"""What the environment sets, read once when pfftjax is imported.
+
+====================================  ==========================================================
+``PFFTJAX_CHECK=1``                   compare operation, size, dtype and order across ranks before
+                                      each collective, and verify replicated values
+``PFFTJAX_TIMEOUT=SECONDS``           report who waits where once a call waits longer, then end the
+                                      job
+``PFFTJAX_DEBUG=1``                   one line a call on standard error
+``PFFTJAX_MAX_CHUNK_BYTES=BYTES``     the most that one MPI call moves (1 GiB); small values are
+                                      for tests
+``PFFTJAX_FIRST_CALL_CHECK=0``        leave out the comparison of programs on their first call
+``PFFTJAX_LAZY_WORLD=1``              for jobs in which not every rank imports pfftjax: do not
+                                      duplicate MPI_COMM_WORLD at import, but at the first collective
+                                      on it, as on any other communicator
+====================================  ==========================================================
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The values in force; see the module's docstring."""
+
+    max_chunk_bytes: int = 1 << 30
+    check: bool = False
+    debug: bool = False
+    timeout: float = 0.0
+    first_call: bool = True
+    lazy_world: bool = False
+
+
+def _flag(environment: Mapping[str, str], name: str, default: bool) -> bool:
+    text = environment.get(name, "")
+    if text not in ("", "0", "1"):
+        raise ValueError(f"{name}={text!r}: set it to 1 or 0")
+    return default if text == "" else text == "1"
+
+
+def _number(environment: Mapping[str, str], name: str, default: float, least: float) -> float:
+    text = environment.get(name, "")
+    if text == "":
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value < float("inf"):
+        raise ValueError(f"{name}={text!r}: set it to a number from {least:g} up")
+    return value
+
+
+def read(environment: Mapping[str, str]) -> Options:
+    """Options from environment variables; `ValueError` for what makes no sense.
+
+    >>> read({"PFFTJAX_TIMEOUT": "60"}).timeout
+    60.0
+    """
+    default = Options()
+    return Options(
+        max_chunk_bytes=int(
+            _number(environment, "PFFTJAX_MAX_CHUNK_BYTES", default.max_chunk_bytes, 1)
+        ),
+        check=_flag(environment, "PFFTJAX_CHECK", default.check),
+        debug=_flag(environment, "PFFTJAX_DEBUG", default.debug),
+        timeout=_number(environment, "PFFTJAX_TIMEOUT", default.timeout, 0),
+        first_call=_flag(environment, "PFFTJAX_FIRST_CALL_CHECK", default.first_call),
+        lazy_world=_flag(environment, "PFFTJAX_LAZY_WORLD", default.lazy_world),
+    )
+
+
+options = read(os.environ)

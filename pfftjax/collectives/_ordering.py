@@ -1,0 +1,141 @@
+"""One order for all communication: the effects, and how they are lowered.
+
+XLA runs independent custom calls in any order, and in another one on each rank: two exchanges of
+equal size would then swap partners. Every operation that communicates carries one ordered effect,
+which JAX turns into a token from each call to the next, through control flow, transformations and
+successive programs. Users never see it.
+
+The only module that imports from `jax._src`.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax._src import core as _core
+from jax._src import dispatch as _dispatch
+from jax._src import effects as _effects
+from jax.interpreters import mlir
+
+
+class _NamedEffect(_effects.Effect):
+    """Equal by type: an effect read back by `jax.export` is another instance."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self).__qualname__)
+
+    def __lt__(self, other: object) -> bool:
+        return repr(self) < repr(other)
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+    __str__ = __repr__
+
+
+class Communication(_NamedEffect):
+    """Ordered: communication happens in program order, which must be the same on every rank."""
+
+
+class SlowDispatch(_NamedEffect):
+    """Unordered, and without meaning of its own.
+
+    JAX's C++ call path for ahead-of-time compiled programs drops the tokens of ordered effects
+    and fails on the second call; a program with an unordered effect does not take that path.
+    """
+
+
+def _allow(kind: type[_NamedEffect]) -> None:
+    """Register the concrete class everywhere: `jax.export` looks effects up by it."""
+    _effects.lowerable_effects.add_type(kind)
+    _effects.control_flow_allowed_effects.add_type(kind)
+    _effects.custom_derivatives_allowed_effects.add_type(kind)
+    _effects.remat_allowed_effects.add_type(kind)
+
+
+_allow(Communication)
+_allow(SlowDispatch)
+_effects.ordered_effects.add_type(Communication)
+_effects.shardable_ordered_effects.add_type(Communication)
+
+communication = Communication()
+EFFECTS: frozenset[_effects.Effect] = frozenset({communication, SlowDispatch()})
+
+_abstract_token = getattr(jax.ffi, "abstract_token", None) or _core.abstract_token
+
+
+def ordered_ffi_rule(
+    target: str,
+    attributes: Callable[..., Mapping[str, Any]],
+    lowered: Callable[..., None] = lambda *_, **__: None,
+) -> Callable[..., Any]:
+    """The lowering rule of an operation that communicates: a custom call between two tokens.
+
+    Args:
+        target: name under which the FFI handler is registered.
+        attributes: (**params) -> attributes of the custom call.
+        lowered: (ctx, token, operation, **params), called with the token that goes in and the
+            MLIR operation that was made.
+
+    """
+    ffi_rule = jax.ffi.ffi_lowering(target, has_side_effect=True)
+
+    def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
+        _refuse_global_arrays(ctx)
+        with_tokens = ctx.replace(
+            avals_in=(*ctx.avals_in, _abstract_token),
+            avals_out=(*ctx.avals_out, _abstract_token),
+        )
+        before = ctx.tokens_in.get(communication)
+        after: Any
+        *results, after = ffi_rule(with_tokens, *operands, before, **attributes(**params))
+        ctx.set_tokens_out(mlir.TokenSet({communication: after}))
+        lowered(ctx, before, after.owner, **params)
+        return results
+
+    return rule
+
+
+def _refuse_global_arrays(ctx: Any) -> None:
+    axes = ctx.module_context.axis_context
+    if isinstance(axes, mlir.ShardingContext) and axes.num_devices > 1:
+        raise ValueError(
+            f"{ctx.primitive} works on each rank's own block, but got a global array over "
+            f"{axes.num_devices} devices: call it inside jax.shard_map (with check_vma=False "
+            "where its result is declared replicated)"
+        )
+
+
+def _keep_token() -> bool:
+    """Hand on the token of the last program as it is; True where this JAX allows it.
+
+    JAX copies the token into each call, and the copy waits for the program that made it: calls
+    would no longer be asynchronous. On one device there is nothing to copy. Wrapped, not
+    replaced: whatever this does not recognise goes the way JAX wrote it.
+    """
+    tokens = _dispatch.RuntimeTokenSet
+    copying = getattr(tokens, "get_token_input", None)
+    if copying is None or list(inspect.signature(copying).parameters) != [
+        "self",
+        "eff",
+        "devices",
+    ]:
+        return False
+
+    def get_token_input(self: Any, eff: Any, devices: Any) -> Any:
+        if len(devices) == 1 and eff == communication:
+            token = self.current_tokens.get(eff)
+            array = getattr(token, "_buf", None)
+            if array is not None and array.devices() == set(devices):
+                return token
+        return copying(self, eff, devices)
+
+    tokens.get_token_input = get_token_input
+    return True
+
+
+TOKEN_IS_KEPT = _keep_token()

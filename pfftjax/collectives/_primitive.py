@@ -1,0 +1,188 @@
+"""From which every collective is made.
+
+A linear operation between ranks is a JAX primitive with four rules: the shape of its result, how
+it is lowered (a custom call in communication order), where a batch axis goes, and its adjoint,
+which is another such operation. Forward mode, reverse mode and any nesting of them follow.
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, xla
+
+from . import _first_call
+from ._checkpoint import recompute
+from ._comm import Communicator
+from ._ordering import EFFECTS, ordered_ffi_rule
+
+# The order of these is not important; the C++ core has the same list (element.h).
+_DTYPES = frozenset(
+    np.dtype(d)
+    for d in (
+        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
+        "float16 bfloat16 float32 float64 complex64 complex128"
+    ).split()
+)
+
+Params = Any
+Agreement = Callable[..., str | None]
+
+
+def communicating(
+    name: str,
+    *,
+    result: Callable[..., Any],
+    agreement: Agreement,
+    attributes: Callable[..., Mapping[str, Any]] = lambda **_: {},
+    multiple_results: bool = False,
+) -> Primitive:
+    """Make the primitive `name`, lowered to the FFI handler ``pfftjax_<name>``; CPU.
+
+    Args:
+        name: name of the primitive and of its handler.
+        result: (*avals, comm, **params) -> abstract result (or results).
+        agreement: (*avals, comm, **params) -> what must be equal on all ranks, as a line of text
+            for the first-call check; None for point-to-point operations.
+        attributes: (**params) -> further attributes of the custom call. The same on every rank
+            and in every run, or compiled programs cannot be cached.
+        multiple_results: as in `Primitive`.
+
+    """
+    primitive = Primitive(name)
+    primitive.multiple_results = multiple_results
+    primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
+    primitive.def_effectful_abstract_eval(
+        lambda *avals, **params: (result(*avals, **params), EFFECTS)
+    )
+    recompute(primitive)
+
+    def all_attributes(*, comm: Communicator, **params: Any) -> Mapping[str, Any]:
+        return {
+            "comm": np.int64(comm.number),
+            "ranks": np.int64(comm.size),
+            **_first_call.NO_LIST,
+            **attributes(**params),
+        }
+
+    def lowered(
+        ctx: Any, token: Any, operation: Any, *, comm: Communicator, **params: Any
+    ) -> None:
+        if comm.size > 1:
+            line = agreement(*ctx.avals_in, comm=comm, **params)
+            line = None if line is None else f"{name} {line}".strip()
+            _first_call.record(ctx, token, operation, comm.number, line)
+
+    rule = ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered)
+    # Not from JAX's cache of lowered operations: each call site is its own.
+    mlir.register_lowering(primitive, rule, platform="cpu", cacheable=False)
+    return primitive
+
+
+def linear(
+    primitive: Primitive,
+    *,
+    batch: tuple[int, int],
+    adjoint: Callable[..., Any],
+    batched_params: Callable[[int, Params], Params] = lambda _, params: params,
+    differentiable: Callable[..., str | None] = lambda **_: None,
+) -> None:
+    """Give a primitive of one operand its derivative and batching rules.
+
+    Args:
+        primitive: linear in its one operand.
+        batch: axis of the operand to which a batch axis is moved, and the axis of the result at
+            which it then appears. One message carries the batch.
+        adjoint: (cotangent, aval of the operand, **params) -> cotangent of the operand. It binds
+            a primitive: a rule that returned the cotangent itself would be wrong one order up.
+        batched_params: (size of the batch, params) -> params of the batched operation.
+        differentiable: (**params) -> why there is no derivative, or None.
+
+    """
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+        (x,), (tangent,) = primals, tangents
+        y = primitive.bind(x, **params)
+        if isinstance(tangent, ad.Zero):
+            return y, zero_tangent(y)
+        why_not = differentiable(**params)
+        if why_not is not None:
+            raise TypeError(f"{primitive.name}: {why_not}")
+        return y, primitive.bind(tangent, **params)
+
+    def transpose(cotangent: Any, x: Any, **params: Any) -> Any:
+        # Also for a cotangent that is known to be zero on this rank (a loss on one rank only):
+        # the others wait for this one.
+        return [adjoint(ad.instantiate_zeros(cotangent), x.aval, **params)]
+
+    def batched(operands: Any, axes: Any, **params: Any) -> Any:
+        (x,), (axis,) = operands, axes
+        moved = jnp.moveaxis(x, axis, batch[0])
+        return primitive.bind(moved, **batched_params(x.shape[axis], params)), batch[1]
+
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = batched
+
+
+def zero_tangent(y: Any) -> Any:
+    """The tangent of a result that does not depend on what is differentiated."""
+    return ad.Zero(jax.typeof(y).to_tangent_aval())
+
+
+def elements(x: Any, **_: Any) -> str:
+    """What most operations must agree on: the dtype and the number of elements."""
+    return f"{np.dtype(x.dtype).name}[{x.size}]"
+
+
+def as_array(x: Any, operation: str, comm: Communicator) -> jax.Array:
+    """`x` as a JAX array of a dtype that can be sent."""
+    array = jnp.asarray(x)
+    if array.dtype not in _DTYPES:
+        remedy = (
+            "send jax.random.key_data(x) and wrap it again"
+            if jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+            else "cast it first"
+        )
+        raise TypeError(f"{where(operation, comm)}: dtype {array.dtype} cannot be sent; {remedy}")
+    return array
+
+
+def where(operation: str, comm: Communicator) -> str:
+    """How an error begins: the operation and the rank."""
+    return f"{operation} on rank {comm.rank} of {comm.size}"
+
+
+def static_int(value: Any, name: str, operation: str, comm: Communicator) -> int:
+    """`value` as a Python int; it is part of the compiled program."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{where(operation, comm)}: {name} must be a static integer, got {value!r}; it is "
+            "part of the compiled program (pass it as a Python int, or make it a static argument)"
+        ) from None
+
+
+def root_rank(root: Any, operation: str, comm: Communicator) -> int:
+    """`root`, checked."""
+    root = static_int(root, "root", operation, comm)
+    if not 0 <= root < comm.size:
+        raise ValueError(
+            f"{where(operation, comm)}: root is {root}, but the ranks are 0 to {comm.size - 1}"
+        )
+    return root
+
+
+def one_entry_a_rank(x: jax.Array, operation: str, comm: Communicator) -> None:
+    """Check that axis 0 of `x` counts the ranks."""
+    if x.ndim < 1 or x.shape[0] != comm.size:
+        raise ValueError(
+            f"{where(operation, comm)}: axis 0 of x must have one entry for each rank, "
+            f"{comm.size} in all, got shape {x.shape}; reshape x to ({comm.size}, ...)"
+        )

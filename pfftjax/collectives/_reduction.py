@@ -1,0 +1,80 @@
+"""The predefined MPI reductions, and for which dtypes they mean something."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mpi4py import MPI
+
+from ._comm import Communicator
+from ._primitive import where
+
+# Name, MPI operation; the index is Reduction in cpp/element.h.
+_OPS: tuple[tuple[str, MPI.Op], ...] = (
+    ("SUM", MPI.SUM),
+    ("PROD", MPI.PROD),
+    ("MIN", MPI.MIN),
+    ("MAX", MPI.MAX),
+    ("LAND", MPI.LAND),
+    ("LOR", MPI.LOR),
+    ("LXOR", MPI.LXOR),
+    ("BAND", MPI.BAND),
+    ("BOR", MPI.BOR),
+    ("BXOR", MPI.BXOR),
+)
+SUM = 0
+_INDEX = {name: index for index, (name, _) in enumerate(_OPS)}
+# NumPy's arithmetic of booleans, and its bitwise operations on them, are logical ones.
+_ON_BOOL = {
+    "SUM": "LOR", "PROD": "LAND", "MIN": "LAND", "MAX": "LOR",
+    "BAND": "LAND", "BOR": "LOR", "BXOR": "LXOR",
+}  # fmt: skip
+
+
+def name_of(op: int) -> str:
+    """MPI's name of a reduction by its number."""
+    return f"MPI.{_OPS[op][0]}"
+
+
+def reduction(op: Any, dtype: np.dtype, operation: str, comm: Communicator) -> int:
+    """The number of `op`, an `mpi4py.MPI.Op`, for arrays of `dtype`."""
+    if not isinstance(op, MPI.Op):
+        raise TypeError(
+            f"{where(operation, comm)}: op must be an mpi4py operation such as MPI.SUM, got {op!r}"
+        )
+    name = next((name for name, known in _OPS if known == op), None)
+    if name is None:
+        raise ValueError(
+            f"{where(operation, comm)}: op must be one of "
+            f"{', '.join('MPI.' + name for name, _ in _OPS)}"
+        )
+    if dtype == np.bool_:
+        return _INDEX[_ON_BOOL.get(name, name)]
+    integer = jnp.issubdtype(dtype, jnp.integer)
+    ordered = integer or jnp.issubdtype(dtype, jnp.floating)
+    defined = {"SUM": True, "PROD": True, "MIN": ordered, "MAX": ordered}.get(name, integer)
+    if not defined:
+        raise TypeError(f"{where(operation, comm)}: MPI.{name} is not defined for {dtype} arrays")
+    return _INDEX[name]
+
+
+def as_truth_values(x: jax.Array, op: int) -> jax.Array:
+    """`x` as the logical reductions take it: zeros and ones.
+
+    MPI's results are zeros and ones only where something was combined; on a single rank the
+    operand would come back as it is.
+    """
+    if x.dtype == np.bool_ or not _OPS[op][0].startswith("L"):
+        return x
+    return (x != 0).astype(x.dtype)
+
+
+def only_sums(op: int, **_: Any) -> str | None:
+    """Why a reduction has no derivative, or None."""
+    if op == SUM:
+        return None
+    return (
+        f"{name_of(op)} has no derivative here; use op=MPI.SUM, or wrap the argument in "
+        "jax.lax.stop_gradient"
+    )

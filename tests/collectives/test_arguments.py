@@ -1,0 +1,55 @@
+"""Mistakes that can be seen before anything is sent: the text names operation, rank and remedy."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from mpi4py import MPI
+
+from pfftjax import collectives as pc
+from tests.helpers import RANK, SIZE
+
+pytestmark = pytest.mark.mpi
+
+WHERE = f"on rank {RANK} of {SIZE}"
+
+
+@pytest.mark.parametrize("name", ["alltoall", "reduce_scatter"])
+@pytest.mark.parametrize("shape", [(), (SIZE + 1, 3), (0,)])
+def test_axis_0_counts_the_ranks(name, shape):
+    with pytest.raises(ValueError, match=f"{name} {WHERE}: axis 0 of x must have one entry"):
+        getattr(pc, name)(jnp.ones(shape))
+
+
+def test_dtypes_that_cannot_be_sent():
+    key = jax.random.key(0)
+    with pytest.raises(
+        TypeError, match=rf"allgather {WHERE}: dtype .* send jax\.random\.key_data"
+    ):
+        pc.allgather(key)
+    with pytest.raises(TypeError, match="cannot be sent; cast it"):
+        pc.allreduce(jnp.ones(2, jnp.float8_e4m3fn))
+
+
+def test_reductions_that_mean_nothing():
+    with pytest.raises(TypeError, match=f"allreduce {WHERE}: MPI.MAX is not defined for complex"):
+        pc.allreduce(jnp.ones(2, jnp.complex64), MPI.MAX)
+    with pytest.raises(TypeError, match=r"MPI\.BAND is not defined for float64"):
+        pc.reduce_scatter(jnp.ones(SIZE), MPI.BAND)
+    with pytest.raises(TypeError, match="must be an mpi4py operation"):
+        pc.allreduce(1.0, "sum")
+    with pytest.raises(ValueError, match=r"must be one of MPI\.SUM"):
+        pc.allreduce(1.0, MPI.REPLACE)
+
+
+def test_root():
+    with pytest.raises(ValueError, match=f"bcast {WHERE}: root is {SIZE}"):
+        pc.bcast(1.0, SIZE)
+    with pytest.raises(ValueError, match="root is -1"):
+        pc.bcast(1.0, -1)
+    with pytest.raises(TypeError, match="root must be a static integer"):
+        jax.jit(lambda root: pc.bcast(1.0, root))(0)
+
+
+def test_message_names_the_shape():
+    with pytest.raises(ValueError, match=rf"got shape \({SIZE + 1}, 2\); reshape x to"):
+        jax.jit(pc.alltoall)(jnp.ones((SIZE + 1, 2)))

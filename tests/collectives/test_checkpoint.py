@@ -1,0 +1,67 @@
+"""jax.checkpoint saves memory around collectives, and policies are heard."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pfftjax import collectives as pc
+from pfftjax.collectives._ffi import native
+from tests.helpers import SIZE, assert_close, blocks
+
+pytestmark = pytest.mark.mpi
+
+STEPS = 20
+
+
+def _gradient(wrap):
+    def step(carry, _):
+        return jnp.sin(pc.alltoall(jnp.sin(carry) + carry)), None
+
+    return jax.jit(jax.grad(lambda x: jnp.sum(jax.lax.scan(wrap(step), x, None, length=STEPS)[0])))
+
+
+def _temporaries(f, x):
+    return f.lower(x).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.memory
+def test_a_scan_with_checkpoint_needs_less_memory():
+    """JAX saves every result of an effectful operation, so that checkpoint would save nothing."""
+    _, x = blocks((SIZE, 1 << 13))
+    plain, repeated = _gradient(lambda f: f), _gradient(jax.checkpoint)
+    assert _temporaries(repeated, x) <= 0.6 * _temporaries(plain, x)
+    assert_close(repeated(x), plain(x))
+
+
+def _count(f, x):
+    jax.block_until_ready(f(x))
+    before = native.calls(0)
+    jax.block_until_ready(f(x))
+    return native.calls(0) - before
+
+
+def test_what_is_saved_is_not_exchanged_again():
+    """Forward and adjoint take one exchange a step each; recomputation one more."""
+    _, x = blocks((SIZE, 4))
+    policies = jax.checkpoint_policies
+    counts = {
+        name: _count(_gradient(lambda f, p=policy: jax.checkpoint(f, policy=p)), x)
+        for name, policy in {
+            "default": None,
+            "nothing": policies.nothing_saveable,
+            "everything": policies.everything_saveable,
+            "collectives": pc.save_collectives,
+        }.items()
+    }
+    assert counts == {
+        "default": 3 * STEPS,
+        "nothing": 3 * STEPS,
+        "everything": 2 * STEPS,
+        "collectives": 2 * STEPS,
+    }
+
+
+def test_policy_leaves_other_operations_alone():
+    from jax.extend.core import primitives
+
+    assert not pc.save_collectives(primitives.sin_p)

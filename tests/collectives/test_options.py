@@ -1,0 +1,38 @@
+"""The environment is checked when it is read."""
+
+import pytest
+
+from pfftjax.collectives import _options
+
+
+def test_defaults():
+    assert _options.read({}) == _options.Options()
+
+
+def test_values():
+    options = _options.read(
+        {
+            "PFFTJAX_CHECK": "1",
+            "PFFTJAX_DEBUG": "0",
+            "PFFTJAX_TIMEOUT": "2.5",
+            "PFFTJAX_MAX_CHUNK_BYTES": "64",
+            "PFFTJAX_FIRST_CALL_CHECK": "0",
+            "PFFTJAX_LAZY_WORLD": "1",
+        }
+    )
+    assert options == _options.Options(64, True, False, 2.5, False, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PFFTJAX_CHECK", "yes"),
+        ("PFFTJAX_TIMEOUT", "soon"),
+        ("PFFTJAX_TIMEOUT", "-1"),
+        ("PFFTJAX_TIMEOUT", "nan"),
+        ("PFFTJAX_MAX_CHUNK_BYTES", "0"),
+    ],
+)
+def test_nonsense_is_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"{name}='{value}'"):
+        _options.read({name: value})

@@ -1,0 +1,142 @@
+"""sendrecv: partners, tags, shapes of its own, nobody, and ranks that take no part."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from mpi4py import MPI
+
+from pfftjax import collectives as pc
+from pfftjax.collectives import _comm
+from tests.helpers import CONTROL, RANK, SIZE, assert_equal, blocks
+
+pytestmark = pytest.mark.mpi
+
+RIGHT, LEFT = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+
+
+def test_receives_the_shape_and_dtype_of_recvbuf():
+    """Sender and receiver need not exchange the same thing."""
+    send = jnp.arange(RANK + 1, dtype=jnp.float32)
+    template = jnp.zeros(LEFT + 1, jnp.float32)
+    assert pc.sendrecv(send, template, LEFT, RIGHT).tolist() == list(range(LEFT + 1))
+
+
+def test_from_nobody_comes_recvbuf():
+    x = jnp.asarray([1.0, -0.0])
+    y = jax.jit(lambda x: pc.sendrecv(x + 1, x, MPI.PROC_NULL, MPI.PROC_NULL))(x)
+    assert_equal(y, x)
+    assert jnp.signbit(y[1])
+
+
+def test_gradient_flows_to_recvbuf_where_nobody_sends():
+    gradient = jax.grad(lambda x, buf: pc.sendrecv(x, buf, MPI.PROC_NULL, MPI.PROC_NULL), (0, 1))(
+        1.0, 2.0
+    )
+    assert [float(g) for g in gradient] == [0.0, 1.0]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_tags_tell_messages_apart():
+    """Sent as 1, 2 and received as 2, 1; and so do the cotangents on their way back."""
+
+    def f(x):
+        null = MPI.PROC_NULL
+        if RANK == 0:
+            pc.sendrecv(x[0], x[0], null, 1, sendtag=1)
+            pc.sendrecv(x[1], x[1], null, 1, sendtag=2)
+        elif RANK == 1:
+            second = pc.sendrecv(x[0], x[0], 0, null, recvtag=2)
+            first = pc.sendrecv(x[0], x[0], 0, null, recvtag=1)
+            return jnp.stack([first, second])
+        return x
+
+    y = jax.jit(f)(jnp.asarray([5.0, 7.0]))
+    assert y.tolist() == [5.0, 7.0]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_gradient_with_explicit_tags():
+    def f(x):
+        a = pc.sendrecv(x[0], x[0], LEFT, RIGHT, sendtag=3, recvtag=3)
+        b = pc.sendrecv(x[1], x[1], LEFT, RIGHT, sendtag=4, recvtag=4)
+        return 10 * a + b
+
+    assert jax.jit(jax.grad(f))(jnp.ones(2)).tolist() == [10.0, 1.0]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_without_a_partner_need_not_call():
+    if RANK in (0, 1):
+        y = pc.sendrecv(jnp.asarray(float(RANK)), jnp.asarray(0.0), 1 - RANK, 1 - RANK)
+        assert float(y) == 1.0 - RANK
+
+
+@pytest.mark.mpi(min_size=3)
+def test_a_send_on_a_new_communicator_waits_for_no_third_rank():
+    """The private duplicate is made by the first collective, which all ranks reach."""
+    comm = MPI.COMM_WORLD.Dup()
+    if RANK in (0, 1):
+        other = 1 - RANK
+        y = pc.sendrecv(jnp.asarray(float(RANK)), jnp.asarray(0.0), other, other, comm=comm)
+        assert float(y) == other
+        # Rank 2 comes to its first operation on `comm` only after this.
+        if RANK == 0:
+            CONTROL.send("go on", 2)
+    elif RANK == 2:
+        assert CONTROL.recv(source=0) == "go on"
+    assert float(pc.allreduce(1.0, comm=comm)) == SIZE
+    # And now on the duplicate, with a wildcard.
+    y = pc.sendrecv(jnp.asarray(RANK), jnp.asarray(0), LEFT, RIGHT, recvtag=MPI.ANY_TAG, comm=comm)
+    assert int(y) == LEFT
+    comm.Free()
+
+
+def test_any_tag_without_a_private_duplicate_is_refused():
+    comm = MPI.COMM_WORLD.Dup()
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"ANY_TAG.*duplicate\(comm\)"):
+        jax.block_until_ready(pc.sendrecv(1.0, 1.0, LEFT, RIGHT, recvtag=MPI.ANY_TAG, comm=comm))
+    import contextlib
+
+    with contextlib.suppress(Exception):
+        jax.effects_barrier()
+    pc.duplicate(comm)
+    assert (
+        float(pc.sendrecv(float(RANK), 1.0, LEFT, RIGHT, recvtag=MPI.ANY_TAG, comm=comm)) == LEFT
+    )
+    comm.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_of_another_size_is_an_error():
+    if RANK == 0:
+        pc.sendrecv(jnp.ones(2), jnp.ones(2), MPI.PROC_NULL, 1)
+        jax.effects_barrier()
+    elif RANK == 1:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="rank 0 sent 2 elements"):
+            jax.block_until_ready(pc.sendrecv(jnp.ones(3), jnp.ones(3), 0, MPI.PROC_NULL))
+        import contextlib
+
+        with contextlib.suppress(Exception):
+            jax.effects_barrier()
+
+
+def test_the_program_of_a_ring_is_the_same_on_every_rank():
+    """So that the compilation cache hits, and a rank can read another's entry."""
+    _, x = blocks((3,))
+    text = jax.jit(lambda x: pc.sendrecv(x, x, LEFT, RIGHT)).lower(x).as_text()
+    assert len(set(CONTROL.allgather(text))) == 1
+
+
+def test_arguments():
+    x = jnp.ones(2)
+    with pytest.raises(ValueError, match=f"dest is {SIZE}, but the ranks are 0 to {SIZE - 1}"):
+        pc.sendrecv(x, x, 0, SIZE)
+    with pytest.raises(ValueError, match="source is -7"):
+        pc.sendrecv(x, x, -7, 0)
+    with pytest.raises(ValueError, match="ANY_SOURCE"):
+        pc.sendrecv(x, x, MPI.ANY_SOURCE, 0)
+    with pytest.raises(ValueError, match="sendtag is -1"):
+        pc.sendrecv(x, x, 0, 0, sendtag=-1)
+    with pytest.raises(TypeError, match="source must be a static integer"):
+        jax.jit(lambda r: pc.sendrecv(x, x, r, 0))(0)
+    assert _comm.world.rank == RANK

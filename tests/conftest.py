@@ -1,0 +1,84 @@
+"""Tests under MPI: one verdict for all ranks, no hang, one terminal.
+
+A test that fails on one rank only would leave the others waiting in its next collective. After
+each test the ranks compare outcomes: if any failed, all fail. A rank that fails and finds nobody
+to compare with (they wait for it inside the test) shows its failure and ends the job.
+"""
+
+import json
+import os
+import sys
+import time
+
+import pytest
+from mpi4py import MPI
+
+_RANK = MPI.COMM_WORLD.rank
+_SIZE = MPI.COMM_WORLD.size
+_VERDICTS = MPI.COMM_WORLD.Dup()
+_SECONDS_FOR_A_VERDICT = 30.0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    config.addinivalue_line("markers", "memory: measures memory or time, not for small chunks")
+    config.addinivalue_line("markers", "gpu: needs a GPU")
+    if _RANK > 0:  # the report of rank 0 speaks for all
+        config.pluginmanager.unregister(name="terminalreporter")
+
+
+def _gather_outcomes(code):
+    """The codes of all ranks, or None if some rank does not answer."""
+    import numpy as np
+
+    mine = np.array([code])
+    all_codes = np.empty(_SIZE, mine.dtype)
+    request = _VERDICTS.Iallgather(mine, all_codes)
+    limit = time.monotonic() + _SECONDS_FOR_A_VERDICT
+    while not request.Test():
+        if code == _FAILED and time.monotonic() > limit:
+            return None
+        time.sleep(1e-3)
+    return all_codes
+
+
+_PASSED, _SKIPPED, _FAILED = range(3)
+
+
+@pytest.hookimpl(hookwrapper=True, trylast=True)
+def pytest_runtest_call(item):
+    outcome = yield
+    error = outcome.excinfo
+    if error is None:
+        code = _PASSED
+    else:
+        code = _SKIPPED if issubclass(error[0], pytest.skip.Exception) else _FAILED
+    if _SIZE == 1:
+        return
+    codes = _gather_outcomes(code)
+    if codes is None:
+        import traceback
+
+        traceback.print_exception(*error, file=sys.stderr)
+        sys.stderr.write(f"{item.nodeid} failed on rank {_RANK}; the others are stuck in it\n")
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)
+    elif code != _FAILED and _FAILED in codes:
+        ranks = [rank for rank, other in enumerate(codes) if other == _FAILED]
+        outcome.force_exception(AssertionError(f"failed on rank(s) {ranks}"))
+    elif code == _FAILED and _RANK > 0:
+        import traceback
+
+        traceback.print_exception(*error, file=sys.stderr)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    outcome = yield
+    report = outcome.get_result()
+    log = os.environ.get("PFFTJAX_TEST_LOG")
+    # A skipped test has a report for its set-up only.
+    decisive = report.when == "call" or (report.when == "setup" and report.outcome != "passed")
+    if log and _RANK == 0 and decisive:
+        with open(log, "a") as file:
+            file.write(json.dumps({"test": item.nodeid, "outcome": report.outcome}) + "\n")

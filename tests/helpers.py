@@ -1,0 +1,148 @@
+"""What tests under MPI share: all ranks' data at once, comparisons, and a serial model of an
+operation.
+
+Every rank draws the same random numbers, so each knows the data of all ranks: X[rank] is the
+block of `rank`, and the expected result comes from the whole of X without communication.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mpi4py import MPI
+
+from pfftjax import collectives as pc
+
+RANK = MPI.COMM_WORLD.rank
+SIZE = MPI.COMM_WORLD.size
+# Traffic of the tests themselves, apart from what is tested.
+CONTROL = MPI.COMM_WORLD.Dup()
+
+FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+DTYPES = (*FLOATS, *INTEGERS, "bool")
+
+
+def random(shape, dtype="float64", seed=0):
+    """The same array on every rank."""
+    rng = np.random.default_rng(seed)
+    dtype = jnp.dtype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return rng.integers(0, 100, shape).astype(dtype)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def blocks(shape, dtype="float64", seed=0):
+    """(all blocks with the rank in front, this rank's block)."""
+    everything = random((SIZE, *shape), dtype, seed)
+    return everything, jnp.asarray(everything[RANK])
+
+
+def assert_close(actual, expected, tolerance=1e-12):
+    """Relative to the largest expected magnitude; NaN fails."""
+    actual_leaves, actual_tree = jax.tree.flatten(actual)
+    expected_leaves, expected_tree = jax.tree.flatten(expected)
+    assert actual_tree == expected_tree
+    for a, e in zip(actual_leaves, expected_leaves, strict=True):
+        a, e = np.asarray(a), np.asarray(e)
+        assert a.shape == e.shape
+        wide = np.complex128 if np.iscomplexobj(e) else np.float64
+        a, e = a.astype(wide), e.astype(wide)
+        scale = max(np.abs(e).max(initial=0.0), 1e-300)
+        error = np.abs(a - e).max(initial=0.0) / scale
+        assert error <= tolerance, f"relative error {error:.3e} on rank {RANK}"
+
+
+def assert_equal(actual, expected):
+    """To the last bit, dtype included."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.dtype == expected.dtype
+    np.testing.assert_array_equal(actual, expected)
+
+
+def global_sum(value):
+    """The sum of a Python number over all ranks."""
+    return CONTROL.allreduce(value)
+
+
+def ring(x, comm=None):
+    """Send to the next rank, receive from the one before."""
+    return pc.sendrecv(x, x, source=(RANK - 1) % SIZE, dest=(RANK + 1) % SIZE, comm=comm)
+
+
+def open_line(x):
+    """The same without the way round: rank 0 receives from nobody."""
+    before = RANK - 1 if RANK > 0 else MPI.PROC_NULL
+    after = RANK + 1 if RANK + 1 < SIZE else MPI.PROC_NULL
+    return pc.sendrecv(x, jnp.zeros_like(x), source=before, dest=after)
+
+
+# alltoallv: rank i sends (i + j + 1) % 3 rows to rank j, out of ROWS.
+ROWS = 2 * SIZE
+CAPACITY = 2 * SIZE + 1
+COUNTS = np.array([[(i + j + 1) % 3 for j in range(SIZE)] for i in range(SIZE)], np.int32)
+
+
+def ragged(x):
+    """alltoallv with COUNTS; the padded result."""
+    return pc.alltoallv(x, jnp.asarray(COUNTS[RANK]), capacity=CAPACITY)[0]
+
+
+def ragged_model(x):
+    """The serial model of `ragged`."""
+    results = []
+    for receiver in range(SIZE):
+        rows = []
+        for sender in range(SIZE):
+            start = COUNTS[sender, :receiver].sum()
+            rows.append(x[sender, start : start + COUNTS[sender, receiver]])
+        rows = jnp.concatenate(rows)
+        padding = jnp.zeros((CAPACITY - rows.shape[0], *rows.shape[1:]), rows.dtype)
+        results.append(jnp.concatenate([rows, padding]))
+    return jnp.stack(results)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A linear operation: on this rank's block, and on all blocks at once."""
+
+    name: str
+    shape: tuple[int, ...]
+    apply: Callable[[Any], Any]
+    model: Callable[[Any], Any]
+
+
+def _everywhere(x):
+    return jnp.broadcast_to(x, (SIZE, *x.shape))
+
+
+ROOT = SIZE - 1
+
+CASES = (
+    Case("alltoall", (SIZE, 3), pc.alltoall, lambda x: jnp.swapaxes(x, 0, 1)),
+    Case("alltoallv", (ROWS, 2), ragged, ragged_model),
+    Case("allgather", (2, 3), pc.allgather, _everywhere),
+    Case("reduce_scatter", (SIZE, 2, 2), pc.reduce_scatter, lambda x: x.sum(0)),
+    # Out of one value for all ranks, and into work that differs between ranks.
+    Case(
+        "allreduce_replicate",
+        (2, 3),
+        lambda x: pc.replicate(pc.allreduce(x)),
+        lambda x: _everywhere(x.sum(0)),
+    ),
+    Case("sendrecv_ring", (4,), ring, lambda x: jnp.roll(x, 1, axis=0)),
+    Case(
+        "sendrecv_line",
+        (4,),
+        open_line,
+        lambda x: jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]]),
+    ),
+    Case("bcast", (2, 3), lambda x: pc.bcast(x, ROOT), lambda x: _everywhere(x[ROOT])),
+)

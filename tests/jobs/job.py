@@ -1,0 +1,78 @@
+"""Starts a job of several ranks from a test and says how it ended."""
+
+import dataclasses
+import re
+import signal
+import subprocess
+import textwrap
+import time
+
+from tests import launcher
+
+# Every script begins like this; `failing()` marks the moment from which the job has to end.
+PREAMBLE = """
+import os, signal, sys, threading, time
+import jax, jax.numpy as jnp, numpy as np
+from mpi4py import MPI
+import pfftjax
+from pfftjax import collectives as pc
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+def failing():
+    print(f"FAILING AT {time.time()}", flush=True)
+x = jnp.ones((SIZE, 3))
+jax.block_until_ready(pc.allreduce(0))  # MPI and the watch are up
+"""
+
+SECONDS_TO_END = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a job ended; `seconds` from `failing()`, None if it was never called."""
+
+    status: int
+    output: str
+    seconds: float | None
+
+
+def run(script, ranks=2, limit=90.0, preamble=PREAMBLE, arguments=(), **environment):
+    """Run `script`, a text, on `ranks` ranks; a job that does not end by itself fails."""
+    process = subprocess.Popen(
+        launcher.command(ranks, "-c", preamble + textwrap.dedent(script), *arguments),
+        env=launcher.environment(**environment),
+        cwd=launcher.ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        import os
+
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        raise AssertionError(f"the job hung for {limit} s:\n{output}") from None
+    ended = time.time()
+    marks = [float(t) for t in re.findall(r"FAILING AT ([\d.]+)", output)]
+    return Ended(process.returncode, output, ended - min(marks) if marks else None)
+
+
+def assert_ends_in_error(script, *texts, **options):
+    """The job ends soon, not with status 0, and says all of `texts` (regular expressions)."""
+    ended = run("failing()\n" + textwrap.dedent(script), **options)
+    assert ended.status != 0, ended.output
+    assert ended.seconds is not None
+    assert ended.seconds < SECONDS_TO_END, (ended.seconds, ended.output)
+    for text in texts:
+        assert re.search(text, ended.output), f"no {text!r} in:\n{ended.output}"
+    return ended
+
+
+def assert_succeeds(script, **options):
+    """The job ends with status 0."""
+    ended = run(script, **options)
+    assert ended.status == 0, ended.output
+    return ended

@@ -1,0 +1,44 @@
+"""Programs are the same bytes in every run: the persistent cache hits."""
+
+import pytest
+
+from tests.jobs.job import assert_succeeds
+
+pytestmark = pytest.mark.timeout(180)
+
+SCRIPT = """
+import collections
+events = collections.Counter()
+jax.monitoring.register_event_listener(lambda name, **_: events.update([name]))
+row = MPI.COMM_WORLD.Split(RANK // 2)
+comms = [None, row]
+def program(x):
+    for comm in comms:
+        x = pc.alltoall(x, comm=comm)
+        x = pc.sendrecv(x, x, (RANK - 1) % 2, (RANK + 1) % 2, comm=comm)
+        x = x + pc.allreduce(x, comm=comm) + pc.bcast(x, 0, comm=comm)
+    return jax.lax.scan(lambda x, _: (pc.alltoall(x), None), x, None, length=3)[0]
+events.clear()
+jax.block_until_ready(jax.jit(program)(x))
+jax.block_until_ready(jax.jit(jax.grad(lambda x: jnp.sum(program(x) ** 2)))(x))
+y, n = pc.alltoallv(x, jnp.ones(SIZE, int), capacity=4)
+jax.block_until_ready(pc.allgather(x))
+misses = events["/jax/compilation_cache/cache_misses"]
+hits = events["/jax/compilation_cache/cache_hits"]
+print(f"rank {RANK}: {misses} misses, {hits} hits;", flush=True)
+"""
+
+
+def test_the_second_run_compiles_nothing(tmp_path):
+    options = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "limit": 120,
+    }
+    first = assert_succeeds(SCRIPT, **options)
+    second = assert_succeeds(SCRIPT, **options)
+    assert " 0 misses" not in first.output
+    for rank in (0, 1):
+        assert f"rank {rank}: 0 misses" in second.output, second.output
+        assert f"rank {rank}: 0 misses, 0 hits" not in second.output

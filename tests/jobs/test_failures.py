@@ -1,0 +1,226 @@
+"""Whatever goes wrong on one rank ends the whole job within 10 seconds, with a reason."""
+
+import pytest
+
+from tests.jobs.job import assert_ends_in_error, assert_succeeds, run
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_raises(ranks):
+    assert_ends_in_error(
+        """
+        if RANK == 1:
+            raise RuntimeError("no such snapshot")
+        jax.block_until_ready(pc.allreduce(x))
+        """,
+        "no such snapshot",
+        f"pfftjax: rank 1 of {ranks} failed with RuntimeError",
+        ranks=ranks,
+    )
+
+
+def test_a_rank_that_raises_in_a_thread():
+    assert_ends_in_error(
+        """
+        def work():
+            raise RuntimeError("in a thread")
+        if RANK == 1:
+            threading.Thread(target=work).start()
+        jax.block_until_ready(pc.allreduce(x) if RANK == 0 else x)
+        time.sleep(30)
+        """,
+        r"rank 1 of 2 failed in a thread with RuntimeError: in a thread",
+    )
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM"])
+def test_a_rank_that_is_killed(name):
+    assert_ends_in_error(
+        f"""
+        if RANK == 1:
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.{name})
+        jax.block_until_ready(pc.allreduce(x))
+        """,
+        r"(?i)rank 1|process rank|exit code|signal",
+    )
+
+
+def test_a_rank_that_exits():
+    """sys.exit runs no exception hook; the others learn of it by asking."""
+    assert_ends_in_error(
+        """
+        if RANK == 1:
+            sys.exit(3)
+        jax.block_until_ready(pc.allreduce(x))
+        """,
+        r"rank 0 of 2 .* (is in|waits in the check before) allreduce float64\[6\].* rank 1 has ended",
+        "every rank of a communicator must make the same collectives",
+    )
+
+
+def test_a_rank_that_exits_before_a_message():
+    assert_ends_in_error(
+        """
+        if RANK == 0:
+            jax.block_until_ready(pc.sendrecv(x, x, 1, MPI.PROC_NULL))
+        """,
+        r"is in sendrecv .*rank 1 has ended without the matching call",
+    )
+
+
+def test_an_error_that_nobody_looks_at():
+    """Asynchronous: the program is dispatched, its result never used."""
+    assert_ends_in_error(
+        """
+        counts = jnp.full(SIZE, 5)
+        kept = jax.jit(lambda x: pc.alltoallv(x, counts, capacity=2)[0])(jnp.ones(10))
+        """,
+        r"alltoallv failed on rank \d of 2.*a capacity of 10 is enough on every rank",
+    )
+
+
+def test_overflowing_alltoallv():
+    assert_ends_in_error(
+        """
+        counts = jnp.zeros(SIZE, int).at[0].set(4)
+        jax.block_until_ready(pc.alltoallv(jnp.ones(4), counts, capacity=5)[0])
+        """,
+        r"8 rows arrive here, where capacity is 5; a capacity of 8 is enough on every rank",
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "texts"),
+    [
+        (
+            "pc.alltoall(jnp.ones((SIZE + 1, 2)))",
+            ["alltoall on rank 1", r"reshape x to \(2, \.\.\.\)"],
+        ),
+        ("pc.bcast(x, 0, comm=MPI.COMM_NULL)", ["bcast on rank 1", "COMM_NULL"]),
+    ],
+)
+def test_a_wrong_argument_on_one_rank(call, texts):
+    """The texts for all arguments are in test_arguments.py; here, that the job ends."""
+    assert_ends_in_error(
+        f"""
+        if RANK == 1:
+            {call}
+        jax.block_until_ready(pc.allreduce(x))
+        """,
+        *texts,
+    )
+
+
+def test_after_finalize():
+    """Neither a crash nor a hang: the operation says so."""
+    assert_ends_in_error(
+        """
+        pc.barrier(); jax.effects_barrier()
+        MPI.Finalize()
+        try:
+            jax.block_until_ready(pc.allreduce(x))
+        except Exception as error:
+            print(error, flush=True)
+            os._exit(4)
+        """,
+        "allreduce on rank . of 2 was called after MPI_Finalize",
+    )
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "pc.alltoall(x)",
+        "kept = jax.jit(lambda x: pc.alltoall(jnp.sin(x)))(x)",
+        "MPI.COMM_WORLD.Barrier(); jax.effects_barrier(); MPI.Finalize()",
+        "sys.exit(0)",
+        "time.sleep(4 * RANK)",
+        "c = MPI.COMM_WORLD.Split(RANK); pc.allreduce(x, comm=c)",
+        "c = MPI.COMM_WORLD.Dup(); pc.allreduce(x, comm=c); jax.effects_barrier(); c.Free()",
+    ],
+)
+def test_ordinary_ends(script):
+    """Work still pending, MPI finalized by hand, ranks that end at different times."""
+    assert_succeeds(script)
+
+
+SOME_RANKS = """
+from mpi4py import MPI
+import time
+rank = MPI.COMM_WORLD.rank
+users = MPI.COMM_WORLD.Split(0 if rank < 2 else MPI.UNDEFINED)
+if rank < 2:
+    import pfftjax
+    from pfftjax import collectives as pc
+    assert float(pc.allreduce(1.0, comm=users)) == 2
+    print("went on", flush=True)
+else:
+    time.sleep(14)
+"""
+
+
+def test_some_ranks_import_nothing():
+    """Ranks that do not use pfftjax are not waited for, given a communicator without them."""
+    ended = assert_succeeds(SOME_RANKS, ranks=3, preamble="", PFFTJAX_LAZY_WORLD="1")
+    assert ended.output.count("went on") == 2
+
+
+def test_waiting_for_an_import_says_what_to_do():
+    script = SOME_RANKS.replace("time.sleep(14)", "time.sleep(14); MPI.COMM_WORLD.Abort(5)")
+    ended = run(script, ranks=3, preamble="")
+    assert "waits for all ranks of MPI_COMM_WORLD to import pfftjax" in ended.output
+    assert "PFFTJAX_LAZY_WORLD=1" in ended.output
+
+
+def test_timeout_reports_who_waits_where():
+    ended = assert_ends_in_error(
+        """
+        if RANK == 1:
+            time.sleep(60)
+        jax.block_until_ready(pc.allreduce(x))
+        """,
+        r"after 3\.\d s \(PFFTJAX_TIMEOUT\) rank 0 of 2 .* is in allreduce float64\[6\]|"
+        r"after 3\.\d s \(PFFTJAX_TIMEOUT\) rank 0 of 2 .*waits in the check before allreduce",
+        r"rank 1 is in no operation of pfftjax, after 1 collectives",
+        PFFTJAX_TIMEOUT="2",
+    )
+    assert "FAILING" in ended.output
+
+
+def test_debug_logs_one_line_a_call():
+    ended = assert_succeeds("pc.allreduce(x)", PFFTJAX_DEBUG="1")
+    assert "pfftjax rank 1/2 comm 0 call 2: allreduce float64[6], 48 bytes," in ended.output
+
+
+def test_two_threads_on_one_communicator():
+    """Tokens are per thread: refused where it is seen, and right with a communicator each."""
+    assert_succeeds(
+        """
+        comms = [MPI.COMM_WORLD.Dup() for _ in range(2)]
+        wrong = []
+        def work(i):
+            f = jax.jit(lambda x: pc.allreduce(x, comm=comms[i]))
+            for k in range(50):
+                if float(f(100.0 * i + k)) != 2 * (100.0 * i + k):
+                    wrong.append((i, k))
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        assert not wrong, wrong
+        """
+    )
+    assert_ends_in_error(
+        """
+        if RANK == 0:
+            def wait():
+                jax.block_until_ready(pc.sendrecv(x, x, 1, MPI.PROC_NULL))
+            threading.Thread(target=wait, daemon=True).start()
+            time.sleep(1)
+            jax.block_until_ready(pc.sendrecv(x[0], x[0], 1, MPI.PROC_NULL))
+        else:
+            time.sleep(30)
+        """,
+        "another thread of this process is in an operation on the same communicator",
+    )

@@ -1,0 +1,95 @@
+"""Inside jax.shard_map over a multi-process mesh, beside JAX's own collectives."""
+
+import socket
+
+import pytest
+
+from tests.jobs.job import assert_succeeds
+
+pytestmark = pytest.mark.timeout(300)
+
+PREAMBLE = """
+import sys
+import jax
+from mpi4py import MPI
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize("127.0.0.1:" + sys.argv[1], SIZE, RANK)
+import jax.numpy as jnp, numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from pfftjax import collectives as pc
+mesh = Mesh(np.array(jax.devices()), ("p",))
+X = np.random.default_rng(0).standard_normal((SIZE, SIZE, 3))
+array = jax.make_array_from_callback(
+    (SIZE * SIZE, 3), NamedSharding(mesh, P("p")), lambda i: X.reshape(-1, 3)[i]
+)
+def mine(a):
+    return np.asarray(a.addressable_shards[0].data)
+def over_ranks(f, out=P("p"), vma=False):
+    return jax.shard_map(f, mesh=mesh, in_specs=P("p"), out_specs=out, check_vma=vma)
+def check(actual, expected):
+    assert np.abs(mine(actual) - expected).max() < 1e-12
+"""
+
+SCRIPT = """
+swapped = X.swapaxes(0, 1)
+for vma in (True, False):
+    sm = lambda f, out=P("p"): over_ranks(f, out, vma)
+    check(jax.jit(sm(pc.alltoall))(array), swapped[RANK])
+    check(sm(pc.alltoall)(array), swapped[RANK])
+    check(jax.jit(sm(pc.reduce_scatter))(array), X.sum(0)[RANK])
+    check(jax.jit(sm(lambda x: pc.allgather(x).reshape(-1, 3)))(array), X.reshape(-1, 3))
+    check(jax.jit(sm(pc.allreduce))(array), X.sum(0))
+    check(jax.jit(sm(lambda x: pc.bcast(x, 0)))(array), X[0])
+    ring = lambda x: pc.sendrecv(x, x, (RANK - 1) % SIZE, (RANK + 1) % SIZE)
+    check(jax.jit(sm(ring))(array), X[RANK - 1])
+    check(
+        jax.jit(sm(lambda x: pc.alltoallv(x, jnp.ones(SIZE, int))[0]))(array), swapped[RANK]
+    )
+    check(jax.jit(sm(jax.grad(lambda x: jnp.sum(jnp.sin(pc.alltoall(x))))))(array), np.cos(X[RANK]))
+    total = lambda a: jnp.sum(jnp.sin(sm(pc.alltoall)(a)))
+    check(jax.jit(jax.grad(total))(array), np.cos(X[RANK]))
+    check(jax.grad(total)(array), np.cos(X[RANK]))
+    product = jax.jit(lambda a: jax.jvp(jax.grad(total), (a,), (a,))[1])
+    check(product(array), -np.sin(X[RANK]) * X[RANK])
+    mixed = lambda x: pc.alltoall(x) * jax.lax.psum(jnp.sum(x), "p")
+    check(jax.jit(sm(mixed))(array), swapped[RANK] * X.sum())
+    compiled = jax.jit(sm(pc.alltoall)).lower(array).compile()
+    for _ in range(3):
+        check(compiled(array), swapped[RANK])
+    step = jax.checkpoint(lambda c, _: (jnp.sin(sm(pc.alltoall)(c)), None))
+    scanned = lambda a: jnp.sum(jax.lax.scan(step, a, None, length=2)[0])
+    reference = jax.grad(lambda X: jnp.sum(jnp.sin(jnp.sin(X))))(jnp.asarray(X))
+    check(jax.jit(jax.grad(scanned))(array), reference[RANK])
+check(jax.jit(over_ranks(pc.allreduce, P()))(array), X.sum(0))
+
+explicit = jax.make_mesh((SIZE,), ("p",), axis_types=(AxisType.Explicit,))
+moved = jax.make_array_from_callback(
+    (SIZE * SIZE, 3), NamedSharding(explicit, P("p")), lambda i: X.reshape(-1, 3)[i]
+)
+with jax.set_mesh(explicit):
+    check(jax.jit(jax.shard_map(pc.alltoall, out_specs=P("p")))(moved), swapped[RANK])
+
+# A rank's own array in the same process, before and after global ones.
+local = jax.device_put(X[RANK], jax.local_devices()[0])
+check(jax.jit(pc.alltoall)(local), swapped[RANK])
+check(jax.jit(over_ranks(pc.alltoall))(array), swapped[RANK])
+
+try:
+    jax.jit(pc.allreduce)(array)
+except ValueError as error:
+    assert "allreduce works on each rank's own block" in str(error), error
+    assert "jax.shard_map" in str(error)
+else:
+    raise AssertionError("a global array outside shard_map was accepted")
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_shard_map(ranks):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    ended = assert_succeeds(SCRIPT, ranks=ranks, preamble=PREAMBLE, arguments=[port], limit=240)
+    assert ended.output.count("done") == ranks

@@ -1,0 +1,54 @@
+"""How this MPI starts ranks; shared by run.py and by the tests that start jobs of their own."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def family() -> str:
+    """The MPI family that mpi4py runs on here, asked of another process: this one stays free."""
+    code = "from mpi4py import MPI; print(MPI.Get_library_version())"
+    text = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    ).stdout
+    return "openmpi" if "Open MPI" in text else "mpich"
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The environment of a test job, the same on every machine."""
+    here = str(pathlib.Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_ENABLE_X64": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        # More ranks than cores: yield instead of spinning.
+        "MPIR_CVAR_POLLS_BEFORE_YIELD": "0",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "PYTHONUNBUFFERED": "1",
+        **extra,
+    }
+
+
+def command(ranks: int, *arguments: str) -> list[str]:
+    """The command that runs `python arguments` on `ranks` ranks."""
+    here = pathlib.Path(sys.executable).parent
+    local = here / "mpirun"
+    mpirun = str(local) if local.exists() else shutil.which("mpirun")
+    if mpirun is None:
+        raise RuntimeError("no mpirun found; MPI=openmpi and MPI=mpich install one")
+    options = ["--oversubscribe", "--bind-to", "none"] if _is_open_mpi(mpirun) else []
+    return [mpirun, *options, "-n", str(ranks), sys.executable, *arguments]
+
+
+def _is_open_mpi(mpirun: str) -> bool:
+    version = subprocess.run(
+        [mpirun, "--version"], env=environment(), capture_output=True, text=True, check=False
+    )
+    return "Open MPI" in version.stdout

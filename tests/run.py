@@ -1,0 +1,88 @@
+"""Runs all tests: on 1, 2, 3 and 4 ranks, in small chunks, and those that start jobs themselves.
+
+    python tests/run.py [--ranks 1 2 3 4] [--only ranks|chunks|jobs] [pytest arguments]
+
+A test that ran at no rank count fails the run.
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import launcher
+
+SKIPPED = "skipped"
+
+
+def run(title: str, command: list[str], **extra: str) -> bool:
+    """Run one command, with its output; true if it succeeded."""
+    print(f"== {title}", flush=True)
+    start = time.monotonic()
+    code = subprocess.run(
+        command, cwd=launcher.ROOT, env=launcher.environment(**extra), check=False
+    ).returncode
+    verdict = "ok" if code == 0 else f"FAILED with status {code}"
+    print(f"== {title}: {verdict}, {time.monotonic() - start:.0f} s", flush=True)
+    return code == 0
+
+
+def never_ran(folder: pathlib.Path) -> list[str]:
+    """The tests that were skipped wherever they were collected."""
+    outcomes = collections.defaultdict(set)
+    for path in folder.glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            entry = json.loads(line)
+            outcomes[entry["test"]].add(entry["outcome"])
+    return sorted(test for test, seen in outcomes.items() if seen == {SKIPPED})
+
+
+def main() -> int:
+    """Run what the arguments say; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 3, 4])
+    parser.add_argument("--only", choices=["ranks", "chunks", "jobs"])
+    arguments, rest = parser.parse_known_args()
+
+    under_mpi = ["-m", "pytest", "--with-mpi", "-q", "tests", "--ignore=tests/jobs"]
+    ok = True
+    with tempfile.TemporaryDirectory() as name:
+        logs = pathlib.Path(name)
+        if arguments.only in (None, "ranks"):
+            for n in arguments.ranks:
+                docs = ["--doctest-modules", "pfftjax"] if not rest else []
+                ok &= run(
+                    f"tests on {n} rank{'s' if n > 1 else ''}",
+                    launcher.command(n, *under_mpi, *docs, *rest),
+                    PFFTJAX_TEST_LOG=str(logs / f"{n}.jsonl"),
+                    # Compiling is most of the work: all of XLA's passes on one rank count.
+                    JAX_DISABLE_MOST_OPTIMIZATIONS="0" if n == 2 else "1",
+                )
+        if arguments.only in (None, "chunks"):
+            ok &= run(
+                "collectives in chunks of 64 bytes on 3 ranks",
+                launcher.command(3, *under_mpi, "-m", "not memory", *rest),
+                PFFTJAX_MAX_CHUNK_BYTES="64",
+                PFFTJAX_TEST_LOG=str(logs / "chunks.jsonl"),
+                JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+            )
+        if arguments.only in (None, "jobs"):
+            ok &= run(
+                "tests that start jobs",
+                [sys.executable, "-m", "pytest", "-q", "-n", "3", "tests/jobs", *rest],
+                PFFTJAX_TEST_LOG=str(logs / "jobs.jsonl"),
+            )
+        idle = never_ran(logs)
+        if idle and not rest and arguments.only != "chunks":
+            ok = False
+            print(f"== {len(idle)} tests ran at no number of ranks:", *idle, sep="\n  ")
+    print("== all tests passed" if ok else "== FAILED", flush=True)
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
