@@ -1,18 +1,17 @@
 """What the environment sets, read once when pfftjax is imported.
 
-====================================  ==========================================================
-``PFFTJAX_CHECK=1``                   compare operation, size, dtype and order across ranks before
-                                      each collective, and verify replicated values
-``PFFTJAX_TIMEOUT=SECONDS``           report who waits where once a call waits longer, then end the
-                                      job
-``PFFTJAX_DEBUG=1``                   one line a call on standard error
-``PFFTJAX_MAX_CHUNK_BYTES=BYTES``     the most that one MPI call moves (1 GiB); small values are
-                                      for tests
-``PFFTJAX_FIRST_CALL_CHECK=0``        leave out the comparison of programs on their first call
-``PFFTJAX_LAZY_WORLD=1``              for jobs in which not every rank imports pfftjax: do not
-                                      duplicate MPI_COMM_WORLD at import, but at the first collective
-                                      on it, as on any other communicator
-====================================  ==========================================================
+============================  =====================================================================
+``PFFTJAX_CHECK=1``           compare operation, size, dtype and order across ranks before each
+                              collective, and verify replicated values
+``PFFTJAX_TIMEOUT=SECONDS``   report who waits where once a call waits longer, then end the job
+``PFFTJAX_DEBUG=1``           one line a call on standard error
+``PFFTJAX_MAX_CHUNK_BYTES``   the most bytes that one MPI call moves (1 GiB); small values are for
+                              tests
+``PFFTJAX_FIRST_CALL_CHECK``  0 leaves out the comparison of programs on their first call
+``PFFTJAX_LAZY_WORLD=1``      for jobs in which not every rank imports pfftjax: MPI_COMM_WORLD is
+                              not duplicated at import, but at the first collective on it, as any
+                              other communicator is
+============================  =====================================================================
 """
 
 import dataclasses
