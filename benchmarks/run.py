@@ -1,0 +1,25 @@
+"""Runs the benchmarks on 2 ranks and keeps the figures: `make bench`."""
+
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests import launcher  # noqa: E402 - the tests know how this MPI starts ranks
+
+
+def main() -> int:
+    """Run, and write benchmarks/results/collectives-<MPI>.json; the exit status."""
+    results = ROOT / "benchmarks" / "results" / f"collectives-{launcher.family()}.json"
+    command = launcher.command(2, "benchmarks/collectives.py", "--json", str(results), bind=True)
+    status = subprocess.run(
+        command, cwd=ROOT, env=launcher.environment(JAX_ENABLE_X64="0"), check=False
+    ).returncode
+    print(f"figures in {results.relative_to(ROOT)}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

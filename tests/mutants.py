@@ -1,0 +1,282 @@
+"""Removes each remedy in turn and sees that a test fails: `make mutants`.
+
+Edits the files of this checkout and puts them back, so it wants a clean one.
+"""
+
+import dataclasses
+import subprocess
+import sys
+
+import launcher
+
+PYTHON = launcher.ROOT / "pfftjax" / "collectives"
+CXX = launcher.ROOT / "cpp"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """`old` in `file` becomes `new`; then `test` must fail on `ranks` ranks (0: a job test)."""
+
+    what: str
+    file: object
+    old: str
+    new: str
+    test: str
+    ranks: int = 2
+
+
+MUTANTS = [
+    Mutant(
+        "no order: every operation takes a token of its own",
+        PYTHON / "_ordering.py",
+        "before = ctx.tokens_in.get(communication)",
+        "from jax._src.lib.mlir.dialects import hlo; before = hlo.CreateTokenOp().result",
+        "tests/collectives/test_ordering.py::test_ten_independent_exchanges_of_equal_size",
+    ),
+    Mutant(
+        "trap 1: no second effect",
+        PYTHON / "_ordering.py",
+        "frozenset({communication, SlowDispatch()})",
+        "frozenset({communication})",
+        "tests/collectives/test_transforms.py::test_ahead_of_time_compiled_and_called_twice",
+    ),
+    Mutant(
+        "trap 2: JAX's own rule for vmap of while",
+        PYTHON / "_while_loop.py",
+        "batching.fancy_primitive_batchers[while_p] = _carry_the_predicate",
+        "",
+        "tests/collectives/test_while_loop.py::test_rows_that_are_done_stay_as_they_are",
+    ),
+    Mutant(
+        "trap 3: checkpoint saves every collective",
+        PYTHON / "_primitive.py",
+        "    recompute(primitive)\n",
+        "",
+        "tests/collectives/test_checkpoint.py::test_a_scan_with_checkpoint_needs_less_memory",
+    ),
+    Mutant(
+        "trap 3: policies are not heard",
+        PYTHON / "_checkpoint.py",
+        'if verdict is True or type(verdict).__name__ == "SaveableType":',
+        "if False:",
+        "tests/collectives/test_checkpoint.py::test_what_is_saved_is_not_exchanged_again",
+    ),
+    Mutant(
+        "trap 4: JAX copies the token",
+        PYTHON / "_ordering.py",
+        "    tokens.get_token_input = get_token_input\n",
+        "",
+        "tests/collectives/test_ordering.py::test_calls_are_asynchronous",
+    ),
+    Mutant(
+        "trap 5: the transpose of allreduce returns its argument",
+        PYTHON / "_allreduce.py",
+        "lambda cotangent, _, *, op, comm: replicate_p.bind(cotangent, comm=comm)",
+        "lambda cotangent, _, *, op, comm: cotangent",
+        "tests/collectives/test_adjoint.py::test_hessian_of_a_squared_total",
+    ),
+    Mutant(
+        "trap 6: a rank whose cotangent is zero does not take part",
+        PYTHON / "_primitive.py",
+        "        return [adjoint(ad.instantiate_zeros(cotangent), x.aval, **params)]",
+        "        if isinstance(cotangent, ad.Zero): return [ad.Zero(x.aval)]\n"
+        "        return [adjoint(cotangent, x.aval, **params)]",
+        "tests/collectives/test_adjoint.py::test_loss_on_one_rank_only",
+    ),
+    Mutant(
+        "trap 7: two threads on one communicator",
+        CXX / "call.cc",
+        "if (comm->busy.exchange(true, std::memory_order_acquire)) {",
+        "if (false) {",
+        "tests/jobs/test_failures.py::test_two_threads_on_one_communicator",
+        0,
+    ),
+    Mutant(
+        "trap 8: global arrays outside shard_map",
+        PYTHON / "_ordering.py",
+        "        _refuse_global_arrays(ctx)\n",
+        "",
+        "tests/jobs/test_shard_map.py",
+        0,
+    ),
+    Mutant(
+        "trap 9: effects compared by identity",
+        PYTHON / "_ordering.py",
+        "return type(self) is type(other)",
+        "return self is other",
+        "tests/collectives/test_transforms.py::test_export",
+    ),
+    Mutant(
+        "trap 9: results without the mesh of their operands",
+        PYTHON / "_alltoall.py",
+        "lambda x, **_: x.update(weak_type=False)",
+        "lambda x, **_: __import__('jax').core.ShapedArray(x.shape, x.dtype)",
+        "tests/jobs/test_shard_map.py",
+        0,
+    ),
+    Mutant(
+        "trap 10: no hook for exceptions",
+        PYTHON / "_job.py",
+        "    sys.excepthook = on_exception\n",
+        "",
+        "tests/jobs/test_failures.py::test_a_rank_that_raises",
+        0,
+    ),
+    Mutant(
+        "trap 10: no hook for exceptions in threads",
+        PYTHON / "_job.py",
+        "    threading.excepthook = on_thread_exception\n",
+        "",
+        "tests/jobs/test_failures.py::test_a_rank_that_raises_in_a_thread",
+        0,
+    ),
+    Mutant(
+        "trap 10: nobody looks at the error",
+        PYTHON / "_job.py",
+        "        jax.effects_barrier()\n",
+        "        pass\n",
+        "tests/jobs/test_failures.py::test_an_error_that_nobody_looks_at",
+        0,
+    ),
+    Mutant(
+        "trap 10: nobody says that a rank has ended",
+        CXX / "watch.cc",
+        "void AnnounceLeaving() { is_leaving = true; }",
+        "void AnnounceLeaving() {}",
+        "tests/jobs/test_failures.py::test_a_rank_that_exits",
+        0,
+    ),
+    Mutant(
+        "trap 11: the extension before mpi4py",
+        PYTHON / "_ffi.py",
+        "    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:",
+        "    if False:",
+        "tests/jobs/test_import.py::test_thread_level",
+        0,
+    ),
+    Mutant(
+        "no first-call check",
+        PYTHON / "_options.py",
+        "    first_call: bool = True\n",
+        "    first_call: bool = False\n",
+        "tests/jobs/test_first_call.py::test_programs_that_differ",
+        0,
+    ),
+    Mutant(
+        "the first-call check sees only the first collective",
+        PYTHON / "_first_call.py",
+        "        collectives.write()\n",
+        "        if len(collectives.lines) == 1: collectives.write()\n",
+        "tests/jobs/test_first_call.py::test_programs_that_differ",
+        0,
+    ),
+    Mutant(
+        "programs name ranks",
+        PYTHON / "_sendrecv.py",
+        "return (rank - comm.rank) % comm.size",
+        "return rank",
+        "tests/collectives/test_sendrecv.py::"
+        "test_the_program_of_a_ring_is_the_same_on_every_rank",
+    ),
+    Mutant(
+        "a chunk starts where the last one did",
+        CXX / "exchange.h",
+        "At(send, out.offset + (sent > 0 ? offset : 0), element)",
+        "At(send, out.offset, element)",
+        "chunks",
+    ),
+    Mutant(
+        "sums of small integers are the MPI's",
+        CXX / "mpi_backend.cc",
+        "reduction == Reduction::kSum && IsSmallInteger(element)",
+        "false",
+        "tests/collectives/test_values.py::test_small_integers_wrap_around",
+    ),
+    Mutant(
+        "bfloat16 is cut off, not rounded",
+        CXX / "half.h",
+        "(f + 0x7fffu + ((f >> 16) & 1u)) >> 16",
+        "f >> 16",
+        "tests/collectives/test_values.py::test_half_precision_rounds_like_jax",
+    ),
+    Mutant(
+        "overflow is not noticed",
+        CXX / "exchange.cc",
+        "if (all[kTooMany]) {",
+        "if (false) {",
+        "tests/collectives/test_alltoallv.py::"
+        "test_overflow_is_an_error_on_every_rank_with_the_capacity_that_would_do",
+    ),
+]
+
+
+def build():
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--quiet", "install", "--no-build-isolation", "--no-deps"]
+        + ["--editable", str(launcher.ROOT)],
+        env=launcher.environment(),
+        check=True,
+    )
+
+
+def survives(mutant):
+    """Whether the test passes all the same."""
+    extra, options = {}, ["-q", "-x", "--timeout=25"]
+    if mutant.ranks == 0:
+        command = [sys.executable, "-m", "pytest", *options, mutant.test]
+    else:
+        test = mutant.test
+        if test == "chunks":
+            test, extra = "tests/collectives/test_values.py", {"PFFTJAX_MAX_CHUNK_BYTES": "64"}
+        command = launcher.command(
+            mutant.ranks, "-m", "pytest", "--with-mpi", *options, test
+        )
+    ended = subprocess.run(
+        command,
+        cwd=launcher.ROOT,
+        env=launcher.environment(**extra),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return ended.returncode == 0
+
+
+def main():
+    changed = subprocess.run(
+        ["git", "status", "--porcelain", "pfftjax", "cpp"],
+        cwd=launcher.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    if changed:
+        print("commit first: this edits files and puts them back\n" + changed)
+        return 1
+    survivors = []
+    chosen = [m for m in MUTANTS if len(sys.argv) < 2 or sys.argv[1] in m.what]
+    for mutant in chosen:
+        original = mutant.file.read_text()
+        if mutant.old not in original:
+            print(f"STALE     {mutant.what}", flush=True)
+            survivors.append(mutant)
+            continue
+        compiled = mutant.file.parent == CXX
+        try:
+            mutant.file.write_text(original.replace(mutant.old, mutant.new))
+            if compiled:
+                build()
+            alive = survives(mutant)
+        finally:
+            mutant.file.write_text(original)
+            if compiled:
+                build()
+        print(f"{'SURVIVED ' if alive else 'caught   '} {mutant.what}", flush=True)
+        if alive:
+            survivors.append(mutant)
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants caught")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

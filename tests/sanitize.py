@@ -1,0 +1,58 @@
+"""Runs the tests of the collectives with the C++ under AddressSanitizer and UBSan: `make sanitize`.
+
+Installs the instrumented build in the environment, and the ordinary one again afterwards.
+"""
+
+import subprocess
+import sys
+
+import launcher
+
+
+def build(sanitize):
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--quiet", "install", "--no-build-isolation", "--no-deps"]
+        + [f"--config-settings=cmake.define.PFFTJAX_SANITIZE={'ON' if sanitize else 'OFF'}"]
+        + ["--editable", str(launcher.ROOT)],
+        env=launcher.environment(),
+        check=True,
+    )
+
+
+def library(name):
+    """The path of a runtime library of the compiler."""
+    return subprocess.run(
+        ["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def main():
+    tests = ["tests/collectives/" + name for name in sys.argv[1:]] or [
+        f"tests/collectives/test_{name}.py"
+        for name in ("values", "adjoint", "alltoallv", "sendrecv", "comm", "fuzz", "while_loop")
+    ]
+    status = 0
+    try:
+        build(sanitize=True)
+        for ranks, chunk in ((1, str(1 << 30)), (2, str(1 << 30)), (3, "64")):
+            print(f"== sanitized, {ranks} ranks, chunks of {chunk} bytes", flush=True)
+            status |= subprocess.run(
+                launcher.command(ranks, "-m", "pytest", "--with-mpi", "-q", *tests),
+                cwd=launcher.ROOT,
+                env=launcher.environment(
+                    LD_PRELOAD=f"{library('libasan.so')}:{library('libubsan.so')}",
+                    # Python and XLA leak on purpose; MPI's own code is not instrumented.
+                    ASAN_OPTIONS="detect_leaks=0:abort_on_error=1:verify_asan_link_order=0",
+                    UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1",
+                    PFFTJAX_MAX_CHUNK_BYTES=chunk,
+                ),
+                check=False,
+            ).returncode
+    finally:
+        build(sanitize=False)
+    print("== sanitizers found nothing" if status == 0 else "== FAILED")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
