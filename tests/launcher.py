@@ -56,3 +56,14 @@ def _is_open_mpi(mpirun: str) -> bool:
         [mpirun, "--version"], env=environment(), capture_output=True, text=True, check=False
     )
     return "Open MPI" in version.stdout
+
+
+def rebuild(*settings: str) -> None:
+    """Build and install this checkout again, in this environment; `settings` are CMake's."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+    options = [f"--config-settings=cmake.define.{setting}" for setting in settings]
+    subprocess.run(
+        [*pip, "--no-build-isolation", "--no-deps", *options, "--editable", str(ROOT)],
+        env=environment(),
+        check=True,
+    )

@@ -175,8 +175,7 @@ MUTANTS = [
         PYTHON / "_sendrecv.py",
         "return (rank - comm.rank) % comm.size",
         "return rank",
-        "tests/collectives/test_sendrecv.py::"
-        "test_the_program_of_a_ring_is_the_same_on_every_rank",
+        "tests/collectives/test_sendrecv.py::test_the_program_of_a_ring_is_the_same_on_every_rank",
     ),
     Mutant(
         "a chunk starts where the last one did",
@@ -210,15 +209,6 @@ MUTANTS = [
 ]
 
 
-def build():
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--quiet", "install", "--no-build-isolation", "--no-deps"]
-        + ["--editable", str(launcher.ROOT)],
-        env=launcher.environment(),
-        check=True,
-    )
-
-
 def survives(mutant):
     """Whether the test passes all the same."""
     extra, options = {}, ["-q", "-x", "--timeout=25"]
@@ -228,9 +218,7 @@ def survives(mutant):
         test = mutant.test
         if test == "chunks":
             test, extra = "tests/collectives/test_values.py", {"PFFTJAX_MAX_CHUNK_BYTES": "64"}
-        command = launcher.command(
-            mutant.ranks, "-m", "pytest", "--with-mpi", *options, test
-        )
+        command = launcher.command(mutant.ranks, "-m", "pytest", "--with-mpi", *options, test)
     ended = subprocess.run(
         command,
         cwd=launcher.ROOT,
@@ -265,12 +253,12 @@ def main():
         try:
             mutant.file.write_text(original.replace(mutant.old, mutant.new))
             if compiled:
-                build()
+                launcher.rebuild()
             alive = survives(mutant)
         finally:
             mutant.file.write_text(original)
             if compiled:
-                build()
+                launcher.rebuild()
         print(f"{'SURVIVED ' if alive else 'caught   '} {mutant.what}", flush=True)
         if alive:
             survivors.append(mutant)

@@ -1,4 +1,4 @@
-"""Runs the tests of the collectives with the C++ under AddressSanitizer and UBSan: `make sanitize`.
+"""Runs the C++ under AddressSanitizer and UBSan, driven by the tests: `make sanitize`.
 
 Installs the instrumented build in the environment, and the ordinary one again afterwards.
 """
@@ -7,16 +7,6 @@ import subprocess
 import sys
 
 import launcher
-
-
-def build(sanitize):
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--quiet", "install", "--no-build-isolation", "--no-deps"]
-        + [f"--config-settings=cmake.define.PFFTJAX_SANITIZE={'ON' if sanitize else 'OFF'}"]
-        + ["--editable", str(launcher.ROOT)],
-        env=launcher.environment(),
-        check=True,
-    )
 
 
 def library(name):
@@ -33,7 +23,7 @@ def main():
     ]
     status = 0
     try:
-        build(sanitize=True)
+        launcher.rebuild("PFFTJAX_SANITIZE=ON")
         for ranks, chunk in ((1, str(1 << 30)), (2, str(1 << 30)), (3, "64")):
             print(f"== sanitized, {ranks} ranks, chunks of {chunk} bytes", flush=True)
             status |= subprocess.run(
@@ -49,7 +39,7 @@ def main():
                 check=False,
             ).returncode
     finally:
-        build(sanitize=False)
+        launcher.rebuild()
     print("== sanitizers found nothing" if status == 0 else "== FAILED")
     return status
 
