@@ -36,7 +36,7 @@ $(VENV)/built: pyproject.toml CMakeLists.txt $(CXX_SOURCES)
 	touch $@
 
 test: setup
-	$(WITH_PATH) $(BIN)/python tests/run.py
+	$(WITH_PATH) $(BIN)/python -m tests.run
 
 lint: setup
 	$(BIN)/ruff check .
@@ -50,13 +50,13 @@ format: setup
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
 bench: setup
-	$(WITH_PATH) $(BIN)/python benchmarks/run.py
+	$(WITH_PATH) $(BIN)/python -m benchmarks.run
 
 mutants: setup
-	$(WITH_PATH) $(BIN)/python tests/mutants.py
+	$(WITH_PATH) $(BIN)/python -m tests.mutants
 
 sanitize: setup
-	$(WITH_PATH) $(BIN)/python tests/sanitize.py
+	$(WITH_PATH) $(BIN)/python -m tests.sanitize
 
 clean:
 	rm -rf .venv build

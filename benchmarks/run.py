@@ -1,13 +1,11 @@
 """Runs the benchmarks on 2 ranks and keeps the figures: `make bench`."""
 
-import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from tests import launcher  # the tests know how this MPI starts ranks
 
-from tests import launcher  # noqa: E402 - the tests know how this MPI starts ranks
+ROOT = launcher.ROOT
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ import dataclasses
 import subprocess
 import sys
 
-import launcher
+from tests import launcher
 
 PYTHON = launcher.ROOT / "pfftjax" / "collectives"
 CXX = launcher.ROOT / "cpp"

@@ -6,7 +6,7 @@ Installs the instrumented build in the environment, and the ordinary one again a
 import subprocess
 import sys
 
-import launcher
+from tests import launcher
 
 
 def library(name):
