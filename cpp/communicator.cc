@@ -19,6 +19,11 @@ std::atomic<std::int64_t> communicator_count{0};
 // The requests of MakePrivateStart.
 std::array<MpiHandle, 2> pending{};
 
+void BecomePrivate(Communicator& comm) {
+  comm.is_private.store(true, std::memory_order_release);
+  if (comm.size > 1) StartWatch();
+}
+
 void AtFinalize() {
   StopWatch();
   finalized = true;
@@ -86,7 +91,7 @@ int MakePrivate(Communicator& comm) {
   if (comm.is_private) return 0;
   if (int code = mpi->duplicate(comm.user, &comm.data)) return code;
   if (int code = mpi->duplicate(comm.user, &comm.control)) return code;
-  comm.is_private = true;
+  BecomePrivate(comm);
   return 0;
 }
 
@@ -105,7 +110,7 @@ int MakePrivatePoll(Communicator& comm, bool* done) {
   }
   if (int code = mpi->return_errors(comm.data)) return code;
   if (int code = mpi->return_errors(comm.control)) return code;
-  comm.is_private = true;
+  BecomePrivate(comm);
   *done = true;
   return 0;
 }

@@ -225,3 +225,19 @@ def test_two_threads_on_one_communicator():
         """,
         "another thread of this process is in an operation on the same communicator",
     )
+
+
+def test_a_message_to_a_rank_that_has_ended_without_any_call():
+    """The watch is there from the import on."""
+    ended = run(
+        """
+        from mpi4py import MPI
+        import time, jax, jax.numpy as jnp
+        from pfftjax import collectives as pc
+        if MPI.COMM_WORLD.rank == 0:
+            jax.block_until_ready(pc.sendrecv(jnp.ones(3), jnp.ones(3), 1, MPI.PROC_NULL))
+        """,
+        preamble="",
+    )
+    assert ended.status != 0
+    assert "rank 1 has ended without the matching call" in ended.output
