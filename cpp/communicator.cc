@@ -5,6 +5,7 @@
 #include <array>
 #include <stdexcept>
 
+#include "terminate.h"
 #include "watch.h"
 
 namespace pfftjax {
@@ -21,7 +22,10 @@ std::array<MpiHandle, 2> pending{};
 
 void BecomePrivate(Communicator& comm) {
   comm.is_private.store(true, std::memory_order_release);
-  if (comm.size > 1) StartWatch();
+  if (comm.size == 1) return;
+  StartWatch();
+  static const bool once = (ReportTermination(), true);
+  static_cast<void>(once);
 }
 
 void AtFinalize() {

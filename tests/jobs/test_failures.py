@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests import launcher
 from tests.jobs.job import assert_ends_in_error, assert_succeeds, run
 
 pytestmark = pytest.mark.timeout(120)
@@ -37,15 +38,31 @@ def test_a_rank_that_raises_in_a_thread():
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM"])
 def test_a_rank_that_is_killed(name):
-    assert_ends_in_error(
+    """The launcher says which one; where it terminates the others gently, they say the rest."""
+    ended = assert_ends_in_error(
         f"""
         if RANK == 1:
             time.sleep(0.5)
             os.kill(os.getpid(), signal.{name})
         jax.block_until_ready(pc.allreduce(x))
         """,
-        r"(?i)rank 1|process rank|exit code|signal",
+        r"(?i)rank 1|signal|exit code",
     )
+    if launcher.family() == "openmpi":
+        assert "rank 0 of 2 (communicator 0) was terminated while in allreduce" in ended.output
+
+
+def test_a_handler_of_sigterm_is_left_alone():
+    ended = run(
+        """
+        import os, signal
+        signal.signal(signal.SIGTERM, lambda *_: (print("theirs", flush=True), os._exit(0)))
+        import pfftjax
+        os.kill(os.getpid(), signal.SIGTERM)
+        """,
+        preamble="",
+    )
+    assert "theirs" in ended.output
 
 
 def test_a_rank_that_exits():
