@@ -56,7 +56,8 @@ ffi::Error Call::Begin() {
   progress.operation.store(site_.operation, std::memory_order_relaxed);
   progress.element.store(payload_.element, std::memory_order_relaxed);
   progress.count.store(payload_.count, std::memory_order_relaxed);
-  progress.partner.store(payload_.partner, std::memory_order_relaxed);
+  progress.source.store(payload_.source, std::memory_order_relaxed);
+  progress.dest.store(payload_.dest, std::memory_order_relaxed);
   progress.entered.fetch_add(1, std::memory_order_relaxed);
   progress.stage.store(IsPointToPoint() ? Stage::kRunning : Stage::kChecking,
                        std::memory_order_release);
@@ -92,7 +93,7 @@ ffi::Error Call::Check() {
   }
   if (options.check) {
     const std::string text = Describe(site_.operation, payload_.element, payload_.count) +
-                             " with " + std::to_string(payload_.detail) + " as collective " +
+                             payload_.detail + " as collective " +
                              std::to_string(comm_->progress.passed + 1);
     const auto hash = static_cast<std::int64_t>(Hash(text.data(), text.size()));
     const std::string how = Disagreement(*comm_, hash, text);

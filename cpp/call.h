@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -26,8 +27,9 @@ struct CallSite {
 struct Payload {
   Element element = Element::kBool;
   std::int64_t count = 0;
-  int partner = -1;         // rank that a point-to-point call waits for
-  std::int64_t detail = 0;  // root, reduction: what else must agree under PFFTJAX_CHECK
+  std::string detail{};  // root, reduction: what else must agree under PFFTJAX_CHECK
+  int source = -1;       // ranks that a point-to-point call waits for
+  int dest = -1;
 };
 
 class Call {

@@ -1,5 +1,6 @@
 // The collectives that MPI has and sendrecv, as FFI handlers: one function an operation.
 #include <cstring>
+#include <string>
 
 #include "agreement.h"
 #include "exchange.h"
@@ -8,22 +9,33 @@
 namespace pfftjax {
 namespace {
 
+// What else than the operand the ranks must agree on; put into words only where that is checked.
+struct Detail {
+  int op = -1;
+  int root = -1;
+
+  std::string Say() const {
+    if (!GetOptions().check) return {};
+    return (op < 0 ? "" : " reduced by operation " + std::to_string(op)) +
+           (root < 0 ? "" : " with root " + std::to_string(root));
+  }
+};
+
 // Decodes the operand, prepares the result and runs `body(comm, element)` with MPI's code back.
 template <typename Body>
-ffi::Error RunOn(const CallSite& site, const Operand& x, Result& y, std::int64_t detail,
-                 Body&& body) {
+ffi::Error RunOn(const CallSite& site, const Operand& x, Result& y, Detail detail, Body&& body) {
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(site.operation, x.element_type());
   const auto count = static_cast<std::int64_t>(x.element_count());
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Run(site, Payload{*element, count, -1, detail},
+  return Run(site, Payload{*element, count, detail.Say()},
              [&](Communicator& comm) { return body(comm, *element); });
 }
 
 ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                     std::string_view program, Operand x, Token, Result y, TokenResult) {
   const CallSite site{Operation::kAlltoall, number, ranks, signature, program};
-  return RunOn(site, x, y, 0, [&](Communicator& comm, Element element) {
+  return RunOn(site, x, y, {}, [&](Communicator& comm, Element element) {
     const auto total = static_cast<std::int64_t>(x.element_count());
     const std::int64_t block = total / comm.size;
     if (total <= ChunkElements(element)) {
@@ -39,7 +51,7 @@ ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signat
 ffi::Error Allgather(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                      std::string_view program, Operand x, Token, Result y, TokenResult) {
   const CallSite site{Operation::kAllgather, number, ranks, signature, program};
-  return RunOn(site, x, y, 0, [&](Communicator& comm, Element element) {
+  return RunOn(site, x, y, {}, [&](Communicator& comm, Element element) {
     const auto block = static_cast<std::int64_t>(x.element_count());
     if (block * comm.size <= ChunkElements(element)) {
       return block == 0 ? 0
@@ -56,7 +68,7 @@ ffi::Error ReduceScatter(std::int64_t number, std::int64_t ranks, std::int64_t s
                          std::string_view program, std::int32_t op, Operand x, Token, Result y,
                          TokenResult) {
   const CallSite site{Operation::kReduceScatter, number, ranks, signature, program};
-  return RunOn(site, x, y, op, [&](Communicator& comm, Element element) {
+  return RunOn(site, x, y, {op, -1}, [&](Communicator& comm, Element element) {
     const auto reduction = static_cast<Reduction>(op);
     const auto block = static_cast<std::int64_t>(y->element_count());
     const std::int64_t limit = ChunkElements(element);
@@ -82,7 +94,7 @@ ffi::Error Allreduce(std::int64_t number, std::int64_t ranks, std::int64_t signa
                      std::string_view program, std::int32_t op, Operand x, Token, Result y,
                      TokenResult) {
   const CallSite site{Operation::kAllreduce, number, ranks, signature, program};
-  return RunOn(site, x, y, op, [&](Communicator& comm, Element element) {
+  return RunOn(site, x, y, {op, -1}, [&](Communicator& comm, Element element) {
     return ForEachChunk(static_cast<std::int64_t>(x.element_count()), ChunkElements(element),
                         [&](std::int64_t offset, std::int64_t count) {
                           return Mpi()->allreduce(At(x.untyped_data(), offset, element),
@@ -97,24 +109,23 @@ ffi::Error Reduce(std::int64_t number, std::int64_t ranks, std::int64_t signatur
                   std::string_view program, std::int32_t op, std::int32_t root, Operand x, Token,
                   Result y, TokenResult) {
   const CallSite site{Operation::kReduce, number, ranks, signature, program};
-  return RunOn(
-      site, x, y, op + 100 * std::int64_t{root}, [&](Communicator& comm, Element element) {
-        if (comm.rank != root) std::memset(y->untyped_data(), 0, y->size_bytes());
-        return ForEachChunk(static_cast<std::int64_t>(x.element_count()), ChunkElements(element),
-                            [&](std::int64_t offset, std::int64_t count) {
-                              return Mpi()->reduce(At(x.untyped_data(), offset, element),
-                                                   At(y->untyped_data(), offset, element), count,
-                                                   element, static_cast<Reduction>(op), root,
-                                                   comm.data);
-                            });
-      });
+  return RunOn(site, x, y, {op, root}, [&](Communicator& comm, Element element) {
+    if (comm.rank != root) std::memset(y->untyped_data(), 0, y->size_bytes());
+    return ForEachChunk(static_cast<std::int64_t>(x.element_count()), ChunkElements(element),
+                        [&](std::int64_t offset, std::int64_t count) {
+                          return Mpi()->reduce(At(x.untyped_data(), offset, element),
+                                               At(y->untyped_data(), offset, element), count,
+                                               element, static_cast<Reduction>(op), root,
+                                               comm.data);
+                        });
+  });
 }
 
 ffi::Error Bcast(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                  std::string_view program, std::int32_t root, Operand x, Token, Result y,
                  TokenResult) {
   const CallSite site{Operation::kBcast, number, ranks, signature, program};
-  return RunOn(site, x, y, root, [&](Communicator& comm, Element element) {
+  return RunOn(site, x, y, {-1, root}, [&](Communicator& comm, Element element) {
     if (comm.rank == root && y->untyped_data() != x.untyped_data()) {
       std::memcpy(y->untyped_data(), x.untyped_data(), x.size_bytes());
     }
@@ -137,7 +148,7 @@ ffi::Error CheckReplicated(std::int64_t number, std::int64_t ranks, std::int64_t
                            std::string_view program, Operand x, Token, Result y, TokenResult) {
   const CallSite site{Operation::kReplicate, number, ranks, signature, program};
   const Element element = ElementOf(x.element_type()).value_or(Element::kBool);
-  const Payload payload{element, static_cast<std::int64_t>(x.element_count())};
+  const Payload payload{element, static_cast<std::int64_t>(x.element_count()), {}};
   return Run(site, payload, [&](Communicator& comm) {
     const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
     const std::string text = Describe(site.operation, element, payload.count) + " with the hash " +
@@ -180,7 +191,11 @@ ffi::Error Sendrecv(std::int64_t number, std::int64_t ranks, std::int64_t signat
   const CallSite site{Operation::kSendrecv, number, ranks, signature, program};
   const auto sent_total = static_cast<std::int64_t>(x.element_count());
   const auto recv_total = static_cast<std::int64_t>(y->element_count());
-  const Payload payload{*element, sent_total, source_shift == kNoRank ? dest : source};
+  const auto partner = [here](std::int32_t shift, int rank) {
+    return shift == kNoRank || rank == here ? -1 : rank;
+  };
+  const Payload payload{
+      *element, sent_total, {}, partner(source_shift, source), partner(dest_shift, dest)};
   return Run(site, payload, [&](Communicator& comm) {
     Channel channel;
     if (!PointToPoint(comm, send_tag, recv_tag, &channel)) {
@@ -189,7 +204,7 @@ ffi::Error Sendrecv(std::int64_t number, std::int64_t ranks, std::int64_t signat
                     "of would take other libraries' messages; give recvtag, or call "
                     "pfftjax.collectives.duplicate(comm) once on all ranks of the communicator");
     }
-    // A receive from nowhere is defined: zeros.
+    // Nothing is received from nobody; Python puts recvbuf in its place.
     if (source_shift == kNoRank) std::memset(y->untyped_data(), 0, y->size_bytes());
     const std::int64_t to_send = dest_shift == kNoRank ? 0 : sent_total;
     const std::int64_t to_recv = source_shift == kNoRank ? 0 : recv_total;

@@ -5,6 +5,7 @@
 #include <array>
 #include <stdexcept>
 
+#include "departure.h"
 #include "terminate.h"
 #include "watch.h"
 
@@ -17,9 +18,6 @@ std::atomic<bool> finalized{false};
 std::array<std::atomic<Communicator*>, kMaxCommunicators> communicators{};
 std::atomic<std::int64_t> communicator_count{0};
 
-// The requests of MakePrivateStart.
-std::array<MpiHandle, 2> pending{};
-
 void BecomePrivate(Communicator& comm) {
   comm.is_private.store(true, std::memory_order_release);
   if (comm.size == 1) return;
@@ -29,6 +27,7 @@ void BecomePrivate(Communicator& comm) {
 }
 
 void AtFinalize() {
+  Leave();  // where MPI is finalized by hand on some ranks and the others just end
   StopWatch();
   finalized = true;
 }
@@ -100,14 +99,15 @@ int MakePrivate(Communicator& comm) {
 }
 
 int MakePrivateStart(Communicator& comm) {
-  if (int code = mpi->duplicate_start(comm.user, &comm.data, &pending[0])) return code;
-  return mpi->duplicate_start(comm.user, &comm.control, &pending[1]);
+  comm.is_duplicating = true;
+  if (int code = mpi->duplicate_start(comm.user, &comm.data, &comm.duplicating[0])) return code;
+  return mpi->duplicate_start(comm.user, &comm.control, &comm.duplicating[1]);
 }
 
 int MakePrivatePoll(Communicator& comm, bool* done) {
   *done = comm.is_private;
-  if (*done) return 0;
-  for (MpiHandle& request : pending) {
+  if (*done || !comm.is_duplicating) return 0;
+  for (MpiHandle& request : comm.duplicating) {
     int complete = 0;
     if (int code = mpi->test(&request, &complete)) return code;
     if (!complete) return 0;
@@ -123,7 +123,7 @@ int MaxTag() {
   static const int limit = [] {
     int value = 0;
     mpi->tag_limit(&value);
-    return value / 2;
+    return (value - 1) / 2;  // twice as many and one fit: see PointToPoint
   }();
   return limit;
 }

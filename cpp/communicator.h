@@ -11,6 +11,9 @@
 
 namespace pfftjax {
 
+// In place of an MPI code: a message was shorter than both sides had agreed.
+inline constexpr int kShortMessage = -1;
+
 enum class Operation : std::int32_t {
   kNone,
   kAlltoall,
@@ -38,14 +41,18 @@ struct Progress {
   std::atomic<Operation> operation{Operation::kNone};
   std::atomic<Element> element{Element::kBool};
   std::atomic<std::int64_t> count{0};
-  std::atomic<int> partner{-1};  // the rank a point-to-point call waits for, -1: all
+  // The ranks a point-to-point call waits for, -1: none. A collective waits for all.
+  std::atomic<int> source{-1};
+  std::atomic<int> dest{-1};
 };
 
 struct Communicator {
   std::int64_t number = 0;
   MpiHandle user = 0;     // the caller's own communicator
-  MpiHandle data = 0;     // private: operations
-  MpiHandle control = 0;  // private: checks, the watch thread, the way out
+  MpiHandle data = 0;     // private: MPI's collectives, and sendrecv with the user's tags
+  MpiHandle control = 0;  // private: checks, the watch, the way out, exchanges made of messages
+  bool is_duplicating = false;
+  MpiHandle duplicating[2] = {};  // requests of MakePrivateStart
   std::atomic<bool> is_private{false};
   int rank = 0;
   int size = 1;
@@ -78,7 +85,7 @@ std::int64_t CommunicatorCount();
 
 // Makes the private duplicates if they are missing. Collective; returns MPI's error code.
 int MakePrivate(Communicator& comm);
-// The same without waiting, for MPI_COMM_WORLD at import: start once, then poll until true.
+// The same without waiting: start once, then poll until true.
 int MakePrivateStart(Communicator& comm);
 int MakePrivatePoll(Communicator& comm, bool* done);
 

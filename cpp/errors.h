@@ -26,6 +26,9 @@ inline ffi::Error Failed(Operation operation, const Communicator& comm, const st
 
 inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Element element,
                             std::int64_t count, int code) {
+  if (code == kShortMessage) {
+    return Failed(operation, comm, "a message was shorter than both sides had agreed");
+  }
   std::array<char, 1024> text{};
   Mpi()->error_text(code, text.data(), text.size());
   return Failed(operation, comm,

@@ -38,6 +38,9 @@ struct Block {
   std::int64_t count = 0;
 };
 
+// Apart from the tags of the watch, and from the wildcards that sendrecv may use on `data`.
+inline constexpr int kExchangeTag = 3;
+
 // Sends `to(rank)` of `send` to each rank and receives `from(rank)` of `recv` from it, one pair of
 // partners after the other. Both sides of a pair know its size, so empty blocks cost no message,
 // and each chunk of a pair is matched by a chunk of the same size.
@@ -56,12 +59,13 @@ int ExchangeBlocks(const Communicator& comm, const void* send, To&& to, void* re
       const std::int64_t sent = std::clamp<std::int64_t>(out.count - offset, 0, limit);
       const std::int64_t received = std::clamp<std::int64_t>(in.count - offset, 0, limit);
       std::int64_t arrived = 0;
-      const int code =
-          mpi.sendrecv(At(send, out.offset + (sent > 0 ? offset : 0), element), sent, element,
-                       sent > 0 ? dest : mpi.proc_null, 0,
-                       At(recv, in.offset + (received > 0 ? offset : 0), element), received,
-                       element, received > 0 ? source : mpi.proc_null, 0, comm.data, &arrived);
+      const int code = mpi.sendrecv(At(send, out.offset + (sent > 0 ? offset : 0), element), sent,
+                                    element, sent > 0 ? dest : mpi.proc_null, kExchangeTag,
+                                    At(recv, in.offset + (received > 0 ? offset : 0), element),
+                                    received, element, received > 0 ? source : mpi.proc_null,
+                                    kExchangeTag, comm.control, &arrived);
       if (code != 0) return code;
+      if (received > 0 && arrived != received) return kShortMessage;
     }
   }
   return 0;

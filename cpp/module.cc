@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "agreement.h"
+#include "departure.h"
 #include "handlers.h"
 #include "options.h"
 #include "watch.h"
@@ -36,33 +38,6 @@ void ThrowOn(int code, const char* what) {
   Mpi()->error_text(code, text.data(), text.size());
   throw std::runtime_error(std::string(what) + ": " + text.data());
 }
-
-// The barrier on the way out, one on each private communicator of more than one rank.
-class Departure {
- public:
-  Departure() {
-    AnnounceLeaving();
-    for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
-      Communicator& comm = Known(i);
-      if (!comm.is_private || comm.size == 1) continue;
-      requests_.emplace_back();
-      ThrowOn(Mpi()->barrier_start(comm.control, &requests_.back()), "leaving");
-    }
-  }
-
-  bool Done() {
-    while (!requests_.empty()) {
-      int done = 0;
-      ThrowOn(Mpi()->test(&requests_.back(), &done), "leaving");
-      if (!done) return false;
-      requests_.pop_back();
-    }
-    return true;
-  }
-
- private:
-  std::vector<MpiHandle> requests_;
-};
 
 }  // namespace
 
@@ -96,17 +71,20 @@ NB_MODULE(_native, m) {
     ThrowOn(MakePrivatePoll(Known(number), &done), "duplicate");
     return done;
   });
-  m.def(
-      "duplicate", [](std::int64_t number) { ThrowOn(MakePrivate(Known(number)), "duplicate"); },
-      nb::call_guard<nb::gil_scoped_release>());
   m.def("max_tag", &MaxTag);
   m.def(
       "calls", [](std::int64_t number) { return Known(number).progress.entered.load(); },
       "Operations that this rank has begun on a communicator.");
 
-  nb::class_<Departure>(m, "Departure")
-      .def(nb::init<>())
-      .def("done", &Departure::Done, nb::call_guard<nb::gil_scoped_release>());
-  m.def("stop_watch", &StopWatch, nb::call_guard<nb::gil_scoped_release>());
+  m.def("leave_start", &LeaveStart, "Says that this rank makes no further calls.");
+  m.def("leave_poll", &LeavePoll, "Whether every rank has said so.");
+  m.def(
+      "compare",
+      [](std::int64_t number, const std::string& text) {
+        const auto hash = static_cast<std::int64_t>(Hash(text.data(), text.size()));
+        return Disagreement(Known(number), hash, text);
+      },
+      nb::arg("number"), nb::arg("text"), nb::call_guard<nb::gil_scoped_release>(),
+      "Empty if `text` is the same on all ranks, else how it differs. Collective.");
   m.def("abort_job", [](const std::string& text) { AbortJob(text.c_str()); }, nb::arg("text"));
 }

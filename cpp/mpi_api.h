@@ -4,7 +4,7 @@
 // own shared object; module.cc loads the one that matches the MPI that mpi4py has loaded. Nothing
 // else in pfftjax includes <mpi.h>, so one installation can hold several families.
 //
-// Counts are in elements and at most INT_MAX (chunking.h sees to it). Every function that talks to
+// Counts are in elements and at most INT_MAX (exchange.h sees to it). Every function that talks to
 // MPI returns MPI's error code, 0 for success.
 #pragma once
 

@@ -85,6 +85,16 @@ void AddWrapping(void* in, void* inout, int* count, MPI_Datatype*) {
   for (int i = 0; i < *count; ++i) b[i] = static_cast<Integer>(a[i] + b[i]);
 }
 
+// MPI's minimum and maximum lose a NaN, or not, by the order of the ranks.
+template <typename Float, bool kMaximum>
+void ExtremeWithNan(void* in, void* inout, int* count, MPI_Datatype*) {
+  const auto* a = static_cast<const Float*>(in);
+  auto* b = static_cast<Float*>(inout);
+  for (int i = 0; i < *count; ++i) {
+    if (a[i] != a[i] || (kMaximum ? a[i] > b[i] : a[i] < b[i])) b[i] = a[i];
+  }
+}
+
 MPI_Op MakeOp(MPI_User_function* function) {
   MPI_Op op = MPI_OP_NULL;
   MPI_Op_create(function, 1, &op);
@@ -95,6 +105,13 @@ MPI_Op SmallIntegerSum(Element element) {
   static const MPI_Op bytes = MakeOp(AddWrapping<std::uint8_t>);
   static const MPI_Op shorts = MakeOp(AddWrapping<std::uint16_t>);
   return InfoOf(element).bytes == 1 ? bytes : shorts;
+}
+
+MPI_Op FloatExtreme(Element element, bool maximum) {
+  static const std::array<MPI_Op, 4> ops = {
+      MakeOp(ExtremeWithNan<float, false>), MakeOp(ExtremeWithNan<float, true>),
+      MakeOp(ExtremeWithNan<double, false>), MakeOp(ExtremeWithNan<double, true>)};
+  return ops[(element == Element::kF64 ? 2 : 0) + (maximum ? 1 : 0)];
 }
 
 bool IsSmallInteger(Element element) {
@@ -146,6 +163,10 @@ MPI_Op Op(Reduction reduction, Element element) {
     return index < half.ops.size() ? half.ops[index] : MPI_OP_NULL;
   }
   if (reduction == Reduction::kSum && IsSmallInteger(element)) return SmallIntegerSum(element);
+  const bool extreme = reduction == Reduction::kMin || reduction == Reduction::kMax;
+  if (extreme && (element == Element::kF32 || element == Element::kF64)) {
+    return FloatExtreme(element, reduction == Reduction::kMax);
+  }
   const std::array<MPI_Op, kReductions> ops = {MPI_SUM, MPI_PROD, MPI_MIN,  MPI_MAX, MPI_LAND,
                                                MPI_LOR, MPI_LXOR, MPI_BAND, MPI_BOR, MPI_BXOR};
   return ops[index];

@@ -27,6 +27,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr auto kTick = std::chrono::milliseconds(250);
 constexpr int kAskTag = 1;
 constexpr int kAnswerTag = 2;
+constexpr int kRounds = 2;      // answers in a row before they are believed
 constexpr int kMostAsked = 32;  // ranks asked in one round, drawn at random beyond that
 
 std::atomic<bool> is_leaving{false};
@@ -46,7 +47,12 @@ struct State {
 
   static State Of(const Communicator& comm, std::int64_t question) {
     const Progress& now = comm.progress;
-    return {question, now.passed, now.stage, now.operation, now.element, now.count, is_leaving};
+    const std::int64_t entered = now.entered;
+    State state{question,    now.passed, now.stage, now.operation,
+                now.element, now.count,  is_leaving};
+    // The call moved on while it was read: it waits for nobody.
+    if (now.entered != entered) state.stage = Stage::kIdle;
+    return state;
   }
   static State From(const Words& w) {
     return {w[0],
@@ -179,9 +185,19 @@ class Watch {
       const std::string why = WhyNever(here, source, answer);
       int& times = watched.suspicions[source];
       times = why.empty() ? 0 : times + 1;
-      // Twice, a round apart: the first may have crossed with the end of the wait.
-      if (times >= 2) AbortJob((Waits(comm, here) + ", but " + why).c_str());
+      // Twice, a round apart: the first may have crossed with the end of the wait. A message waits
+      // for either partner, and may have come from one that has left since.
+      const bool certain = here.IsPointToPoint() ? Suspected(watched, comm.progress.source) &&
+                                                       Suspected(watched, comm.progress.dest)
+                                                 : times >= kRounds;
+      if (times >= kRounds && certain) AbortJob((Waits(comm, here) + ", but " + why).c_str());
     }
+  }
+
+  static bool Suspected(const Watched& watched, int rank) {
+    if (rank < 0) return true;
+    const auto found = watched.suspicions.find(rank);
+    return found != watched.suspicions.end() && found->second >= kRounds;
   }
 
   // Why `rank`, which answered `there`, can never meet this rank, which waits `here`.
@@ -232,22 +248,38 @@ class Watch {
       Report(comm, watched, waited);
     }
     if (comm.is_private && waited >= watched.next_round) {
-      // The second round follows soon, to confirm the first; later ones are ever rarer.
-      watched.next_round = waited < 2 * GetOptions().patience
-                               ? waited + GetOptions().patience
-                               : std::min(2 * waited, waited + 60.0);
-      Ask(comm, entered);
+      // The second round follows soon, and so does one that may confirm a suspicion; the others
+      // are ever rarer.
+      const double patience = GetOptions().patience;
+      const bool soon = waited < 2 * patience || Suspects(watched);
+      watched.next_round = waited + (soon ? patience : std::min(waited, 60.0));
+      Ask(comm, entered, watched);
     }
   }
 
-  void Ask(const Communicator& comm, std::int64_t question) {
+  static bool Suspects(const Watched& watched) {
+    return std::any_of(watched.suspicions.begin(), watched.suspicions.end(),
+                       [](const auto& entry) { return entry.second > 0; });
+  }
+
+  void Ask(const Communicator& comm, std::int64_t question, const Watched& watched) {
     std::vector<int> ranks;
-    const int partner = comm.progress.partner;
-    for (int r = 0; r < comm.size; ++r) {
-      if (r != comm.rank && (partner < 0 || r == partner)) ranks.push_back(r);
+    const Progress& now = comm.progress;
+    if (now.operation == Operation::kSendrecv) {
+      if (now.source >= 0) ranks.push_back(now.source);
+      if (now.dest >= 0 && now.dest != now.source) ranks.push_back(now.dest);
+    } else {
+      for (int r = 0; r < comm.size; ++r) {
+        if (r != comm.rank) ranks.push_back(r);
+      }
     }
     if (ranks.size() > kMostAsked) {
       std::shuffle(ranks.begin(), ranks.end(), random_);
+      // Those under suspicion are asked again, whoever else is.
+      std::stable_partition(ranks.begin(), ranks.end(), [&](int rank) {
+        const auto found = watched.suspicions.find(rank);
+        return found != watched.suspicions.end() && found->second > 0;
+      });
       ranks.resize(kMostAsked);
     }
     for (int rank : ranks) Send(comm, rank, kAskTag, State::Of(comm, question));
@@ -299,6 +331,8 @@ void AbortJob(const char* text) {
   const std::string line = std::string("pfftjax: ") + text + "\npfftjax: ending the job\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
+  // Launchers kill at once, before they have passed on what was written (MPICH's does).
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
   Mpi()->abort(1);
   std::abort();
 }

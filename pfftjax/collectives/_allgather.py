@@ -5,7 +5,7 @@ from typing import Any
 import jax
 from mpi4py import MPI
 
-from ._comm import Communicator, as_communicator
+from ._comm import Communicator, as_private
 from ._primitive import as_array, communicating, elements, linear
 from ._reduce_scatter import reduce_scatter_p
 from ._reduction import SUM
@@ -44,5 +44,5 @@ def allgather(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Arr
         True
 
     """
-    comm = as_communicator(comm, "allgather")
+    comm = as_private(comm, "allgather")
     return allgather_p.bind(as_array(x, "allgather", comm), comm=comm)

@@ -15,7 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from mpi4py import MPI
 
-from ._comm import Communicator, as_communicator
+from ._comm import Communicator, as_private
 from ._options import options
 from ._primitive import as_array, communicating, elements, linear
 from ._reduction import SUM, as_truth_values, name_of, only_sums, reduction
@@ -88,7 +88,7 @@ def allreduce(
         6.0
 
     """
-    comm = as_communicator(comm, "allreduce")
+    comm = as_private(comm, "allreduce")
     x = as_array(x, "allreduce", comm)
     number = reduction(op, x.dtype, "allreduce", comm)
     return allreduce_p.bind(as_truth_values(x, number), op=number, comm=comm)
@@ -121,5 +121,5 @@ def replicate(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Arr
         True
 
     """
-    comm = as_communicator(comm, "replicate")
+    comm = as_private(comm, "replicate")
     return replicate_p.bind(as_array(x, "replicate", comm), comm=comm)

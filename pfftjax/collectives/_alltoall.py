@@ -5,7 +5,7 @@ from typing import Any
 import jax
 from mpi4py import MPI
 
-from ._comm import Communicator, as_communicator
+from ._comm import Communicator, as_private
 from ._primitive import as_array, communicating, elements, linear, one_entry_a_rank
 
 alltoall_p = communicating(
@@ -43,7 +43,7 @@ def alltoall(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Arra
         True
 
     """
-    comm = as_communicator(comm, "alltoall")
+    comm = as_private(comm, "alltoall")
     x = as_array(x, "alltoall", comm)
     one_entry_a_rank(x, "alltoall", comm)
     return alltoall_p.bind(x, comm=comm)

@@ -13,7 +13,7 @@ import numpy as np
 from jax.interpreters import ad, batching
 from mpi4py import MPI
 
-from ._comm import Communicator, as_communicator
+from ._comm import Communicator, as_private
 from ._primitive import (
     as_array,
     communicating,
@@ -22,6 +22,8 @@ from ._primitive import (
     where,
     zero_tangent,
 )
+
+_MOST_ROWS = 2**31 - 1
 
 # counts (ranks, batch) of rows to each rank -> of rows from each rank; fails on every rank where
 # any count is impossible or any rank would receive more than its capacity.
@@ -92,6 +94,11 @@ def _batched(operands: Any, axes: Any, *, capacity: int, comm: Communicator) -> 
         jnp.broadcast_to(a, (size, *a.shape)) if d is None else jnp.moveaxis(a, d, 0)
         for a, d in zip(operands, axes, strict=True)
     )
+    if size * max(x.shape[1], capacity) > _MOST_ROWS:
+        raise ValueError(
+            f"{where('alltoallv', comm)}: a batch of {size} with {max(x.shape[1], capacity)} rows "
+            "each is more than 32-bit counts can hold; use jax.lax.map over the batch"
+        )
     # Counts of its own for each member: one message carries, for each rank, the rows of member 0,
     # then those of member 1, and so on. Sorting and unsorting are gathers, and so differentiable.
     rows = x.shape[1]
@@ -107,6 +114,14 @@ def _batched(operands: Any, axes: Any, *, capacity: int, comm: Communicator) -> 
     place = _by_rank(from_, capacity).reshape(-1)
     back = jnp.zeros_like(place).at[place].set(jnp.arange(size * capacity, dtype=place.dtype))
     return arrived[back].reshape(size, capacity, *x.shape[2:]), 0
+
+
+def _as_int32(counts: jax.Array) -> jax.Array:
+    """Clipped, so that what does not fit is refused as impossible, not wrapped into range."""
+    if counts.dtype.itemsize < 4 or counts.dtype == jnp.int32:
+        return counts.astype(jnp.int32)
+    least = 0 if jnp.issubdtype(counts.dtype, jnp.unsignedinteger) else -1
+    return jnp.clip(counts, least, _MOST_ROWS).astype(jnp.int32)
 
 
 def _by_rank(counts: jax.Array, rows: int) -> jax.Array:
@@ -171,7 +186,7 @@ def alltoallv(
         True
 
     """
-    comm = as_communicator(comm, "alltoallv")
+    comm = as_private(comm, "alltoallv")
     x = as_array(x, "alltoallv", comm)
     counts = as_array(counts, "alltoallv", comm)
     if x.ndim < 1:
@@ -192,7 +207,13 @@ def alltoallv(
             "result has room for"
         )
 
-    to = counts.astype(jnp.int32)
+    if max(rows, room) > _MOST_ROWS:
+        raise ValueError(
+            f"{where('alltoallv', comm)}: {max(rows, room)} rows, but counts are 32-bit; put more "
+            "than one element in a row"
+        )
+
+    to = _as_int32(counts)
     from_ = exchange_counts_p.bind(to[:, None], rows=rows, capacity=room, comm=comm)[:, 0]
     y = alltoallv_p.bind(x, to, from_, capacity=room, comm=comm)
     return y, (jnp.less(jnp.arange(room), from_.sum()) if return_mask else from_)

@@ -2,7 +2,7 @@
 
 from mpi4py import MPI
 
-from ._comm import Communicator, as_communicator
+from ._comm import Communicator, as_private
 from ._primitive import communicating
 
 barrier_p = communicating(
@@ -26,4 +26,4 @@ def barrier(*, comm: MPI.Comm | Communicator | None = None) -> None:
         >>> jax.effects_barrier()
 
     """
-    barrier_p.bind(comm=as_communicator(comm, "barrier"))
+    barrier_p.bind(comm=as_private(comm, "barrier"))

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
-from ._comm import Communicator, as_communicator
+from ._comm import Communicator, as_private
 from ._primitive import as_array, communicating, elements, linear, root_rank
 from ._reduction import SUM, name_of, only_sums
 
@@ -63,5 +63,5 @@ def bcast(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) -> 
         5.0
 
     """
-    comm = as_communicator(comm, "bcast")
+    comm = as_private(comm, "bcast")
     return bcast_p.bind(as_array(x, "bcast", comm), root=root_rank(root, "bcast", comm), comm=comm)

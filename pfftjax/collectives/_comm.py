@@ -47,6 +47,29 @@ _keyval = MPI.Comm.Create_keyval()
 _SECONDS_TO_REPORT = 10.0
 
 
+def _make_private(comm: Communicator, waits_for: str) -> None:
+    """Duplicate `comm`, collectively, saying after a while what this rank waits for."""
+    native.duplicate_start(comm.number)
+    report = time.monotonic() + _SECONDS_TO_REPORT
+    while not native.duplicate_poll(comm.number):
+        if time.monotonic() > report:
+            sys.stderr.write(f"pfftjax: rank {comm.rank} of {comm.size} waits for {waits_for}\n")
+            report += 6 * _SECONDS_TO_REPORT
+        time.sleep(1e-4)
+    # Ranks that check, or cut messages, in different ways would wait for each other.
+    settings = (
+        f"PFFTJAX_CHECK={options.check:d}\n"
+        f"PFFTJAX_FIRST_CALL_CHECK={options.first_call:d}\n"
+        f"PFFTJAX_MAX_CHUNK_BYTES={options.max_chunk_bytes}"
+    )
+    how = native.compare(comm.number, settings) if comm.size > 1 else ""
+    if how:
+        raise RuntimeError(
+            f"pfftjax: the environment differs between ranks: {how}; export it to all of them "
+            "(with Open MPI: mpirun -x PFFTJAX_CHECK)"
+        )
+
+
 def _register_world() -> Communicator:
     """MPI_COMM_WORLD, with its private duplicates.
 
@@ -55,19 +78,12 @@ def _register_world() -> Communicator:
     """
     world = Communicator(MPI.COMM_WORLD)
     MPI.COMM_WORLD.Set_attr(_keyval, world)
-    if options.lazy_world:
-        return world
-    native.duplicate_start(world.number)
-    report = time.monotonic() + _SECONDS_TO_REPORT
-    while not native.duplicate_poll(world.number):
-        if time.monotonic() > report:
-            sys.stderr.write(
-                f"pfftjax: rank {world.rank} of {world.size} waits for all ranks of "
-                "MPI_COMM_WORLD to import pfftjax; import it on every rank, or set "
-                "PFFTJAX_LAZY_WORLD=1 and pass a communicator of the ranks that use it\n"
-            )
-            report += 6 * _SECONDS_TO_REPORT
-        time.sleep(1e-4)
+    if not options.lazy_world:
+        _make_private(
+            world,
+            "all ranks of MPI_COMM_WORLD to import pfftjax; import it on every rank, or set "
+            "PFFTJAX_LAZY_WORLD=1 and pass a communicator of the ranks that use it",
+        )
     return world
 
 
@@ -100,6 +116,22 @@ def as_communicator(comm: MPI.Comm | Communicator | None, operation: str) -> Com
     return new
 
 
+def as_private(comm: MPI.Comm | Communicator | None, operation: str) -> Communicator:
+    """The wrapper of `comm` with its private duplicates; collective on the first call.
+
+    For operations that every rank of `comm` takes part in. While they are traced, not when they
+    run: XLA's threads would meet the user's own calls on `comm`, which go on meanwhile.
+    """
+    wrapper = as_communicator(comm, operation)
+    if not native.duplicate_poll(wrapper.number):
+        _make_private(
+            wrapper,
+            f"the other ranks of the communicator to come to their first collective on it; here "
+            f"it is {operation}",
+        )
+    return wrapper
+
+
 def duplicate(comm: MPI.Comm) -> None:
     """Make pfftjax's private duplicates of `comm` now. Collective over `comm`.
 
@@ -118,4 +150,4 @@ def duplicate(comm: MPI.Comm) -> None:
         >>> duplicate(MPI.COMM_WORLD.Split(0))
 
     """
-    native.duplicate(as_communicator(comm, "duplicate").number)
+    as_private(comm, "duplicate")

@@ -5,6 +5,7 @@ Otherwise the others would wait in MPI for a message that never comes.
 
 import atexit
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -15,13 +16,16 @@ import jax
 from ._comm import world
 from ._ffi import native
 
+# A child of fork must not speak MPI.
+_PID = os.getpid()
+
 
 def abort_job(reason: str) -> None:
     """End all ranks with status 1, after writing `reason` to standard error.
 
     Does nothing on a single rank, or when MPI is not there any more.
     """
-    if world.size > 1 and not native.finalized():
+    if world.size > 1 and os.getpid() == _PID and not native.finalized():
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -66,15 +70,18 @@ def _leave() -> None:
     Until then the watch thread answers for this rank: one that waits for it learns that it has
     ended.
     """
-    if native.finalized():
+    if os.getpid() != _PID or native.finalized():
         return
     try:
         jax.effects_barrier()
     except Exception as error:
         # An error that nobody has looked at must not end with status 0.
         sys.excepthook(type(error), error, error.__traceback__)
-    departure = native.Departure()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # a single rank: no job to abort, and an exit handler cannot set the status
+    native.leave_start()
     pause = 1e-4
-    while not departure.done():
+    while not native.leave_poll():
         time.sleep(pause)
         pause = min(2 * pause, 0.05)

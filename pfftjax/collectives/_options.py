@@ -38,7 +38,9 @@ def _flag(environment: Mapping[str, str], name: str, default: bool) -> bool:
     return default if text == "" else text == "1"
 
 
-def _number(environment: Mapping[str, str], name: str, default: float, least: float) -> float:
+def _number(
+    environment: Mapping[str, str], name: str, default: float, least: float, most: float = 1e9
+) -> float:
     text = environment.get(name, "")
     if text == "":
         return default
@@ -46,8 +48,8 @@ def _number(environment: Mapping[str, str], name: str, default: float, least: fl
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not least <= value < float("inf"):
-        raise ValueError(f"{name}={text!r}: set it to a number from {least:g} up")
+    if not least <= value <= most:
+        raise ValueError(f"{name}={text!r}: set it to a number from {least:g} to {most:g}")
     return value
 
 
@@ -60,7 +62,7 @@ def read(environment: Mapping[str, str]) -> Options:
     default = Options()
     return Options(
         max_chunk_bytes=int(
-            _number(environment, "PFFTJAX_MAX_CHUNK_BYTES", default.max_chunk_bytes, 1)
+            _number(environment, "PFFTJAX_MAX_CHUNK_BYTES", default.max_chunk_bytes, 1, 2**31 - 1)
         ),
         check=_flag(environment, "PFFTJAX_CHECK", default.check),
         debug=_flag(environment, "PFFTJAX_DEBUG", default.debug),

@@ -91,6 +91,7 @@ def linear(
     adjoint: Callable[..., Any],
     batched_params: Callable[[int, Params], Params] = lambda _, params: params,
     differentiable: Callable[..., str | None] = lambda **_: None,
+    message: bool = False,
 ) -> None:
     """Give a primitive of one operand its derivative and batching rules.
 
@@ -102,6 +103,8 @@ def linear(
             a primitive: a rule that returned the cotangent itself would be wrong one order up.
         batched_params: (size of the batch, params) -> params of the batched operation.
         differentiable: (**params) -> why there is no derivative, or None.
+        message: the result comes from another rank only, which sends a tangent whether or not this
+            rank's operand has one.
 
     """
 
@@ -109,7 +112,9 @@ def linear(
         (x,), (tangent,) = primals, tangents
         y = primitive.bind(x, **params)
         if isinstance(tangent, ad.Zero):
-            return y, zero_tangent(y)
+            if not message or not jnp.issubdtype(x.dtype, jnp.inexact):
+                return y, zero_tangent(y)
+            tangent = ad.instantiate_zeros(tangent)
         why_not = differentiable(**params)
         if why_not is not None:
             raise TypeError(f"{primitive.name}: {why_not}")
@@ -143,6 +148,8 @@ def elements(x: Any, **_: Any) -> str:
 def as_array(x: Any, operation: str, comm: Communicator) -> jax.Array:
     """`x` as a JAX array of a dtype that can be sent."""
     array = jnp.asarray(x)
+    if array.weak_type:  # of a Python number; jitted code would not keep it either
+        array = array.astype(array.dtype)
     if array.dtype not in _DTYPES:
         remedy = (
             "send jax.random.key_data(x) and wrap it again"

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
-from ._comm import Communicator, as_communicator
+from ._comm import Communicator, as_private
 from ._primitive import as_array, communicating, elements, linear, one_entry_a_rank
 from ._reduction import as_truth_values, name_of, only_sums, reduction
 
@@ -57,7 +57,7 @@ def reduce_scatter(
         True
 
     """
-    comm = as_communicator(comm, "reduce_scatter")
+    comm = as_private(comm, "reduce_scatter")
     x = as_array(x, "reduce_scatter", comm)
     one_entry_a_rank(x, "reduce_scatter", comm)
     number = reduction(op, x.dtype, "reduce_scatter", comm)

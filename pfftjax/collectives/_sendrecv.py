@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
@@ -59,6 +60,7 @@ linear(
     sendrecv_p,
     batch=(0, 0),
     adjoint=_adjoint,
+    message=True,
     batched_params=lambda size, params: {**params, "shape": (size, *params["shape"])},
 )
 
@@ -92,9 +94,13 @@ def sendrecv(
 
     Raises:
         ValueError: a rank or a tag out of range.
-        TypeError: a rank or a tag that is not static, or a dtype that cannot be sent.
+        TypeError: a rank or a tag that is not static, a dtype that cannot be sent, or one buffer
+            of floating-point numbers and one of others.
 
-    Its adjoint is the message the other way round. Ranks that have no partner need not call.
+    Its adjoint is the message the other way round. Where it is differentiated on one side, let
+    `sendbuf` depend on what is differentiated on the other side too, if only as ``0 * x``: JAX
+    leaves constants out of derivatives, and the partner would wait. Ranks that have no partner
+    need not call.
 
     Example:
         >>> from mpi4py import MPI
@@ -107,6 +113,12 @@ def sendrecv(
     comm = as_communicator(comm, "sendrecv")
     x = as_array(sendbuf, "sendrecv", comm)
     template = as_array(recvbuf, "sendrecv", comm)
+    kinds = [jnp.issubdtype(a.dtype, jnp.inexact) for a in (x, template)]
+    if kinds[0] != kinds[1]:
+        raise TypeError(
+            f"{where('sendrecv', comm)}: sendbuf is {x.dtype} and recvbuf {template.dtype}, of "
+            "which only one has a derivative; cast one of them"
+        )
     received = sendrecv_p.bind(
         x,
         source=_shift(source, "source", comm),

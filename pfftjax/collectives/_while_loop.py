@@ -45,7 +45,11 @@ def _carry_the_predicate(
         return jax.lax.while_loop(lambda state: state[0], step, (going_on(start), start))[1]
 
     batched = jax.vmap(
-        loop, in_axes=tuple(dims), axis_size=axis_data.size, axis_name=axis_data.name
+        loop,
+        in_axes=tuple(dims),
+        axis_size=axis_data.size,
+        axis_name=axis_data.name,
+        spmd_axis_name=axis_data.spmd_name,
     )
     results = batched(*args)
     return results, [0] * len(results)

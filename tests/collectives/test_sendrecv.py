@@ -120,6 +120,42 @@ def test_a_message_of_another_size_is_an_error():
             jax.effects_barrier()
 
 
+@pytest.mark.mpi(min_size=2)
+def test_messages_are_not_taken_for_blocks_of_an_exchange():
+    """alltoallv is made of messages too; they have a communicator apart from those of users."""
+    x = jnp.asarray([10.0 * RANK + 1] * SIZE)
+    ones = jnp.ones(SIZE, jnp.int32)
+    if RANK == 0:
+        pc.sendrecv(jnp.asarray([777.0]), jnp.zeros(1), MPI.PROC_NULL, 1)
+    rows = pc.alltoallv(x, ones)[0]
+    if RANK == 1:
+        message = pc.sendrecv(jnp.zeros(1), jnp.zeros(1), 0, MPI.PROC_NULL)
+        assert message.tolist() == [777.0]
+    assert rows.tolist() == [10.0 * rank + 1 for rank in range(SIZE)]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_gradient_of_a_pipeline():
+    """The receiving rank has a constant to send: the tangent message goes its way all the same."""
+
+    def loss(t):
+        if RANK == 0:
+            y = pc.sendrecv(t * jnp.ones(3), jnp.zeros(3), MPI.PROC_NULL, 1)
+            return jnp.sum(y)
+        if RANK == 1:
+            y = pc.sendrecv(0 * t * jnp.ones(3), jnp.zeros(3), 0, MPI.PROC_NULL)
+            return jnp.sum(y * jnp.arange(3.0))
+        return 0 * t
+
+    gradient = float(jax.jit(jax.grad(loss))(2.0))
+    assert gradient == (3.0 if RANK == 0 else 0.0)
+
+
+def test_buffers_of_different_kinds_are_refused():
+    with pytest.raises(TypeError, match="only one has a derivative; cast one"):
+        pc.sendrecv(jnp.ones(2), jnp.ones(2, int), LEFT, RIGHT)
+
+
 def test_the_program_of_a_ring_is_the_same_on_every_rank():
     """So that the compilation cache hits, and a rank can read another's entry."""
     _, x = blocks((3,))

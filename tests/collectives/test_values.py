@@ -111,6 +111,17 @@ def test_half_precision_extremes_keep_nan():
     assert float(pc.allreduce(x, MPI.MAX)[0]) == 1.0
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("where", range(SIZE))
+def test_extremes_keep_nan_from_any_rank(where, dtype):
+    """MPI's own lose it, or not, by the order of the ranks."""
+    for size in (1, 100):
+        x = jnp.full(size, jnp.nan if RANK == where else float(RANK), dtype)
+        for op in (MPI.MIN, MPI.MAX):
+            assert np.isnan(pc.allreduce(x, op).astype("float64")).all()
+            assert np.isnan(pc.reduce_scatter(jnp.stack([x] * SIZE), op).astype("float64")).all()
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (SIZE, 0), (), (1,), (SIZE, 1, 7)])
 def test_shapes(shape):
     """Empty arrays, scalars and ones."""

@@ -154,6 +154,7 @@ def test_after_finalize():
         "pc.alltoall(x)",
         "kept = jax.jit(lambda x: pc.alltoall(jnp.sin(x)))(x)",
         "MPI.COMM_WORLD.Barrier(); jax.effects_barrier(); MPI.Finalize()",
+        "jax.effects_barrier(); RANK == 0 and MPI.Finalize()",
         "sys.exit(0)",
         "time.sleep(4 * RANK)",
         "c = MPI.COMM_WORLD.Split(RANK); pc.allreduce(x, comm=c)",
@@ -258,3 +259,59 @@ def test_a_message_to_a_rank_that_has_ended_without_any_call():
     )
     assert ended.status != 0
     assert "rank 1 has ended without the matching call" in ended.output
+
+
+def test_a_partner_that_has_sent_and_left():
+    """Its message waits here while the other partner is late: nobody is to blame."""
+    assert_succeeds(
+        """
+        big, small = jnp.ones(1 << 22), jnp.ones(4)
+        if RANK == 0:
+            jax.block_until_ready(pc.sendrecv(small, small, MPI.PROC_NULL, 1))
+        elif RANK == 1:
+            assert pc.sendrecv(big, small, 0, 2).tolist() == [1.0] * 4
+        else:
+            time.sleep(7)
+            jax.block_until_ready(pc.sendrecv(small, big, 1, MPI.PROC_NULL))
+        """,
+        ranks=3,
+    )
+
+
+def test_a_new_communicator_beside_the_users_own_calls_on_it():
+    """It is duplicated where it is first used in Python, not while the user goes on with it."""
+    assert_succeeds(
+        """
+        sub = MPI.COMM_WORLD.Split(0)
+        w = jnp.ones((600, 600))
+        @jax.jit
+        def f(w, x):
+            for _ in range(8):
+                w = w @ w * 1e-3
+            return pc.allreduce(x + 0 * w[0, 0], comm=sub)
+        y = f(w, x)
+        again = sub.Dup()
+        assert again.allreduce(1) == SIZE
+        assert float(y[0, 0]) == SIZE
+        """
+    )
+
+
+@pytest.mark.parametrize(
+    "setting", ["PFFTJAX_CHECK=1", "PFFTJAX_FIRST_CALL_CHECK=0", "PFFTJAX_MAX_CHUNK_BYTES=64"]
+)
+def test_an_environment_that_differs_between_ranks(setting):
+    name, value = setting.split("=")
+    ended = run(
+        f"""
+        from mpi4py import MPI
+        import os
+        if MPI.COMM_WORLD.rank == 1:
+            os.environ["{name}"] = "{value}"
+        import pfftjax
+        """,
+        preamble="",
+    )
+    assert ended.status != 0
+    assert "the environment differs between ranks" in ended.output
+    assert f"{name}={value} on rank 1" in ended.output
