@@ -64,7 +64,7 @@ ffi::Error Call::Begin() {
 
   if (IsPointToPoint()) return ffi::Error::Success();
 
-  // Collectives make the duplicates, because all ranks reach them.
+  // Python has made the duplicates while it traced, except for a program from jax.export.
   if (!comm->is_private.load(std::memory_order_acquire)) {
     if (const int code = MakePrivate(*comm); code != 0) {
       return MpiFailed(site_.operation, *comm, payload_.element, payload_.count, code);

@@ -148,8 +148,6 @@ def elements(x: Any, **_: Any) -> str:
 def as_array(x: Any, operation: str, comm: Communicator) -> jax.Array:
     """`x` as a JAX array of a dtype that can be sent."""
     array = jnp.asarray(x)
-    if array.weak_type:  # of a Python number; jitted code would not keep it either
-        array = array.astype(array.dtype)
     if array.dtype not in _DTYPES:
         remedy = (
             "send jax.random.key_data(x) and wrap it again"
@@ -157,7 +155,8 @@ def as_array(x: Any, operation: str, comm: Communicator) -> jax.Array:
             else "cast it first"
         )
         raise TypeError(f"{where(operation, comm)}: dtype {array.dtype} cannot be sent; {remedy}")
-    return array
+    # A Python number has a weak type, which jitted code would not keep either.
+    return array.astype(array.dtype) if array.weak_type else array
 
 
 def where(operation: str, comm: Communicator) -> str:
