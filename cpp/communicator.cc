@@ -35,10 +35,10 @@ void AtFinalize() {
 }  // namespace
 
 const char* NameOf(Operation operation) {
-  constexpr std::array<const char*, 12> names = {
-      "nothing",   "alltoall",       "alltoallv", "alltoallv (counts)",
-      "allgather", "reduce_scatter", "allreduce", "reduce",
-      "bcast",     "barrier",        "replicate", "sendrecv"};
+  constexpr std::array names = {"nothing",   "alltoall",       "alltoallv",  "alltoallv (counts)",
+                                "allgather", "reduce_scatter", "allreduce",  "reduce",
+                                "bcast",     "barrier",        "replicate",  "sendrecv",
+                                "transpose", "halo_exchange",  "halo_reduce"};
   const auto index = static_cast<std::size_t>(operation);
   return index < names.size() ? names[index] : "an unknown operation";
 }

@@ -27,6 +27,9 @@ enum class Operation : std::int32_t {
   kBarrier,
   kReplicate,
   kSendrecv,
+  kTranspose,
+  kHaloExchange,
+  kHaloReduce,
 };
 
 const char* NameOf(Operation operation);

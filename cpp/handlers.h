@@ -11,13 +11,15 @@
 
 namespace pfftjax {
 
-// The handlers by the names that pfftjax/collectives lowers to. module.cc registers them.
+// The handlers by the names that pfftjax lowers to. module.cc registers them.
 struct Registration {
   const char* name;
   void* handler;
 };
 std::vector<Registration> CollectiveHandlers();
 std::vector<Registration> ExchangeHandlers();
+std::vector<Registration> PencilHandlers();
+std::vector<Registration> FftHandlers();
 
 using Operand = ffi::AnyBuffer;
 using Result = ffi::Result<ffi::AnyBuffer>;

@@ -9,6 +9,7 @@
 
 #include "agreement.h"
 #include "departure.h"
+#include "fft/select.h"
 #include "handlers.h"
 #include "options.h"
 #include "watch.h"
@@ -20,7 +21,8 @@ namespace {
 
 nb::dict Registrations() {
   nb::dict result;
-  for (const auto& handlers : {CollectiveHandlers(), ExchangeHandlers()}) {
+  for (const auto& handlers :
+       {CollectiveHandlers(), ExchangeHandlers(), PencilHandlers(), FftHandlers()}) {
     for (const Registration& entry : handlers) result[entry.name] = nb::capsule(entry.handler);
   }
   return result;
@@ -57,6 +59,16 @@ NB_MODULE(_native, m) {
       },
       nb::arg("max_chunk_bytes"), nb::arg("check"), nb::arg("debug"), nb::arg("timeout"),
       nb::arg("first_call"));
+
+  m.def(
+      "choose_simd",
+      [](const std::string& name) {
+        if (!fft::ChooseLanes(name)) {
+          throw std::runtime_error("PFFTJAX_SIMD=" + name + ": this processor cannot run that");
+        }
+      },
+      nb::arg("name"), "Chooses the code of the FFT by name, or the widest for an empty one.");
+  m.def("simd", [] { return fft::ChosenLanes().name; });
 
   m.def(
       "add_communicator",

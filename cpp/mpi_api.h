@@ -18,7 +18,7 @@ namespace pfftjax {
 // An MPI_Comm or an MPI_Request, whichever way the library represents it.
 using MpiHandle = std::intptr_t;
 
-inline constexpr int kMpiApiVersion = 1;
+inline constexpr int kMpiApiVersion = 2;
 
 struct MpiApi {
   int version;
@@ -50,6 +50,15 @@ struct MpiApi {
   int (*return_errors)(MpiHandle comm);
   int (*rank_and_size)(MpiHandle comm, int* rank, int* size);
   int (*tag_limit)(int* limit);
+
+  // Messages of bytes, at most INT_MAX.
+  int (*send_start)(const void* data, std::int64_t bytes, int dest, int tag, MpiHandle comm,
+                    MpiHandle* request);
+  int (*receive_start)(void* data, std::int64_t bytes, int source, int tag, MpiHandle comm,
+                       MpiHandle* request);
+  // Waits for the first of two requests, or for one where `second` is null. `bytes`: received, if
+  // it was a receive.
+  int (*wait_either)(MpiHandle* first, MpiHandle* second, int* which, std::int64_t* bytes);
 
   // Requests, and small messages of 64-bit words, for the watch thread and the way out.
   int (*test)(MpiHandle* request, int* done);

@@ -261,6 +261,39 @@ int TagLimit(int* limit) {
   return code;
 }
 
+// ---- Bytes without waiting ----------------------------------------------------------------
+
+int SendStart(const void* data, std::int64_t bytes, int dest, int tag, MpiHandle comm,
+              MpiHandle* request) {
+  MPI_Request started = MPI_REQUEST_NULL;
+  const int code =
+      MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, dest, tag, Comm(comm), &started);
+  *request = ToHandle(started);
+  return code;
+}
+
+int ReceiveStart(void* data, std::int64_t bytes, int source, int tag, MpiHandle comm,
+                 MpiHandle* request) {
+  MPI_Request started = MPI_REQUEST_NULL;
+  const int code =
+      MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, source, tag, Comm(comm), &started);
+  *request = ToHandle(started);
+  return code;
+}
+
+int WaitEither(MpiHandle* first, MpiHandle* second, int* which, std::int64_t* bytes) {
+  MPI_Request requests[2] = {FromHandle<MPI_Request>(*first), MPI_REQUEST_NULL};
+  if (second) requests[1] = FromHandle<MPI_Request>(*second);
+  MPI_Status status;
+  const int code = MPI_Waitany(second ? 2 : 1, requests, which, &status);
+  if (code != MPI_SUCCESS) return code;
+  *(*which == 0 ? first : second) = ToHandle(requests[*which]);
+  int count = 0;
+  const int counted = MPI_Get_count(&status, MPI_BYTE, &count);
+  *bytes = count;
+  return counted;
+}
+
 // ---- Requests and words -------------------------------------------------------------------
 
 int Test(MpiHandle* request, int* done) {
@@ -334,10 +367,15 @@ int OnFinalize(void (*callback)()) {
 extern "C" __attribute__((visibility("default"))) const pfftjax::MpiApi* pfftjax_mpi_api() {
   using namespace pfftjax;
   static const MpiApi api = {
-      kMpiApiVersion, PFFTJAX_MPI_FAMILY, MPI_PROC_NULL,  MPI_ANY_TAG,  Alltoall,    Allgather,
-      ReduceScatter,  Allreduce,          Reduce,         Bcast,        Sendrecv,    Barrier,
-      FromAddress,    Duplicate,          DuplicateStart, ReturnErrors, RankAndSize, TagLimit,
-      Test,           BarrierStart,       SendWordsStart, ReceiveWords, ErrorText,   Finalized,
+      kMpiApiVersion, PFFTJAX_MPI_FAMILY, MPI_PROC_NULL,
+      MPI_ANY_TAG,    Alltoall,           Allgather,
+      ReduceScatter,  Allreduce,          Reduce,
+      Bcast,          Sendrecv,           Barrier,
+      FromAddress,    Duplicate,          DuplicateStart,
+      ReturnErrors,   RankAndSize,        TagLimit,
+      SendStart,      ReceiveStart,       WaitEither,
+      Test,           BarrierStart,       SendWordsStart,
+      ReceiveWords,   ErrorText,          Finalized,
       Abort,          OnFinalize,
   };
   return &api;

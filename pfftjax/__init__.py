@@ -1,11 +1,24 @@
-"""pfftjax: MPI collectives and distributed FFTs inside JAX.
+"""pfftjax: distributed FFTs and MPI collectives inside JAX.
 
-Operations on JAX arrays that exchange data between MPI ranks from inside jitted code, and that
-keep `jit`, `grad`, `vmap`, `scan` and `checkpoint` working. See `pfftjax.collectives`.
+Arrays distributed over a process grid of MPI ranks, their Fourier transforms and halos, and the
+collectives below them: from inside jitted code, with exact derivatives of any order.
 """
 
 from importlib.metadata import version as _version
 
 from . import collectives as collectives
+from . import fft as fft
+from . import pencils as pencils
+from .fft import PencilFFT as PencilFFT
+from .fft import fft3d as fft3d
+from .fft import ifft3d as ifft3d
+from .fft import irfft3d as irfft3d
+from .fft import rfft3d as rfft3d
+from .fft import wavenumbers as wavenumbers
+from .pencils import Pencil as Pencil
+from .pencils import ProcessGrid as ProcessGrid
+from .pencils import halo_exchange as halo_exchange
+from .pencils import halo_reduce as halo_reduce
+from .pencils import transpose as transpose
 
 __version__ = _version("pfftjax")

@@ -21,7 +21,7 @@ _SECONDS_FOR_A_VERDICT = 30.0
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    config.addinivalue_line("markers", "memory: measures memory or time, not for small chunks")
+    config.addinivalue_line("markers", "memory: large arrays, or measures; not in small chunks")
     config.addinivalue_line("markers", "gpu: needs a GPU")
     if _RANK > 0:  # the report of rank 0 speaks for all
         config.pluginmanager.unregister(name="terminalreporter")

@@ -46,6 +46,7 @@ def _load() -> None:
             "pip install --force-reinstall --no-binary=pfftjax pfftjax"
         )
     native.load_mpi(str(built[family]))
+    native.choose_simd(options.simd)
     native.configure(
         max_chunk_bytes=options.max_chunk_bytes,
         check=options.check,

@@ -11,6 +11,8 @@
 ``PFFTJAX_LAZY_WORLD=1``      for jobs in which not every rank imports pfftjax: MPI_COMM_WORLD is
                               not duplicated at import, but at the first collective on it, as any
                               other communicator is
+``PFFTJAX_SIMD=NAME``         the instruction set of the FFT on CPUs: baseline, avx2 or avx512; by
+                              default the widest that the processor has
 ============================  =====================================================================
 """
 
@@ -29,6 +31,7 @@ class Options:
     timeout: float = 0.0
     first_call: bool = True
     lazy_world: bool = False
+    simd: str = ""
 
 
 def _flag(environment: Mapping[str, str], name: str, default: bool) -> bool:
@@ -36,6 +39,13 @@ def _flag(environment: Mapping[str, str], name: str, default: bool) -> bool:
     if text not in ("", "0", "1"):
         raise ValueError(f"{name}={text!r}: set it to 1 or 0")
     return default if text == "" else text == "1"
+
+
+def _choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = environment.get(name, "")
+    if text not in ("", *choices):
+        raise ValueError(f"{name}={text!r}: set it to one of {', '.join(choices)}")
+    return text
 
 
 def _number(
@@ -69,6 +79,7 @@ def read(environment: Mapping[str, str]) -> Options:
         timeout=_number(environment, "PFFTJAX_TIMEOUT", default.timeout, 0),
         first_call=_flag(environment, "PFFTJAX_FIRST_CALL_CHECK", default.first_call),
         lazy_world=_flag(environment, "PFFTJAX_LAZY_WORLD", default.lazy_world),
+        simd=_choice(environment, "PFFTJAX_SIMD", ("baseline", "avx2", "avx512")),
     )
 
 

@@ -18,9 +18,10 @@ def test_values():
             "PFFTJAX_MAX_CHUNK_BYTES": "64",
             "PFFTJAX_FIRST_CALL_CHECK": "0",
             "PFFTJAX_LAZY_WORLD": "1",
+            "PFFTJAX_SIMD": "avx2",
         }
     )
-    assert options == _options.Options(64, True, False, 2.5, False, True)
+    assert options == _options.Options(64, True, False, 2.5, False, True, "avx2")
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,7 @@ def test_values():
         ("PFFTJAX_TIMEOUT", "-1"),
         ("PFFTJAX_TIMEOUT", "nan"),
         ("PFFTJAX_MAX_CHUNK_BYTES", "0"),
+        ("PFFTJAX_SIMD", "AVX"),
     ],
 )
 def test_nonsense_is_refused_by_name(name, value):

@@ -87,10 +87,49 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_shard_map(ranks):
+PLANS = """
+import pfftjax
+from jax.sharding import Mesh
+dims = (2, 2) if SIZE == 4 else (SIZE, 1)
+grid = pfftjax.ProcessGrid(dims)
+mesh = Mesh(np.array(jax.devices()).reshape(dims), ("px", "py"))
+shape = (8, 4 * SIZE, 12)
+Y = np.random.default_rng(1).standard_normal(shape)
+array = jax.make_array_from_callback(
+    shape, NamedSharding(mesh, P("px", "py")), lambda i: Y[i]
+)
+for real in (False, True):
+    plan = pfftjax.PencilFFT(shape, grid, real=real)
+    spectrum = (np.fft.rfftn if real else np.fft.fftn)(Y)
+    for vma in (True, False):
+        def over_grid(f, i, o):
+            return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=i, out_specs=o, check_vma=vma))
+        x, k = P("px", "py"), P(("px",), ("py",))
+        # The spectrum has axes (1, 2, 0): n1 over px, n2 over py; for r2c that may not divide.
+        power = over_grid(lambda a: jnp.abs(plan.forward(a)).sum(0).sum(0)[None, None], x, x)
+        total = np.abs(spectrum).sum((1, 2))
+        assert np.abs(sum(MPI.COMM_WORLD.allgather(mine(power(array))[0, 0])) - total).max() < 1e-9
+        back = over_grid(lambda a: jnp.real(plan.inverse(plan.forward(a))), x, x)
+        block = plan.input.local_block(Y)
+        check(back(array), block)
+        loss = lambda a: jnp.sum(jnp.sin(back(a)))
+        check(jax.jit(jax.grad(loss))(array), np.cos(block))
+        padded = over_grid(lambda a: pfftjax.halo_exchange(a, plan.input, 1), x, x)
+        check(padded(array), pfftjax.halo_exchange(block, plan.input, 1))
+try:
+    jax.jit(plan.forward)(array)
+except ValueError as error:
+    assert SIZE == 1 or "the block has shape" in str(error), error
+else:
+    raise AssertionError("a global array outside shard_map was accepted")
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("script", "ranks"), [(SCRIPT, 2), (SCRIPT, 3), (PLANS, 2), (PLANS, 4)])
+def test_shard_map(script, ranks):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    ended = assert_succeeds(SCRIPT, ranks=ranks, preamble=PREAMBLE, arguments=[port], limit=240)
+    ended = assert_succeeds(script, ranks=ranks, preamble=PREAMBLE, arguments=[port], limit=240)
     assert ended.output.count("done") == ranks

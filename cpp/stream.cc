@@ -1,0 +1,169 @@
+#include "stream.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <optional>
+
+#include "exchange.h"
+#include "options.h"
+
+namespace pfftjax {
+namespace {
+
+// On 2 ranks, 256^3 complex64: 64 KiB to 1 MiB are within a tenth of each other.
+constexpr std::int64_t kPieceBytes = std::int64_t{256} << 10;
+constexpr int kInFlight = 4;  // pieces, each way
+
+std::int64_t PieceElements(Element element) {
+  const std::int64_t bytes = std::min(kPieceBytes, GetOptions().max_chunk_bytes);
+  return std::max<std::int64_t>(bytes / InfoOf(element).bytes, 1);
+}
+
+// The buffers of one exchange. The last set is kept for the next one; a second exchange at the
+// same time, on another communicator, gets its own.
+class Buffers {
+ public:
+  Buffers() : data_(spare_.exchange(nullptr, std::memory_order_acquire)) {
+    if (!data_) data_ = static_cast<char*>(std::aligned_alloc(4096, 2 * kInFlight * kPieceBytes));
+    if (!data_) throw std::bad_alloc();
+  }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+  ~Buffers() {
+    if (is_lost_) return;
+    std::free(spare_.exchange(data_, std::memory_order_release));
+  }
+  char* Sending(int slot) { return data_ + slot * kPieceBytes; }
+  char* Receiving(int slot) { return data_ + (kInFlight + slot) * kPieceBytes; }
+  // After an error MPI may still write to them.
+  void Lose() { is_lost_ = true; }
+
+ private:
+  static inline std::atomic<char*> spare_{nullptr};
+  char* data_;
+  bool is_lost_ = false;
+};
+
+// All pieces to (or from) the other ranks, nearest first.
+template <bool kTo>
+class Sequence {
+ public:
+  Sequence(const Communicator& comm, const BoxesOf& boxes, std::int64_t limit)
+      : comm_(comm), boxes_(boxes), limit_(limit) {}
+
+  bool Next(int* rank, Box* piece) {
+    while (!pieces_ || !pieces_->Next(piece)) {
+      while (box_ == current_.size()) {
+        if (++step_ == comm_.size) return false;
+        current_.clear();
+        box_ = 0;
+        if constexpr (kTo) {
+          boxes_.To(Partner(), &current_);
+        } else {
+          boxes_.From(Partner(), &current_);
+        }
+      }
+      pieces_.emplace(current_[box_++], limit_);
+    }
+    *rank = Partner();
+    return true;
+  }
+
+ private:
+  int Partner() const { return (comm_.rank + (kTo ? step_ : comm_.size - step_)) % comm_.size; }
+
+  const Communicator& comm_;
+  const BoxesOf& boxes_;
+  std::int64_t limit_;
+  int step_ = 0;
+  std::vector<Box> current_;
+  std::size_t box_ = 0;
+  std::optional<Pieces> pieces_;
+};
+
+}  // namespace
+
+int StreamBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
+                Element element, Arrival arrival) {
+  const std::int64_t bytes = InfoOf(element).bytes;
+  const auto place = [&](const void* from, const Box& from_box, const Box& to_box) {
+    if (arrival == Arrival::kAdd) {
+      AddBox(from, from_box, target, to_box, element);
+    } else {
+      CopyBox(from, from_box, target, to_box, bytes);
+    }
+  };
+
+  // What stays on this rank.
+  std::vector<Box> mine;
+  std::vector<Box> theirs;
+  boxes.To(comm.rank, &mine);
+  boxes.From(comm.rank, &theirs);
+  for (std::size_t i = 0; i < mine.size(); ++i) place(source, mine[i], theirs[i]);
+  if (comm.size == 1) return 0;
+
+  struct Incoming {
+    Box piece;
+    std::int64_t bytes = 0;
+  };
+  const MpiApi& mpi = *Mpi();
+  Sequence<true> outgoing(comm, boxes, PieceElements(element));
+  Sequence<false> incoming(comm, boxes, PieceElements(element));
+  Buffers buffers;
+  std::array<MpiHandle, kInFlight> sends{};
+  std::array<MpiHandle, kInFlight> receives{};
+  std::array<Incoming, kInFlight> arriving{};
+  std::int64_t sent = 0;       // begun
+  std::int64_t sent_done = 0;  // of those, complete
+  std::int64_t received = 0;
+  std::int64_t received_done = 0;
+  bool more_out = true;
+  bool more_in = true;
+  const auto fail = [&](int code) {
+    buffers.Lose();
+    return code;
+  };
+
+  while (true) {
+    int rank = 0;
+    Box piece;
+    while (more_in && received - received_done < kInFlight) {
+      if (!(more_in = incoming.Next(&rank, &piece))) break;
+      const int slot = static_cast<int>(received++ % kInFlight);
+      arriving[slot] = {piece, piece.count() * bytes};
+      const int code = mpi.receive_start(buffers.Receiving(slot), arriving[slot].bytes, rank,
+                                         kExchangeTag, comm.control, &receives[slot]);
+      if (code != 0) return fail(code);
+    }
+    while (more_out && sent - sent_done < kInFlight) {
+      if (!(more_out = outgoing.Next(&rank, &piece))) break;
+      const int slot = static_cast<int>(sent++ % kInFlight);
+      CopyBox(source, piece, buffers.Sending(slot), Contiguous(piece), bytes);
+      const int code = mpi.send_start(buffers.Sending(slot), piece.count() * bytes, rank,
+                                      kExchangeTag, comm.control, &sends[slot]);
+      if (code != 0) return fail(code);
+    }
+    // Whichever of the two oldest comes first: a rank that waited for one kind only, with a full
+    // window of the other, could be part of a circle of ranks that wait for each other.
+    std::array<MpiHandle*, 2> oldest{};
+    int waiting = 0;
+    if (received_done < received) oldest[waiting++] = &receives[received_done % kInFlight];
+    if (sent_done < sent) oldest[waiting++] = &sends[sent_done % kInFlight];
+    if (waiting == 0) return 0;
+    int which = 0;
+    std::int64_t arrived = 0;
+    const int code =
+        mpi.wait_either(oldest[0], waiting > 1 ? oldest[1] : nullptr, &which, &arrived);
+    if (code != 0) return fail(code);
+    if (oldest[which] == &receives[received_done % kInFlight] && received_done < received) {
+      const int slot = static_cast<int>(received_done++ % kInFlight);
+      if (arrived != arriving[slot].bytes) return fail(kShortMessage);
+      place(buffers.Receiving(slot), Contiguous(arriving[slot].piece), arriving[slot].piece);
+    } else {
+      ++sent_done;
+    }
+  }
+}
+
+}  // namespace pfftjax

@@ -1,0 +1,44 @@
+"""Wavenumbers without a plan in hand."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from pfftjax.pencils import ProcessGrid
+
+from ._plan import Layout, PencilFFT
+
+
+def wavenumbers(
+    shape: Sequence[int],
+    grid: ProcessGrid,
+    box_size: Any,
+    *,
+    real: bool = False,
+    layout: Layout = "transposed",
+    dtype: Any = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Wavenumbers of this rank's block of the spectrum that `fft3d` or `rfft3d` returns.
+
+    Args:
+        shape: global shape in real space.
+        grid: process grid.
+        box_size: side of the box, in the length unit of choice: a number, or one for each axis.
+        real: for `rfft3d`.
+        layout: as given to the transform.
+        dtype: floating-point dtype, JAX's default by default.
+
+    Returns:
+        (kx, ky, kz), by global axis, in radians per unit length, each of which broadcasts against
+        the block of the spectrum.
+
+    Example:
+        >>> kx, ky, kz = wavenumbers((4, 6, 5), ProcessGrid(), 6.283185307179586, real=True)
+        >>> k2 = kx**2 + ky**2 + kz**2
+        >>> k2.shape == PencilFFT((4, 6, 5), ProcessGrid(), real=True).output.local_shape
+        True
+
+    """
+    n0, n1, n2 = shape
+    return PencilFFT((n0, n1, n2), grid, real=real, layout=layout).wavenumbers(box_size, dtype)

@@ -1,0 +1,160 @@
+"""Transforms of a rank's own data, along the last axis or the last two: no communication.
+
+One primitive, whose derivative is the same primitive of the transposed kind: the cost of one
+transform, and nothing stored. On CPUs it is lowered to our own code (cpp/fft/), whose results do
+not depend on how lines are shared out between ranks or threads; elsewhere to XLA's FFT.
+"""
+
+import enum
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, xla
+
+
+class Kind(enum.IntEnum):
+    """What happens along the last axis, of length n; the values are those of cpp/fft/lanes.h.
+
+    Sums run over the line. h is 1 for k = 0 and, where n is even, k = n / 2, and 2 elsewhere: how
+    often a coefficient of a half spectrum occurs in the whole one.
+    """
+
+    FORWARD = 0  # y[k] = sum x[j] exp(-2 pi i j k / n)
+    BACKWARD = 1  # y[k] = sum x[j] exp(+2 pi i j k / n)
+    REAL_TO_COMPLEX = 2  # FORWARD of a real line, for k <= n / 2
+    COMPLEX_TO_REAL = 3  # y[j] = sum h[k] Re(x[k] exp(+2 pi i j k / n))
+    REAL_TO_COMPLEX_TRANSPOSED = 4  # y[j] = sum Re(x[k] exp(-2 pi i j k / n))
+    COMPLEX_TO_REAL_TRANSPOSED = 5  # y[k] = h[k] sum x[j] exp(+2 pi i j k / n)
+
+
+# JAX transposes without conjugation: the transpose of a matrix M is M^T, and that of Re, from
+# complex to real numbers, takes u to u + 0i. FORWARD and BACKWARD are symmetric matrices. Of
+#     REAL_TO_COMPLEX   y[k] = sum_j E[j, k] x[j],  E = exp(-2 pi i j k / n),
+# the transpose has to be real: sum_k Re(E[j, k] c[k]), which is COMPLEX_TO_REAL of conj(c) / h. Of
+#     COMPLEX_TO_REAL   y[j] = sum_k h[k] Re(conj(E[j, k]) x[k])
+# it is h[k] sum_j conj(E[j, k]) u[j], which is h times the conjugate of REAL_TO_COMPLEX of u.
+_TRANSPOSED = {
+    Kind.FORWARD: Kind.FORWARD,
+    Kind.BACKWARD: Kind.BACKWARD,
+    Kind.REAL_TO_COMPLEX: Kind.REAL_TO_COMPLEX_TRANSPOSED,
+    Kind.COMPLEX_TO_REAL: Kind.COMPLEX_TO_REAL_TRANSPOSED,
+    Kind.REAL_TO_COMPLEX_TRANSPOSED: Kind.REAL_TO_COMPLEX,
+    Kind.COMPLEX_TO_REAL_TRANSPOSED: Kind.COMPLEX_TO_REAL,
+}
+_FROM_REAL = (Kind.REAL_TO_COMPLEX, Kind.COMPLEX_TO_REAL_TRANSPOSED)
+_TO_REAL = (Kind.COMPLEX_TO_REAL, Kind.REAL_TO_COMPLEX_TRANSPOSED)
+# With two axes, the last comes first on the way to a spectrum, and last on the way back.
+_LAST_AXIS_FIRST = (Kind.FORWARD, Kind.REAL_TO_COMPLEX, Kind.COMPLEX_TO_REAL_TRANSPOSED)
+_BACKWARD_ACROSS = (Kind.BACKWARD, Kind.COMPLEX_TO_REAL, Kind.COMPLEX_TO_REAL_TRANSPOSED)
+
+_DTYPES = {
+    np.dtype(a): np.dtype(b) for a, b in (("float32", "complex64"), ("float64", "complex128"))
+}
+_REAL_OF = {b: a for a, b in _DTYPES.items()}
+
+fft_p = Primitive("fft_of_lines")
+fft_p.def_impl(functools.partial(xla.apply_primitive, fft_p))
+
+
+@fft_p.def_abstract_eval
+def _(x: Any, *, kind: Kind, axes: int, n: int, scale: float) -> Any:
+    del scale
+    dtypes = _DTYPES if kind in _FROM_REAL else _REAL_OF
+    assert x.dtype in dtypes, (kind, x.dtype)
+    assert x.ndim >= axes
+    dtype = x.dtype
+    if kind in _FROM_REAL or kind in _TO_REAL:
+        dtype = dtypes[x.dtype]
+    size = n // 2 + 1 if kind in _FROM_REAL else n
+    return x.update(shape=(*x.shape[:-1], size), dtype=dtype, weak_type=False)
+
+
+def _transpose(cotangent: Any, _: Any, *, kind: Kind, **params: Any) -> Any:
+    return [fft_p.bind(cotangent, kind=_TRANSPOSED[kind], **params)]
+
+
+def _batched(operands: Any, at: Any, /, **params: Any) -> Any:
+    return fft_p.bind(jnp.moveaxis(operands[0], at[0], 0), **params), 0
+
+
+ad.deflinear2(fft_p, _transpose)
+batching.primitive_batchers[fft_p] = _batched
+
+
+def hermitian_weights(n: int, dtype: Any) -> np.ndarray:
+    """How often each coefficient of a half spectrum occurs in the whole: 1, 2, ..., 2, and 1 for
+    the last one if n is even.
+    """
+    weights = np.full(n // 2 + 1, 2, dtype)
+    weights[0] = 1
+    if n % 2 == 0:
+        weights[-1] = 1
+    return weights
+
+
+def by_xla(x: jax.Array, *, kind: Kind, axes: int, n: int, scale: float) -> jax.Array:
+    """The same by XLA's FFT, for platforms that we have no code for."""
+    fft = jax.lax.fft
+
+    def along(x: jax.Array) -> jax.Array:
+        real = np.dtype(x.dtype if kind in _FROM_REAL else _REAL_OF[np.dtype(x.dtype)])
+        match kind:
+            case Kind.FORWARD:
+                return fft(x, "FFT", (n,))
+            case Kind.BACKWARD:
+                return fft(x, "IFFT", (n,)) * real.type(n)
+            case Kind.REAL_TO_COMPLEX:
+                return fft(x, "RFFT", (n,))
+            case Kind.COMPLEX_TO_REAL:
+                return fft(x, "IRFFT", (n,)) * real.type(n)
+            case Kind.REAL_TO_COMPLEX_TRANSPOSED:
+                return fft(jnp.conj(x) / hermitian_weights(n, real), "IRFFT", (n,)) * real.type(n)
+            case Kind.COMPLEX_TO_REAL_TRANSPOSED:
+                return jnp.conj(fft(x, "RFFT", (n,))) * hermitian_weights(n, real)
+
+    def across(x: jax.Array) -> jax.Array:
+        rows = x.shape[-2]
+        moved = jnp.swapaxes(x, -1, -2)
+        if kind in _BACKWARD_ACROSS:
+            moved = fft(moved, "IFFT", (rows,)) * _REAL_OF[np.dtype(x.dtype)].type(rows)
+        else:
+            moved = fft(moved, "FFT", (rows,))
+        return jnp.swapaxes(moved, -1, -2)
+
+    if axes == 1:
+        y = along(x)
+    else:
+        y = across(along(x)) if kind in _LAST_AXIS_FIRST else along(across(x))
+    return y * np.real(np.zeros(0, y.dtype)).dtype.type(scale)
+
+
+_lower = jax.ffi.ffi_lowering("pfftjax_fft")
+
+
+def _lower_on_cpu(ctx: Any, x: Any, *, kind: Kind, axes: int, n: int, scale: float) -> Any:
+    return _lower(
+        ctx, x, kind=np.int32(kind), axes=np.int32(axes), n=np.int64(n), scale=np.float64(scale)
+    )
+
+
+mlir.register_lowering(fft_p, mlir.lower_fun(by_xla, multiple_results=False))
+mlir.register_lowering(fft_p, _lower_on_cpu, platform="cpu")
+
+
+def fft_of_lines(x: jax.Array, kind: Kind, n: int, *, axes: int = 1, scale: float = 1.0) -> Any:
+    """Transform the last axis, or the last two, and multiply by `scale`.
+
+    Args:
+        x: array of float32, float64, complex64 or complex128, as `kind` has it.
+        kind: what to do along the last axis. With two axes, the other one is transformed in the
+            direction that belongs to it.
+        n: length of the last axis in real space.
+        axes: 1 or 2.
+        scale: factor of the result, at no cost.
+
+    """
+    return fft_p.bind(x, kind=kind, axes=axes, n=n, scale=float(scale))

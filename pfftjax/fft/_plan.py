@@ -1,0 +1,313 @@
+"""The transform of a distributed array as a list of steps."""
+
+import dataclasses
+import functools
+import math
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pfftjax.collectives._primitive import where
+from pfftjax.pencils import Pencil, ProcessGrid, transpose
+
+from ._local import Kind, fft_of_lines, hermitian_weights
+
+Norm = Literal["backward", "ortho", "forward"]
+Layout = Literal["transposed", "natural"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Transform:
+    """Transforms the last axis of a block, or the last two."""
+
+    kind: Kind
+    n: int
+    axes: int = 1
+    scale: float = 1.0
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return fft_of_lines(x, self.kind, self.n, axes=self.axes, scale=self.scale)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Move:
+    """Takes a block from one pencil to another."""
+
+    source: Pencil
+    target: Pencil
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return transpose(x, self.source, self.target)
+
+
+_Steps = tuple[_Transform | _Move, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class PencilFFT:
+    """A three-dimensional Fourier transform of an array distributed over a process grid.
+
+    In real space, axis 0 is split over the first dimension of the grid and axis 1 over the second.
+    The axes are transformed in the order 2, 1, 0, and back in the order 0, 1, 2, on every grid:
+    each rank's results are the same bits, however many ranks there are. Between transforms the
+    array is redistributed so that the next axis is whole and contiguous; a grid of P by 1 (slabs)
+    needs one redistribution, others two.
+
+    A plan is a description: frozen, hashable and equal by value. It can be made anywhere, in
+    jitted code too, and be a static argument. Only making the `ProcessGrid` communicates.
+
+    Both directions are linear. Their derivatives, forward and reverse, cost one transform each and
+    store nothing (docs/theory/fft.md).
+
+    Attributes:
+        shape: global shape in real space, any sizes from 1.
+        grid: the process grid; must have been made on all of its ranks.
+        real: real in real space; the spectrum then has n2 // 2 + 1 points along axis 2, as in
+            `numpy.fft.rfftn`.
+        norm: where the factor 1 / (n0 n1 n2) goes, as in `numpy.fft`.
+        layout: of the spectrum. "transposed" is (1, 2, 0) in memory, axis 1 split over the first
+            dimension of the grid, axis 2 over the second and axis 0 whole: what the transform ends
+            with. "natural" is distributed and ordered as in real space, and costs as many
+            redistributions again.
+
+    Raises:
+        ValueError: a shape that is not three-dimensional, or an unknown norm or layout.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> plan = PencilFFT((4, 6, 5), ProcessGrid(), real=True)
+        >>> x = jnp.ones(plan.input.local_shape)
+        >>> y = plan.forward(x)
+        >>> y.shape == plan.output.local_shape, plan.output.global_shape, plan.output.axes
+        (True, (4, 6, 3), (1, 2, 0))
+        >>> bool(jnp.allclose(plan.inverse(y), x))
+        True
+
+    """
+
+    shape: tuple[int, int, int]
+    grid: ProcessGrid
+    _: dataclasses.KW_ONLY
+    real: bool = False
+    norm: Norm = "backward"
+    layout: Layout = "transposed"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.grid, ProcessGrid):
+            raise TypeError(
+                f"PencilFFT: grid must be a ProcessGrid, got {type(self.grid).__name__}; make it "
+                "once by pfftjax.ProcessGrid(dims)"
+            )
+        shape = tuple(int(n) for n in self.shape)
+        if len(shape) != 3 or min(shape) < 1:
+            raise ValueError(
+                f"{self._here('PencilFFT')}: the global shape must be three positive sizes, got "
+                f"{self.shape!r}"
+            )
+        if self.norm not in _SCALES:
+            raise ValueError(
+                f"{self._here('PencilFFT')}: norm must be one of {', '.join(_SCALES)}, got "
+                f"{self.norm!r}"
+            )
+        if self.layout not in ("transposed", "natural"):
+            raise ValueError(
+                f"{self._here('PencilFFT')}: layout must be transposed or natural, got "
+                f"{self.layout!r}"
+            )
+        object.__setattr__(self, "shape", shape)
+
+    def _here(self, operation: str) -> str:
+        return where(operation, self.grid._comm)
+
+    @property
+    def spectral_shape(self) -> tuple[int, int, int]:
+        """Global shape of the spectrum."""
+        n0, n1, n2 = self.shape
+        return (n0, n1, n2 // 2 + 1) if self.real else self.shape
+
+    @functools.cached_property
+    def input(self) -> Pencil:
+        """Pencil of the array in real space: whole along axis 2."""
+        return Pencil(self.shape, self.grid, split=(0, 1), axes=(0, 1, 2))
+
+    @functools.cached_property
+    def output(self) -> Pencil:
+        """Pencil of the spectrum."""
+        return self._z if self.layout == "natural" else self._x
+
+    # The spectrum, or what will become it, whole and contiguous along each axis in turn.
+    @functools.cached_property
+    def _z(self) -> Pencil:
+        return Pencil(self.spectral_shape, self.grid, split=(0, 1), axes=(0, 1, 2))
+
+    @functools.cached_property
+    def _y(self) -> Pencil:
+        return Pencil(self.spectral_shape, self.grid, split=(0, 2), axes=(0, 2, 1))
+
+    @functools.cached_property
+    def _x(self) -> Pencil:
+        return Pencil(self.spectral_shape, self.grid, split=(1, 2), axes=(1, 2, 0))
+
+    def _steps(self, along_z: Kind, across: Kind, scale: float) -> _Steps:
+        """From real space to the spectrum. `scale` goes with the last transform."""
+        n0, n1, n2 = self.shape
+        along_x = _Transform(across, n0, scale=scale)
+        if self.grid.dims[1] == 1:
+            # Axis 1 is whole already: two transforms while a plane is in the cache.
+            steps: _Steps = (_Transform(along_z, n2, axes=2), _Move(self._z, self._x), along_x)
+            back: _Steps = (_Move(self._x, self._z),)
+        else:
+            steps = (
+                _Transform(along_z, n2),
+                _Move(self._z, self._y),
+                _Transform(across, n1),
+                _Move(self._y, self._x),
+                along_x,
+            )
+            back = (_Move(self._x, self._y), _Move(self._y, self._z))
+        return steps + back if self.layout == "natural" else steps
+
+    @functools.cached_property
+    def _forward(self) -> _Steps:
+        kind = Kind.REAL_TO_COMPLEX if self.real else Kind.FORWARD
+        return self._steps(kind, Kind.FORWARD, self._scale(0))
+
+    @functools.cached_property
+    def _inverse(self) -> _Steps:
+        """The steps of `_forward` backward, each with its own inverse."""
+        steps: list[_Transform | _Move] = []
+        for step in reversed(self._forward):
+            if isinstance(step, _Move):
+                steps.append(_Move(step.target, step.source))
+            else:
+                steps.append(dataclasses.replace(step, kind=_INVERSES[step.kind], scale=1.0))
+        last = max(i for i, step in enumerate(steps) if isinstance(step, _Transform))
+        steps[last] = dataclasses.replace(steps[last], scale=self._scale(1))
+        return tuple(steps)
+
+    def _scale(self, direction: int) -> float:
+        # Exact for any size: a product of Python integers.
+        return float(math.prod(self.shape)) ** _SCALES[self.norm][direction]
+
+    def forward(self, x: Any) -> jax.Array:
+        """The spectrum of an array in real space.
+
+        Args:
+            x: this rank's block, of shape (..., *input.local_shape); float32 or float64, and with
+                `real=False` also complex64 or complex128. Integers become floating-point numbers.
+
+        Returns:
+            This rank's block of the spectrum, complex, of shape (..., *output.local_shape).
+
+        Raises:
+            ValueError: a block that does not match its pencil.
+            TypeError: complex numbers where real ones belong, or a dtype without a transform.
+
+        """
+        x = self._checked(x, self.input, "forward", to_complex=not self.real)
+        if self.real and jnp.iscomplexobj(x):
+            raise TypeError(
+                f"{self._here('PencilFFT.forward')}: x is {x.dtype}, but the plan is for real "
+                "arrays; pass x.real, or make the plan with real=False"
+            )
+        for step in self._forward:
+            x = step(x)
+        return x
+
+    def inverse(self, y: Any) -> jax.Array:
+        """The array in real space that belongs to a spectrum.
+
+        Args:
+            y: this rank's block of the spectrum, of shape (..., *output.local_shape), complex64 or
+                complex128. With `real=True`, imaginary parts that a Hermitian spectrum does not
+                have are ignored, as by `numpy.fft.irfftn`.
+
+        Returns:
+            This rank's block, real or complex, of shape (..., *input.local_shape).
+
+        Raises:
+            ValueError: a block that does not match its pencil.
+            TypeError: a dtype without a transform.
+
+        """
+        y = self._checked(y, self.output, "inverse", to_complex=True)
+        for step in self._inverse:
+            y = step(y)
+        return y
+
+    def _checked(self, x: Any, pencil: Pencil, name: str, *, to_complex: bool) -> jax.Array:
+        x = jnp.asarray(x)
+        here = self._here(f"PencilFFT.{name}")
+        if x.ndim < 3 or x.shape[-3:] != pencil.local_shape:
+            raise ValueError(
+                f"{here}: the block has shape {x.shape}, but this rank holds "
+                f"{pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes} on "
+                f"{self.grid}); leading batch dimensions may precede it"
+            )
+        if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool:
+            x = x.astype(float)
+        if x.dtype not in ("float32", "float64", "complex64", "complex128"):
+            raise TypeError(f"{here}: no transform of {x.dtype}; cast to float32 or float64 first")
+        if to_complex and not jnp.iscomplexobj(x):
+            x = jax.lax.complex(x, jnp.zeros_like(x))
+        return x.astype(x.dtype)  # without a weak type
+
+    def wavenumbers(
+        self, box_size: Any, dtype: Any = None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Wavenumbers of this rank's block of the spectrum.
+
+        Args:
+            box_size: side of the box, in the length unit of choice: a number, or one for each
+                axis. May be traced, and differentiated.
+            dtype: floating-point dtype, JAX's default by default.
+
+        Returns:
+            (kx, ky, kz), by global axis, in radians per unit length: 2 pi / side times
+            `numpy.fft.fftfreq(n, 1 / n)`, for axis 2 of a real plan `numpy.fft.rfftfreq`. Each
+            broadcasts against the block, whatever its memory order.
+
+        Example:
+            >>> plan = PencilFFT((4, 6, 5), ProcessGrid())
+            >>> kx, ky, kz = plan.wavenumbers(2 * np.pi)
+            >>> kx.shape, kx.ravel().tolist()
+            ((1, 1, 4), [0.0, 1.0, -2.0, -1.0])
+
+        """
+        dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
+        sides = tuple(box_size) if np.ndim(box_size) else (box_size,) * 3
+        if len(sides) != 3:
+            raise ValueError(
+                f"{self._here('wavenumbers')}: box_size is one number, or one for each of the "
+                f"three axes, got {len(sides)}"
+            )
+        result = []
+        for axis, (n, side) in enumerate(zip(self.shape, sides, strict=True)):
+            index = self.output.indices(axis)
+            if not (self.real and axis == 2):
+                index = jnp.where(index < (n + 1) // 2, index, index - n)
+            result.append(index.astype(dtype) * (2 * np.pi / side))
+        kx, ky, kz = (k.astype(dtype) for k in result)
+        return kx, ky, kz
+
+    def hermitian_weights(self, dtype: Any = None) -> jax.Array:
+        """How often each coefficient of this rank's spectrum occurs in the whole spectrum.
+
+        For sums over all modes, as in a power spectrum or an inner product: with `real=True`, 2
+        but for kz = 0 and, where n2 is even, kz = n2 / 2, which have 1; with `real=False`, 1.
+
+        Returns:
+            Array that broadcasts against the block of the spectrum.
+
+        """
+        dtype = jnp.result_type(float) if dtype is None else dtype
+        if not self.real:
+            return jnp.ones((1, 1, 1), dtype)
+        return jnp.asarray(hermitian_weights(self.shape[2], dtype))[self.output.indices(2)]
+
+
+# Powers of n0 n1 n2 that the forward and the inverse transform are multiplied by.
+_SCALES = {"backward": (0.0, -1.0), "ortho": (-0.5, -0.5), "forward": (-1.0, 0.0)}
+_INVERSES = {Kind.FORWARD: Kind.BACKWARD, Kind.REAL_TO_COMPLEX: Kind.COMPLEX_TO_REAL}

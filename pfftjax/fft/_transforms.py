@@ -1,0 +1,200 @@
+"""The transforms as functions, with the names of numpy.fft."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pfftjax.collectives._primitive import where
+from pfftjax.pencils import ProcessGrid
+
+from ._plan import Layout, Norm, PencilFFT
+
+
+def _plan(
+    x: Any,
+    name: str,
+    grid: ProcessGrid,
+    shape: Sequence[int] | None,
+    layout: Layout,
+    *,
+    inverse: bool = False,
+    **options: Any,
+) -> PencilFFT:
+    if not isinstance(grid, ProcessGrid):
+        raise TypeError(
+            f"{name}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
+            "pfftjax.ProcessGrid(dims)"
+        )
+    here = where(name, grid._comm)
+    if shape is None:
+        if grid.size > 1 or name == "irfft3d":
+            why = (
+                "a rank cannot tell the global shape from its block"
+                if grid.size > 1
+                else "n2 and n2 + 1 have spectra of the same size"
+            )
+            raise ValueError(f"{here}: give shape=(n0, n1, n2), the shape in real space: {why}")
+        if jnp.ndim(x) < 3:
+            raise ValueError(f"{here}: x must have three dimensions, got shape {jnp.shape(x)}")
+        shape = jnp.shape(x)[-3:]
+        if inverse and layout == "transposed":
+            n1, n2, n0 = shape
+            shape = (n0, n1, n2)
+    if len(shape) != 3:
+        raise ValueError(f"{here}: shape must be (n0, n1, n2), got {tuple(shape)}")
+    n0, n1, n2 = shape
+    return PencilFFT((n0, n1, n2), grid, layout=layout, **options)
+
+
+def fft3d(
+    x: Any,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+) -> jax.Array:
+    """Fourier transform of a distributed array over its last three axes.
+
+    Args:
+        x: this rank's block, of shape (..., local n0, local n1, n2): axis 0 split over the first
+            dimension of `grid`, axis 1 over the second (`PencilFFT.input`). float32, float64,
+            complex64 or complex128.
+        grid: process grid.
+        shape: the global shape (n0, n1, n2), required as soon as `grid` has more than one rank.
+        norm: where the factor 1 / (n0 n1 n2) goes: "backward", "ortho" or "forward", as in numpy.
+        layout: "transposed": the spectrum has axes (1, 2, 0) in memory, axis 1 split over the
+            first dimension of `grid` and axis 2 over the second. "natural": as `x`, for as many
+            more exchanges.
+
+    Returns:
+        This rank's block of the spectrum (`PencilFFT.output`), complex.
+
+    Raises:
+        ValueError: a block that does not match its pencil, or a missing global shape.
+        TypeError: a dtype without a transform.
+
+    Example:
+        >>> import numpy as np
+        >>> grid = ProcessGrid()
+        >>> plan = PencilFFT((4, 5, 6), grid)
+        >>> x = np.random.default_rng(0).standard_normal((4, 5, 6))
+        >>> y = fft3d(plan.input.local_block(x), grid, shape=(4, 5, 6))
+        >>> bool(np.allclose(y, plan.output.local_block(np.fft.fftn(x))))
+        True
+
+    """
+    return _plan(x, "fft3d", grid, shape, layout, norm=norm).forward(x)
+
+
+def ifft3d(
+    y: Any,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+) -> jax.Array:
+    """The inverse of `fft3d`.
+
+    Args:
+        y: this rank's block of the spectrum, as `fft3d` returns it for this layout.
+        grid: process grid.
+        shape: the global shape (n0, n1, n2) in real space, required as soon as `grid` has more
+            than one rank.
+        norm: as in `fft3d`.
+        layout: layout of `y`.
+
+    Returns:
+        This rank's block in real space, complex.
+
+    Raises:
+        ValueError: a block that does not match its pencil, or a missing global shape.
+        TypeError: a dtype without a transform.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> grid = ProcessGrid()
+        >>> x = jnp.ones(PencilFFT((4, 5, 6), grid).input.local_shape)
+        >>> y = fft3d(x, grid, shape=(4, 5, 6))
+        >>> bool(jnp.allclose(ifft3d(y, grid, shape=(4, 5, 6)), x))
+        True
+
+    """
+    return _plan(y, "ifft3d", grid, shape, layout, inverse=True, norm=norm).inverse(y)
+
+
+def rfft3d(
+    x: Any,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+) -> jax.Array:
+    """Fourier transform of a distributed real array: half the work and traffic of `fft3d`.
+
+    Args:
+        x: this rank's block, real, distributed as in `fft3d`.
+        grid: process grid.
+        shape: the global shape (n0, n1, n2), required as soon as `grid` has more than one rank.
+        norm: as in `fft3d`.
+        layout: as in `fft3d`.
+
+    Returns:
+        This rank's block of the spectrum, whose global shape is (n0, n1, n2 // 2 + 1).
+
+    Raises:
+        ValueError: a block that does not match its pencil, or a missing global shape.
+        TypeError: complex numbers, or a dtype without a transform.
+
+    Example:
+        >>> import numpy as np
+        >>> grid = ProcessGrid()
+        >>> plan = PencilFFT((4, 5, 6), grid, real=True)
+        >>> x = np.random.default_rng(0).standard_normal((4, 5, 6))
+        >>> y = rfft3d(plan.input.local_block(x), grid, shape=(4, 5, 6))
+        >>> bool(np.allclose(y, plan.output.local_block(np.fft.rfftn(x))))
+        True
+
+    """
+    return _plan(x, "rfft3d", grid, shape, layout, norm=norm, real=True).forward(x)
+
+
+def irfft3d(
+    y: Any,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+) -> jax.Array:
+    """The inverse of `rfft3d`.
+
+    Args:
+        y: this rank's block of the half spectrum, as `rfft3d` returns it for this layout.
+        grid: process grid.
+        shape: the global shape (n0, n1, n2) in real space, always required: the spectrum does not
+            say whether n2 is even or odd.
+        norm: as in `fft3d`.
+        layout: layout of `y`.
+
+    Returns:
+        This rank's block in real space, real.
+
+    Raises:
+        ValueError: a block that does not match its pencil, or a missing global shape.
+        TypeError: a dtype without a transform.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> grid = ProcessGrid()
+        >>> x = jnp.ones(PencilFFT((4, 5, 6), grid, real=True).input.local_shape)
+        >>> y = rfft3d(x, grid, shape=(4, 5, 6))
+        >>> bool(jnp.allclose(irfft3d(y, grid, shape=(4, 5, 6)), x))
+        True
+
+    """
+    return _plan(y, "irfft3d", grid, shape, layout, inverse=True, norm=norm, real=True).inverse(y)

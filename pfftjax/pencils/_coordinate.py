@@ -1,0 +1,38 @@
+"""The rank of this process in a communicator, as a value that is known only when a program runs.
+
+As a constant it would make each rank's program a different one, to be compiled and cached apart.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import mlir, xla
+
+from pfftjax.collectives._comm import Communicator
+
+coordinate_p = Primitive("coordinate")
+coordinate_p.def_impl(functools.partial(xla.apply_primitive, coordinate_p))
+
+
+@coordinate_p.def_abstract_eval
+def _(*, comm: Communicator) -> Any:
+    del comm
+    return ShapedArray((), jnp.int32)
+
+
+_lower = jax.ffi.ffi_lowering("pfftjax_coordinate")
+mlir.register_lowering(
+    coordinate_p,
+    lambda ctx, *, comm: _lower(ctx, comm=np.int64(comm.number)),
+    platform="cpu",
+)
+
+
+def coordinate(comm: Communicator) -> jax.Array:
+    """The rank in `comm`, an int32 scalar."""
+    return coordinate_p.bind(comm=comm)

@@ -1,0 +1,206 @@
+"""Blocks with their neighbours' cells around them, and the way back."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from pfftjax.collectives._primitive import as_array, communicating, linear, where
+
+from ._pencil import Pencil
+
+# Along one axis of one dimension of the grid. `whole` is the global length of the axis.
+
+
+def _padding(x: Any, axis: int, ghosts: int) -> Any:
+    shape = (*x.shape[:axis], x.shape[axis] + ghosts, *x.shape[axis + 1 :])
+    return x.update(shape=shape, weak_type=False)
+
+
+def _agreement(x: Any, *, axis: int, comm: Any, **params: Any) -> str:
+    del comm
+    others = [n for d, n in enumerate(x.shape) if d != axis]
+    return f"{np.dtype(x.dtype).name} along axis {axis}, others {others}, {params}"
+
+
+def _attributes(*, axis: int, whole: int, before: int, after: int, periodic: bool) -> Any:
+    return {
+        "axis": np.int64(axis),
+        "whole": np.int64(whole),
+        "before": np.int64(before),
+        "after": np.int64(after),
+        "periodic": np.bool_(periodic),
+    }
+
+
+halo_exchange_p = communicating(
+    "halo_exchange",
+    result=lambda x, *, axis, before, after, **_: _padding(x, axis, before + after),
+    agreement=_agreement,
+    attributes=_attributes,
+)
+halo_reduce_p = communicating(
+    "halo_reduce",
+    result=lambda x, *, axis, before, after, **_: _padding(x, axis, -before - after),
+    agreement=_agreement,
+    attributes=_attributes,
+)
+
+
+def _with_batch(_: int, params: Any) -> Any:
+    return {**params, "axis": params["axis"] + 1}
+
+
+# The exchange copies a cell to each place where it appears; the sum over these is the adjoint.
+linear(
+    halo_exchange_p,
+    batch=(0, 0),
+    adjoint=lambda cotangent, _, **params: halo_reduce_p.bind(cotangent, **params),
+    batched_params=_with_batch,
+)
+linear(
+    halo_reduce_p,
+    batch=(0, 0),
+    adjoint=lambda cotangent, _, **params: halo_exchange_p.bind(cotangent, **params),
+    batched_params=_with_batch,
+)
+
+Width = int | Sequence[int | Sequence[int]]
+
+
+def halo_exchange(
+    x: Any, pencil: Pencil, width: Width, *, periodic: bool | Sequence[bool] = True
+) -> jax.Array:
+    """Pad a block with ghost cells from the ranks that own them, along both split axes.
+
+    Corners are included. A ghost zone may be wider than a neighbour's block, or than the whole
+    axis: cells come from as far as need be. Along grid dimensions of a single rank the padding is
+    that of the block itself, so that a program is the same on any grid.
+
+    Args:
+        x: this rank's block, of shape (..., *pencil.local_shape).
+        pencil: its pencil.
+        width: ghost cells on each side: a number, or one for each dimension of the grid, which may
+            be a pair (before, after).
+        periodic: whether the axes close on themselves: a bool, or one for each dimension of the
+            grid. Ghosts beyond the end of an axis that does not are zero.
+
+    Returns:
+        Array of the shape of `x`, with ``before + after`` more cells along each split axis.
+
+    Raises:
+        ValueError: a block that does not match its pencil, or a negative width.
+        TypeError: a width that is no static integer, or a dtype that cannot be sent.
+
+    Its adjoint is `halo_reduce`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> pencil = Pencil((4, 5, 6), ProcessGrid((None, 1)))
+        >>> x = jnp.ones(pencil.local_shape)
+        >>> padded = halo_exchange(x, pencil, 2)
+        >>> [int(n) for n in np.subtract(padded.shape, x.shape)], bool(jnp.all(padded == 1))
+        ([4, 4, 0], True)
+
+    """
+    x = as_array(x, "halo_exchange", pencil.grid._comm)
+    steps = _steps(x, pencil, width, periodic, "halo_exchange")
+    _check(x, pencil, [], "halo_exchange")
+    for params in steps:
+        x = halo_exchange_p.bind(x, **params)
+    return x
+
+
+def halo_reduce(
+    x: Any, pencil: Pencil, width: Width, *, periodic: bool | Sequence[bool] = True
+) -> jax.Array:
+    """Add the ghost cells of padded blocks to the cells that they stand for, on their owners.
+
+    What painting with a halo needs: mass that a rank has deposited beyond its block ends where it
+    belongs. Ghosts beyond the end of an axis that is not periodic stand for no cell, and are left
+    out.
+
+    Args:
+        x: this rank's padded block, of the shape that `halo_exchange` returns.
+        pencil: pencil of the block without ghosts.
+        width: as in `halo_exchange`.
+        periodic: as in `halo_exchange`.
+
+    Returns:
+        Array of shape (..., *pencil.local_shape). The order of the sums is fixed.
+
+    Raises:
+        ValueError: a padded block that does not match its pencil, or a negative width.
+        TypeError: a width that is no static integer, or a dtype that cannot be summed.
+
+    Its adjoint is `halo_exchange`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> pencil = Pencil((4, 5, 6), ProcessGrid((None, 1)))
+        >>> padded = halo_exchange(jnp.ones(pencil.local_shape), pencil, (1, 0))
+        >>> total = halo_reduce(padded, pencil, (1, 0)).sum()
+        >>> bool(total == padded.size)
+        True
+
+    """
+    x = as_array(x, "halo_reduce", pencil.grid._comm)
+    if x.dtype == bool:
+        raise TypeError(f"{where('halo_reduce', pencil.grid._comm)}: cannot add bool; cast it")
+    steps = _steps(x, pencil, width, periodic, "halo_reduce")
+    _check(x, pencil, steps, "halo_reduce")
+    for params in reversed(steps):
+        x = halo_reduce_p.bind(x, **params)
+    return x
+
+
+def _steps(x: jax.Array, pencil: Pencil, width: Any, periodic: Any, name: str) -> list[Any]:
+    """Params of the primitive for each dimension of the grid that is padded."""
+    here = where(name, pencil.grid._comm)
+    lead = x.ndim - len(pencil.axes)
+    widths = (width, width) if isinstance(width, int | np.integer) else tuple(width)
+    rounds = (periodic, periodic) if isinstance(periodic, bool | np.bool_) else tuple(periodic)
+    if len(widths) != 2 or len(rounds) != 2:
+        raise ValueError(
+            f"{here}: width and periodic are one value, or one for each of the two dimensions of "
+            f"the grid; got {width!r} and {periodic!r}"
+        )
+    steps = []
+    for dimension, (w, around) in enumerate(zip(widths, rounds, strict=True)):
+        sides = (w, w) if isinstance(w, int | np.integer) else tuple(w)
+        try:
+            before, after = (operator.index(side) for side in sides)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{here}: a width is a static integer or a pair (before, after), got {w!r}"
+            ) from None
+        if min(before, after) < 0:
+            raise ValueError(f"{here}: a width cannot be negative, got {width!r}")
+        if before + after > 0:
+            axis = pencil.split[dimension]
+            steps.append(
+                {
+                    "axis": lead + pencil.axes.index(axis),
+                    "whole": pencil.global_shape[axis],
+                    "before": before,
+                    "after": after,
+                    "periodic": bool(around),
+                    "comm": pencil.grid.along(dimension),
+                }
+            )
+    return steps
+
+
+def _check(x: jax.Array, pencil: Pencil, steps: list[Any], name: str) -> None:
+    lead = x.ndim - len(pencil.axes)
+    expected = [*x.shape[: max(lead, 0)], *pencil.local_shape]
+    for params in steps if lead >= 0 else []:
+        expected[params["axis"]] += params["before"] + params["after"]
+    if lead < 0 or x.shape != tuple(expected):
+        raise ValueError(
+            f"{where(name, pencil.grid._comm)}: the block has shape {x.shape}, but this rank "
+            f"holds {pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes})"
+            + (f", with its ghosts {tuple(expected[max(lead, 0) :])}" if steps else "")
+        )

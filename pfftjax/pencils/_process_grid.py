@@ -1,0 +1,159 @@
+"""The ranks of a communicator in rows and columns."""
+
+import math
+import operator
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from pfftjax.collectives._comm import Communicator, as_private
+from pfftjax.collectives._primitive import where
+
+# Grids that have been made, with the communicators of their rows and columns. MPI has only so many
+# of those: an equal grid has the same ones.
+_lines: dict[tuple[Communicator, tuple[int, int]], tuple[Communicator, Communicator]] = {}
+
+
+class ProcessGrid:
+    """A two-dimensional grid of the ranks of a communicator.
+
+    Rank r has the coordinates ``divmod(r, dims[1])``: ranks that differ in the second one only are
+    neighbours in the communicator, and mostly on the same node. The first axis of a real-space
+    array is distributed over ``dims[0]`` ranks, the second over ``dims[1]``: (P, 1) makes slabs,
+    the least communication where there are enough planes, and other grids pencils.
+
+    Making one is collective over `comm`. Grids are equal, and hash alike, if their dimensions and
+    communicators are; equal ones share the communicators of their rows and columns.
+
+    Args:
+        dims: (rows, columns), whose product is the size of `comm`. One of them may be None, and
+            follows from the other. None in place of both makes the grid as square as it can be,
+            with no fewer rows than columns. A single number p means (p, 1).
+        comm: an mpi4py intracommunicator, `MPI.COMM_WORLD` by default.
+
+    Raises:
+        ValueError: dims that do not multiply to the size of `comm`.
+        TypeError: dims that are not integers, or `comm` is no intracommunicator.
+        RuntimeError: ranks that ask for different grids.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> grid = ProcessGrid((None, 1))
+        >>> grid.dims == (MPI.COMM_WORLD.size, 1) and grid.coords == (MPI.COMM_WORLD.rank, 0)
+        True
+
+    """
+
+    __slots__ = ("_comm", "_lines", "dims")
+
+    dims: tuple[int, int]
+
+    def __init__(
+        self,
+        dims: int | Sequence[int | None] | None = None,
+        comm: MPI.Comm | Communicator | None = None,
+    ):
+        self._comm = as_private(comm, "ProcessGrid")
+        # A rank that is refused must not leave the others waiting: what they ask for is compared
+        # before anything is checked.
+        _agree(dims, self._comm)
+        self.dims = _as_dims(dims, self._comm)
+        key = (self._comm, self.dims)
+        if key not in _lines:
+            _lines[key] = _split(self._comm, self.dims)
+        self._lines = _lines[key]
+
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """The communicator that the grid is made of."""
+        return self._comm.mpi
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self._comm.size
+
+    @property
+    def coords(self) -> tuple[int, int]:
+        """Row and column of this rank."""
+        row, column = divmod(self._comm.rank, self.dims[1])
+        return row, column
+
+    def along(self, dimension: int) -> Communicator:
+        """The ranks that differ from this one in coordinate `dimension` only, in its order."""
+        return self._lines[dimension]
+
+    def __hash__(self) -> int:
+        return hash((ProcessGrid, self._comm, self.dims))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, ProcessGrid)
+            and other._comm == self._comm
+            and other.dims == self.dims
+        )
+
+    def __repr__(self) -> str:
+        return f"ProcessGrid({self.dims})"
+
+
+def _agree(dims: Any, comm: Communicator) -> None:
+    """Raise on every rank if the ranks ask for different grids."""
+    asked = zlib.crc32(repr(dims).encode())
+    if comm.mpi.allreduce(asked, MPI.MIN) != comm.mpi.allreduce(asked, MPI.MAX):
+        everybody = comm.mpi.allgather(repr(dims))
+        rank = next(r for r, other in enumerate(everybody) if other != everybody[0])
+        raise RuntimeError(
+            f"{where('ProcessGrid', comm)}: rank 0 asks for dims={everybody[0]} and rank {rank} "
+            f"for dims={everybody[rank]}; every rank must make the same grid"
+        )
+
+
+def _as_dims(dims: Any, comm: Communicator) -> tuple[int, int]:
+    here = where("ProcessGrid", comm)
+    given = [None, None] if dims is None else dims
+    if isinstance(given, int):
+        given = [given, 1]
+    try:
+        given = [None if d is None else operator.index(d) for d in given]
+    except TypeError:
+        raise TypeError(f"{here}: dims must be two integers or None, got {dims!r}") from None
+    if len(given) == 1:
+        given = [given[0], 1]
+    if len(given) != 2:
+        raise ValueError(f"{here}: a process grid has two dimensions, got {dims!r}")
+    if any(d is not None and d < 1 for d in given):
+        raise ValueError(f"{here}: dims must be positive, got {dims!r}")
+    known = math.prod(d for d in given if d is not None)
+    rows, columns = given
+    if rows is None or columns is None:
+        if comm.size % known:
+            raise ValueError(
+                f"{here}: {comm.size} ranks cannot be arranged in {known} equal parts as "
+                f"dims={dims!r} asks for"
+            )
+        free = MPI.Compute_dims(comm.size // known, given.count(None))
+        rows, columns = (free.pop(0) if d is None else d for d in given)
+    if rows * columns != comm.size:
+        raise ValueError(
+            f"{here}: dims={dims!r} needs {rows * columns} ranks, but the communicator has "
+            f"{comm.size}; choose dims whose product is {comm.size}, leave one of them None, or "
+            f"pass a communicator of {rows * columns} ranks"
+        )
+    return rows, columns
+
+
+def _split(comm: Communicator, dims: tuple[int, int]) -> tuple[Communicator, Communicator]:
+    """The communicators of this rank's column (dimension 0) and row (dimension 1)."""
+    row, column = divmod(comm.rank, dims[1])
+
+    def line(dimension: int, color: int, key: int) -> Communicator:
+        if dims[dimension] == comm.size:
+            return comm
+        if dims[dimension] == 1:
+            return as_private(MPI.COMM_SELF, "ProcessGrid")
+        return as_private(comm.mpi.Split(color, key), "ProcessGrid")
+
+    return line(0, column, row), line(1, row, column)

@@ -1,0 +1,182 @@
+"""From one pencil to another."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, xla
+
+from pfftjax.collectives._primitive import as_array, communicating, linear, where
+
+from ._pencil import Pencil, block
+
+# x -> y, whose dimension d is dimension order[d] of x. Dimension `scatter` of x is whole and
+# becomes split over comm; `gather` is split and becomes whole, of length `whole`.
+
+
+def _result(x: Any, *, order: Any, scatter: int, gather: int, whole: int, comm: Any) -> Any:
+    shape = list(x.shape)
+    shape[scatter] = block(x.shape[scatter], comm.size, comm.rank)[1]
+    shape[gather] = whole
+    return x.update(shape=tuple(shape[d] for d in order), weak_type=False)
+
+
+def _agreement(x: Any, *, order: Any, scatter: int, gather: int, whole: int, comm: Any) -> str:
+    del comm
+    shape = list(x.shape)
+    shape[gather] = whole
+    return f"{np.dtype(x.dtype).name}{shape} axis {gather} for axis {scatter} in order {order}"
+
+
+# JAX has a primitive called transpose, too.
+transpose_p = communicating(
+    "pencil_transpose",
+    result=_result,
+    agreement=_agreement,
+    attributes=lambda *, order, scatter, gather, whole: {
+        "order": np.array(order, np.int64),
+        "scatter": np.int64(scatter),
+        "gather": np.int64(gather),
+    },
+)
+
+
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(order.index(d) for d in range(len(order)))
+
+
+# Every element moves to one place, on one rank: the adjoint is the way back.
+def _adjoint(
+    cotangent: Any, x: Any, *, order: Any, scatter: int, gather: int, whole: int, comm: Any
+) -> Any:
+    del whole
+    return transpose_p.bind(
+        cotangent,
+        order=_inverse(order),
+        scatter=order.index(gather),
+        gather=order.index(scatter),
+        whole=x.shape[scatter],
+        comm=comm,
+    )
+
+
+def _with_batch(order: tuple[int, ...]) -> tuple[int, ...]:
+    return (0, *(d + 1 for d in order))
+
+
+linear(
+    transpose_p,
+    batch=(0, 0),
+    adjoint=_adjoint,
+    batched_params=lambda _, params: {
+        **params,
+        "order": _with_batch(params["order"]),
+        "scatter": params["scatter"] + 1,
+        "gather": params["gather"] + 1,
+    },
+)
+
+# The same on one rank: memory order only. No communication, so no order of execution either.
+permute_p = Primitive("permute")
+permute_p.def_impl(functools.partial(xla.apply_primitive, permute_p))
+permute_p.def_abstract_eval(
+    lambda x, *, order: x.update(shape=tuple(x.shape[d] for d in order), weak_type=False)
+)
+ad.deflinear2(
+    permute_p, lambda cotangent, _, *, order: [permute_p.bind(cotangent, order=_inverse(order))]
+)
+batching.primitive_batchers[permute_p] = lambda operands, axes, *, order: (
+    permute_p.bind(jnp.moveaxis(operands[0], axes[0], 0), order=_with_batch(order)),
+    0,
+)
+mlir.register_lowering(
+    permute_p,
+    mlir.lower_fun(lambda x, *, order: jax.lax.transpose(x, order), multiple_results=False),
+)
+_lower_permute = jax.ffi.ffi_lowering("pfftjax_permute")
+mlir.register_lowering(
+    permute_p,
+    lambda ctx, x, *, order: _lower_permute(ctx, x, order=np.array(order, np.int64)),
+    platform="cpu",
+)
+
+
+def transpose(x: Any, source: Pencil, target: Pencil) -> jax.Array:
+    """Redistribute an array from one pencil to another, memory order included.
+
+    The pencils may differ in which axis is split over one dimension of the process grid, and in
+    memory order in any way. Packing, exchange and unpacking are one operation, which reads the
+    block and writes the result once; leading batch dimensions travel in the same messages. Over
+    grid dimensions of a single rank nothing is communicated, and the pencils may differ freely.
+
+    Args:
+        x: this rank's block in `source`, of shape (..., *source.local_shape).
+        source: pencil of `x`.
+        target: pencil of the result, of the same global shape and grid.
+
+    Returns:
+        This rank's block in `target`, of shape (..., *target.local_shape).
+
+    Raises:
+        ValueError: a block that does not match `source`, or pencils that differ in their global
+            shape, in their grid, or in more than one split.
+        TypeError: a dtype that cannot be sent.
+
+    Its adjoint is ``transpose(., target, source)``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> grid = ProcessGrid()
+        >>> z, y = Pencil((4, 5, 6), grid), Pencil((4, 5, 6), grid, (0, 2), (0, 2, 1))
+        >>> x = jnp.ones(z.local_shape)
+        >>> transpose(x, z, y).shape == y.local_shape
+        True
+
+    """
+    comm = source.grid._comm
+    here = where("transpose", comm)
+    if source.grid != target.grid or source.global_shape != target.global_shape:
+        raise ValueError(
+            f"{here}: the pencils must have the same grid and global shape; got "
+            f"{source.global_shape} on {source.grid} and {target.global_shape} on {target.grid}"
+        )
+    differing = [
+        d for d in range(2) if source.grid.dims[d] > 1 and source.split[d] != target.split[d]
+    ]
+    if len(differing) > 1:
+        raise ValueError(
+            f"{here}: the pencils may differ in one split axis only; got {source.split} and "
+            f"{target.split}; go by way of another pencil, such as one with split "
+            f"{_between(source.split, target.split)}"
+        )
+    x = as_array(x, "transpose", comm)
+    ndim = len(source.axes)
+    if x.shape[max(x.ndim - ndim, 0) :] != source.local_shape:
+        raise ValueError(
+            f"{here}: the block has shape {x.shape}, but this rank holds {source.local_shape} of "
+            f"{source.global_shape} (axes {source.axes}); leading batch dimensions may precede it"
+        )
+
+    lead = x.ndim - ndim
+    order = (*range(lead), *(lead + source.axes.index(axis) for axis in target.axes))
+    if not differing:
+        return x if order == tuple(range(x.ndim)) else permute_p.bind(x, order=order)
+    dimension = differing[0]
+    scattered, gathered = target.split[dimension], source.split[dimension]
+    return transpose_p.bind(
+        x,
+        order=order,
+        scatter=lead + source.axes.index(scattered),
+        gather=lead + source.axes.index(gathered),
+        whole=source.global_shape[gathered],
+        comm=source.grid.along(dimension),
+    )
+
+
+def _between(source: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
+    """A split that differs from each of the two in at most one axis, or nearly so."""
+    first = (source[0], target[1])
+    return first if first[0] != first[1] else (target[0], source[1])

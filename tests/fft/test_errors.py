@@ -1,0 +1,69 @@
+"""What a plan refuses, in words that name operation, rank, shapes and remedy."""
+
+import jax.numpy as jnp
+import pytest
+
+import pfftjax
+from tests.helpers import RANK, SIZE
+from tests.helpers_fft import grids
+
+pytestmark = pytest.mark.mpi
+
+
+def here(operation):
+    return rf"^{operation} on rank {RANK} of {SIZE}: "
+
+
+def test_a_block_that_does_not_match_its_pencil():
+    for grid in grids():
+        plan = pfftjax.PencilFFT((4, 6, 8), grid)
+        wrong = jnp.zeros((9, 9, 9))
+        with pytest.raises(ValueError, match=here("PencilFFT.forward") + r"the block has shape"):
+            plan.forward(wrong)
+        with pytest.raises(ValueError, match=r"\(9, 9, 9\), but this rank holds .* \(4, 6, 8\)"):
+            plan.inverse(wrong)
+        with pytest.raises(ValueError, match=here("PencilFFT.forward") + "the block has shape"):
+            plan.forward(jnp.zeros(8))
+
+
+def test_a_missing_global_shape():
+    grid = grids()[0]
+    for name in ("fft3d", "ifft3d", "rfft3d", "irfft3d"):
+        if SIZE > 1 or name == "irfft3d":
+            with pytest.raises(ValueError, match=here(name) + r"give shape=\(n0, n1, n2\)"):
+                getattr(pfftjax, name)(jnp.zeros((4, 4, 4)), grid)
+        with pytest.raises(ValueError, match=here(name) + r"shape must be \(n0, n1, n2\)"):
+            getattr(pfftjax, name)(jnp.zeros((4, 4, 4)), grid, shape=(4, 4))
+        with pytest.raises(TypeError, match=f"{name}: grid must be a ProcessGrid, got NoneType"):
+            getattr(pfftjax, name)(jnp.zeros((4, 4, 4)), None)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"norm": "sideways"}, "norm must be one of backward, ortho, forward"),
+        ({"layout": "sideways"}, "layout must be transposed or natural"),
+        ({"shape": (4, 0, 4)}, "the global shape must be three positive sizes"),
+        ({"shape": (4, 4)}, "the global shape must be three positive sizes"),
+    ],
+)
+def test_nonsense(options, text):
+    arguments = {"shape": (4, 4, 4), "grid": grids()[0], **options}
+    with pytest.raises(ValueError, match=here("PencilFFT") + text):
+        pfftjax.PencilFFT(**arguments)
+
+
+def test_dtypes_without_a_transform():
+    plan = pfftjax.PencilFFT((4, 4, 4), grids()[0], real=True)
+    x = jnp.zeros(plan.input.local_shape)
+    for dtype in ("float16", "bfloat16"):
+        with pytest.raises(TypeError, match=here("PencilFFT.forward") + "no transform of"):
+            plan.forward(x.astype(dtype))
+    with pytest.raises(TypeError, match=here("PencilFFT.forward") + "x is complex128, but"):
+        plan.forward(x.astype(complex))
+
+
+def test_box_sizes():
+    plan = pfftjax.PencilFFT((4, 4, 4), grids()[0])
+    with pytest.raises(ValueError, match=here("wavenumbers") + "box_size is one number, or one"):
+        plan.wavenumbers((1.0, 2.0))

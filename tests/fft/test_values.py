@@ -1,0 +1,210 @@
+"""Every plan against numpy on the gathered array: values and derivatives."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import pfftjax
+from tests.helpers import CONTROL, RANK, SIZE, random
+from tests.helpers_fft import (
+    COMPLEX,
+    SHAPES,
+    TOLERANCE,
+    Model,
+    alone,
+    assert_block,
+    grids,
+    total,
+)
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+
+
+def _check(plan, dtype):
+    """Both directions, their transposes and tangents; complex probes."""
+    real, spectral = plan.shape, plan.spectral_shape
+    model = Model(plan)
+    complex_dtype = COMPLEX[dtype]
+    here = dtype if plan.real else complex_dtype
+    X, T = (random(real, here, seed) for seed in (1, 2))
+    Y, S = (random(spectral, complex_dtype, seed) for seed in (3, 4))
+    x, t = (jnp.asarray(plan.input.local_block(a)) for a in (X, T))
+    y, s = (jnp.asarray(plan.output.local_block(a)) for a in (Y, S))
+    tolerance = TOLERANCE[dtype]
+
+    def close(actual, expected, pencil, dtype):
+        assert actual.dtype == dtype
+        assert_block(actual, expected, pencil, tolerance)
+
+    forward, pull = jax.vjp(plan.forward, x)
+    close(forward, model.forward(X), plan.output, complex_dtype)
+    close(pull(y)[0], model.forward_transposed(Y), plan.input, here)
+    close(jax.jvp(plan.forward, (x,), (t,))[1], model.forward(T), plan.output, complex_dtype)
+    inverse, pull = jax.vjp(plan.inverse, y)
+    close(inverse, model.inverse(Y), plan.input, here)
+    close(pull(x)[0], model.inverse_transposed(X), plan.output, complex_dtype)
+    close(jax.jvp(plan.inverse, (y,), (s,))[1], model.inverse(S), plan.input, here)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_against_numpy(shape, dtype):
+    for grid in grids():
+        for real, norm, layout in itertools.product(
+            (False, True), ("backward", "ortho"), ("transposed", "natural")
+        ):
+            _check(pfftjax.PencilFFT(shape, grid, real=real, norm=norm, layout=layout), dtype)
+
+
+# Derandomised: every rank must draw the same examples.
+@settings(
+    max_examples=15,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data())
+def test_any_shape(data):
+    shape = data.draw(st.tuples(*[st.integers(1, 13)] * 3))
+    grid = data.draw(st.sampled_from(grids()))
+    plan = pfftjax.PencilFFT(
+        shape,
+        grid,
+        real=data.draw(st.booleans()),
+        norm=data.draw(st.sampled_from(["backward", "ortho", "forward"])),
+        layout=data.draw(st.sampled_from(["transposed", "natural"])),
+    )
+    _check(plan, "float64")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("shape", [(12, 10, 14), (13, 7, 30), SHAPES[-1]], ids=str)
+def test_the_bits_do_not_depend_on_the_grid(shape, dtype):
+    """Against this rank alone with the whole array; and from run to run."""
+    real = not dtype.startswith("complex")
+    X = random(shape, dtype, seed=5)
+    reference = None
+    for grid in [alone(), *grids()]:
+        plan = pfftjax.PencilFFT(shape, grid, real=real)
+        x = jnp.asarray(plan.input.local_block(X))
+        forward, inverse = jax.jit(plan.forward), jax.jit(plan.inverse)
+        y = forward(x)
+        z = inverse(y)
+        if reference is None:
+            # Back to global order.
+            reference = np.asarray(y).transpose(2, 0, 1), np.asarray(z)
+        np.testing.assert_array_equal(y, plan.output.local_block(reference[0]))
+        np.testing.assert_array_equal(z, plan.input.local_block(reference[1]))
+        for _ in range(3):
+            np.testing.assert_array_equal(forward(x), y)
+
+
+def _matrix(function, size):
+    """The matrix of a linear function of `size` real numbers."""
+    return np.stack([function(row).ravel() for row in np.eye(size)], axis=1)
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 5), (4, 5, 6)], ids=str)
+def test_hermitian_weights_against_dense_matrices(shape):
+    """A forgotten weight of the Nyquist plane shows for even n2 only, other mistakes for odd."""
+    n = int(np.prod(shape))
+    spectral = (*shape[:2], shape[2] // 2 + 1)
+    m = int(np.prod(spectral))
+    rfftn = _matrix(lambda v: np.fft.rfftn(v.reshape(shape)), n)
+    irfftn = [
+        _matrix(
+            lambda v, unit=unit: np.fft.irfftn(unit * v.reshape(spectral), shape, (0, 1, 2)), m
+        )
+        for unit in (1, 1j)
+    ]
+    c, u = random(spectral, "complex128", 6), random(shape, "float64", 7)
+    # JAX pairs y = Re(z) with the cotangent u + 0i, and y = Im(z) with -i u.
+    expected_c = np.real(rfftn.T @ c.ravel()).reshape(shape)
+    expected_u = (irfftn[0].T @ u.ravel() - 1j * (irfftn[1].T @ u.ravel())).reshape(spectral)
+    for grid in grids():
+        plan = pfftjax.PencilFFT(shape, grid, real=True)
+        x = jnp.zeros(plan.input.local_shape)
+        y = jnp.zeros(plan.output.local_shape, complex)
+        (actual,) = jax.vjp(plan.forward, x)[1](jnp.asarray(plan.output.local_block(c)))
+        assert_block(actual, expected_c, plan.input, 1e-13)
+        (actual,) = jax.vjp(plan.inverse, y)[1](jnp.asarray(plan.input.local_block(u)))
+        assert_block(actual, expected_u, plan.output, 1e-13)
+        # Each coefficient as often as it occurs in the whole spectrum: Parseval.
+        y = plan.forward(jnp.asarray(plan.input.local_block(u)))
+        power = total(plan.hermitian_weights() * jnp.abs(y), jnp.abs(y))
+        assert abs(power / n - np.sum(u**2)) < 1e-12 * np.sum(u**2)
+
+
+def test_functions_are_those_of_the_plan():
+    shape = (6, 7, 8)
+    X = random(shape, "complex128")
+    for grid in grids():
+        for real, layout in itertools.product((False, True), ("transposed", "natural")):
+            plan = pfftjax.PencilFFT(shape, grid, real=real, norm="ortho", layout=layout)
+            options = {"shape": shape, "norm": "ortho", "layout": layout}
+            forward, inverse = (
+                (pfftjax.rfft3d, pfftjax.irfft3d) if real else (pfftjax.fft3d, pfftjax.ifft3d)
+            )
+            x = jnp.asarray(plan.input.local_block(X.real if real else X))
+            y = forward(x, grid, **options)
+            np.testing.assert_array_equal(y, plan.forward(x))
+            np.testing.assert_array_equal(inverse(y, grid, **options), plan.inverse(y))
+            if grid.size == 1:
+                del options["shape"]
+                np.testing.assert_array_equal(forward(x, grid, **options), y)
+                if not real:
+                    np.testing.assert_array_equal(inverse(y, grid, **options), plan.inverse(y))
+
+
+def test_integers_and_real_input_of_a_complex_plan():
+    shape = (4, 6, 5)
+    X = np.random.default_rng(0).integers(0, 9, shape)
+    for grid in grids():
+        for real in (False, True):
+            plan = pfftjax.PencilFFT(shape, grid, real=real)
+            y = plan.forward(jnp.asarray(plan.input.local_block(X)))
+            assert y.dtype == "complex128"
+            assert_block(y, Model(plan).forward(X), plan.output, 1e-13)
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 5), (5, 3, 8), (1, 2, 1)], ids=str)
+def test_wavenumbers(shape):
+    sides = (3.0, 5.0, 7.0)
+    for grid in grids():
+        for real, layout in itertools.product((False, True), ("transposed", "natural")):
+            plan = pfftjax.PencilFFT(shape, grid, real=real, layout=layout)
+            expected = [
+                2 * np.pi * np.fft.fftfreq(n, side / n)
+                for n, side in zip(shape, sides, strict=True)
+            ]
+            if real:
+                expected[2] = 2 * np.pi * np.fft.rfftfreq(shape[2], sides[2] / shape[2])
+            mesh = np.meshgrid(*expected, indexing="ij")
+            for k in (
+                jax.jit(lambda plan=plan: plan.wavenumbers(sides))(),
+                pfftjax.wavenumbers(shape, grid, sides, real=real, layout=layout),
+            ):
+                for component, whole in zip(k, mesh, strict=True):
+                    block = jnp.broadcast_to(component, plan.output.local_shape)
+                    assert_block(block, whole, plan.output, 1e-15)
+    assert plan.wavenumbers(1.0, "float32")[0].dtype == "float32"
+
+
+def test_the_program_is_the_same_on_all_ranks():
+    """So that one compilation cache serves them all: no rank enters it, wavenumbers included."""
+    for grid in grids():
+        plan = pfftjax.PencilFFT((4 * SIZE, 4 * SIZE, 8 * SIZE), grid)
+
+        def smoothed(x, plan=plan):
+            k2 = sum(k**2 for k in plan.wavenumbers(1.0))
+            return plan.inverse(jnp.exp(-k2) * plan.forward(x))
+
+        x = jnp.zeros(plan.input.local_shape)
+        texts = CONTROL.allgather(jax.jit(smoothed).lower(x).as_text())
+        assert len(set(texts)) == 1, RANK

@@ -1,0 +1,100 @@
+"""Distributed arrays in tests: grids, blocks of global arrays that every rank knows, and what the
+transforms and their derivatives are, by numpy on the whole array."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from pfftjax import ProcessGrid
+from tests.helpers import CONTROL, RANK, SIZE
+
+# The sizes of the issue: even, odd, prime, 1, fewer planes than ranks.
+SHAPES = (
+    (8, 16, 32),
+    (12, 12, 23),
+    (17, 16, 16),
+    (29, 30, 31),
+    (17, 1, 16),
+    (2, 3, 5),
+    (4, 4, 4),
+    (1, 7, 9),
+    (11, 1, 1),
+    pytest.param((64, 64, 64), marks=pytest.mark.memory),
+)
+COMPLEX = {"float32": "complex64", "float64": "complex128"}
+TOLERANCE = {"float32": 1e-5, "float64": 1e-13, "complex64": 1e-5, "complex128": 1e-13}
+
+
+def grids():
+    """Every process grid of this many ranks."""
+    return [ProcessGrid((p, SIZE // p)) for p in range(1, SIZE + 1) if SIZE % p == 0]
+
+
+def alone():
+    """A grid of this rank only."""
+    return ProcessGrid((1, 1), MPI.COMM_SELF)
+
+
+def gathered(x, pencil):
+    """The global array, by global axis, from the blocks of all ranks; leading axes are kept."""
+    ndim = len(pencil.axes)
+    x = np.asarray(x)
+    lead = x.shape[: x.ndim - ndim]
+    whole = np.zeros((*lead, *pencil.global_shape), x.dtype)
+    dims = pencil.grid.dims
+    for rank, block in enumerate(pencil.grid.comm.allgather(x)):
+        ranges = [pencil.range_of(axis, divmod(rank, dims[1])) for axis in range(ndim)]
+        index = (..., *(slice(start, start + count) for start, count in ranges))
+        back = [len(lead) + pencil.axes.index(axis) for axis in range(ndim)]
+        whole[index] = block.transpose(*range(len(lead)), *back)
+    return whole
+
+
+def assert_block(actual, whole, pencil, tolerance):
+    """This rank's block, relative to the largest of the whole array: its own may be small, or
+    empty. NaN fails."""
+    expected = np.asarray(pencil.local_block(np.asarray(whole)))
+    actual = np.asarray(actual)
+    assert actual.shape == expected.shape
+    error = np.abs(actual - expected).max(initial=0.0) / max(np.abs(whole).max(), 1e-300)
+    assert error <= tolerance, f"relative error {error:.3e} on rank {RANK} in {pencil}"
+
+
+def total(a, b):
+    """sum over ranks of sum(a b), without conjugation: how JAX pairs vectors."""
+    value = np.sum(np.asarray(a, np.complex128) * np.asarray(b, np.complex128))
+    return CONTROL.allreduce(complex(value))
+
+
+class Model:
+    """What a plan computes, and the transpose of that, on the whole array in double precision."""
+
+    AXES = (-3, -2, -1)
+
+    def __init__(self, plan):
+        self.plan = plan
+        self.options = {"norm": plan.norm, "axes": self.AXES}
+
+    def forward(self, x):
+        return (np.fft.rfftn if self.plan.real else np.fft.fftn)(x, **self.options)
+
+    def inverse(self, y):
+        if self.plan.real:
+            return np.fft.irfftn(y, self.plan.shape, **self.options)
+        return np.fft.ifftn(y, **self.options)
+
+    def forward_transposed(self, c):
+        """c[k] -> sum_k c[k] exp(-i k j), its real part where x is real."""
+        full = np.zeros((*c.shape[:-1], self.plan.shape[2]), complex)
+        full[..., : c.shape[-1]] = c
+        result = np.fft.fftn(full, **self.options)
+        return result.real if self.plan.real else result
+
+    def inverse_transposed(self, u):
+        """u[j] -> sum_j u[j] exp(+i k j), for every time that the coefficient is used."""
+        result = np.fft.ifftn(u, **self.options)
+        if not self.plan.real:
+            return result
+        n = self.plan.shape[2]
+        k = np.arange(n // 2 + 1)
+        return result[..., : n // 2 + 1] * np.where((k == 0) | (2 * k == n), 1, 2)

@@ -1,0 +1,39 @@
+"""The FFT's code for other processors than this one."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pfftjax.collectives._ffi import native
+from tests import launcher
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def _pytest(simd):
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "tests/fft/test_local.py"],
+        env=launcher.environment(PFFTJAX_SIMD=simd, JAX_DISABLE_MOST_OPTIMIZATIONS="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=launcher.ROOT,
+    )
+
+
+@pytest.mark.parametrize("simd", ["baseline", "avx2", "avx512"])
+def test_every_version_of_the_transform(simd):
+    if simd == native.simd():
+        return  # what all other tests run
+    ended = _pytest(simd)
+    if "this processor cannot run that" in ended.stdout + ended.stderr:
+        pytest.skip(f"no {simd} here")
+    assert ended.returncode == 0, ended.stdout
+    assert "passed" in ended.stdout
+
+
+def test_an_unknown_name_is_refused():
+    ended = _pytest("avx1024")
+    assert ended.returncode != 0
+    assert "PFFTJAX_SIMD='avx1024': set it to one of" in ended.stdout + ended.stderr
