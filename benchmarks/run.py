@@ -1,21 +1,136 @@
-"""Runs the benchmarks on 2 ranks and keeps the figures: `make bench`."""
+"""Runs the benchmarks on 2 ranks and keeps the figures: `make bench`.
 
+    python -m benchmarks.run [--only collectives|fft] [--pairs 5] [--peers PYTHON]
+
+The peers of the FFT run beside it, in turn, as far as they are installed: JAX's own collectives
+always; mpi4jax and mpi4py-fft in the environment whose Python `--peers` names (`make peers` makes
+one), as they cannot always share ours.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
 import subprocess
 import sys
 
 from tests import launcher  # the tests know how this MPI starts ranks
 
 ROOT = launcher.ROOT
+RESULTS = ROOT / "benchmarks" / "results"
+CASES = ("64:complex64", "128:complex64", "256:complex64", "256:float32", "256:complex128")
+PEERS = {
+    "mpi4jax": "benchmarks.peers.mpi4jax_slab",
+    "mpi4py_fft": "benchmarks.peers.mpi4py_fft_slab",
+}
 
 
-def main() -> int:
-    """Run, and write benchmarks/results/collectives-<MPI>.json; the exit status."""
-    results = ROOT / "benchmarks" / "results" / f"collectives-{launcher.family()}.json"
+def collectives() -> int:
+    """The collectives beside raw MPI; the exit status."""
+    results = RESULTS / f"collectives-{launcher.family()}.json"
     command = launcher.command(2, "benchmarks/collectives.py", "--json", str(results), bind=True)
     status = subprocess.run(
         command, cwd=ROOT, env=launcher.environment(JAX_ENABLE_X64="0"), check=False
     ).returncode
     print(f"figures in {results.relative_to(ROOT)}")
+    return status
+
+
+def contenders(peers: pathlib.Path | None) -> dict[str, tuple[str, str]]:
+    """Name -> (Python, module) of all that can run here."""
+    found = {"jax shard_map": (sys.executable, "benchmarks.peers.shard_map_slab")}
+    for package, module in PEERS.items():
+        for python in (sys.executable, peers):
+            code = f"import importlib.util as u, sys; sys.exit(u.find_spec({package!r}) is None)"
+            if python and subprocess.run([str(python), "-c", code], check=False).returncode == 0:
+                found[package] = (str(python), module)
+                break
+    return found
+
+
+def timed(python: str, module: str) -> dict[str, dict]:
+    """One run of all cases: case -> figures."""
+    command = launcher.command(2, "-m", module, *CASES, bind=True, python=python)
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=launcher.environment(JAX_ENABLE_X64="0"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [json.loads(text) for text in ended.stdout.splitlines() if text.startswith("{")]
+    if ended.returncode != 0 or not lines:
+        raise RuntimeError(f"{module} failed:\n{ended.stderr[-4000:]}")
+    return {f"{line['n']}:{line['dtype']}": line for line in lines}
+
+
+def fft(pairs: int, peers: pathlib.Path | None) -> int:
+    """Ours and each peer in turn; the median over pairs of the ratio of times."""
+    others = contenders(peers)
+    ratios: dict[str, dict[str, list[float]]] = {}
+    rounds = []
+    for number in range(pairs):
+        ours = timed(sys.executable, "benchmarks.fft")
+        rounds.append({"pfftjax": ours})
+        for name, (python, module) in others.items():
+            theirs = timed(python, module)
+            rounds[-1][name] = theirs
+            for case in theirs.keys() & ours.keys():
+                for way in ("forward_ms", "inverse_ms"):
+                    key = f"{case} {way.removesuffix('_ms')}"
+                    ratio = ours[case][way] / theirs[case][way]
+                    ratios.setdefault(name, {}).setdefault(key, []).append(ratio)
+        print(f"round {number + 1} of {pairs}", flush=True)
+
+    medians = {
+        name: {key: round(statistics.median(values), 3) for key, values in by_case.items()}
+        for name, by_case in ratios.items()
+    }
+    best = {
+        name: {
+            case: {
+                way: round(min(entry[name][case][way] for entry in rounds), 3)
+                for way in ("forward_ms", "inverse_ms")
+            }
+            for case in rounds[0][name]
+        }
+        for name in rounds[0]
+    }
+    for case in CASES:
+        for way in ("forward", "inverse"):
+            row = [f"{case:>16} {way}: pfftjax {best['pfftjax'][case][f'{way}_ms']:8.2f} ms"]
+            row += [
+                f"{medians[name][f'{case} {way}']:.2f} of {name}"
+                for name in medians
+                if f"{case} {way}" in medians[name]
+            ]
+            print(", ".join(row))
+    results = RESULTS / f"fft-{launcher.family()}.json"
+    summary = {
+        "ranks": 2,
+        "pairs": pairs,
+        "median_ratio_of_times": medians,
+        "best_ms": best,
+        "rounds": rounds,
+    }
+    results.write_text(json.dumps(summary, indent=1) + "\n")
+    print(f"figures in {results.relative_to(ROOT)}")
+    return 0
+
+
+def main() -> int:
+    """Run what the arguments say; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=["collectives", "fft"])
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--peers", type=pathlib.Path)
+    arguments = parser.parse_args()
+    status = 0
+    if arguments.only in (None, "collectives"):
+        status |= collectives()
+    if arguments.only in (None, "fft"):
+        status |= fft(arguments.pairs, arguments.peers)
     return status
 
 

@@ -245,6 +245,11 @@ void AddBox(const void* source, const Box& from, void* target, const Box& to, El
   });
 }
 
+bool ChangesOrder(const Box& from, const Box& to) {
+  const Pair pair = Merge(from, to);
+  return pair.dims > 0 && UnitStride(pair, pair.from) != UnitStride(pair, pair.to);
+}
+
 Box Contiguous(const Box& like) {
   Box box = like;
   box.offset = 0;

@@ -60,6 +60,9 @@ void CopyBox(const void* source, const Box& from, void* target, const Box& to,
 // The same, added to what is there. Numbers only.
 void AddBox(const void* source, const Box& from, void* target, const Box& to, Element element);
 
+// Whether neighbours in memory are no longer neighbours after the move.
+bool ChangesOrder(const Box& from, const Box& to);
+
 // A box of these extents without gaps.
 Box Contiguous(const Box& like);
 

@@ -95,12 +95,27 @@ int StreamBoxes(const Communicator& comm, const void* source, void* target, cons
     }
   };
 
-  // What stays on this rank.
+  Buffers buffers;
+
+  // What stays on this rank. By way of a buffer in the cache where memory order changes: packing
+  // and unpacking in two steps takes half the time of one that scatters cache lines over memory.
   std::vector<Box> mine;
   std::vector<Box> theirs;
   boxes.To(comm.rank, &mine);
   boxes.From(comm.rank, &theirs);
-  for (std::size_t i = 0; i < mine.size(); ++i) place(source, mine[i], theirs[i]);
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    if (!ChangesOrder(mine[i], theirs[i])) {
+      place(source, mine[i], theirs[i]);
+      continue;
+    }
+    Pieces from(mine[i], PieceElements(element));
+    Pieces to(theirs[i], PieceElements(element));
+    Box from_piece;
+    for (Box to_piece; from.Next(&from_piece) && to.Next(&to_piece);) {
+      CopyBox(source, from_piece, buffers.Sending(0), Contiguous(from_piece), bytes);
+      place(buffers.Sending(0), Contiguous(to_piece), to_piece);
+    }
+  }
   if (comm.size == 1) return 0;
 
   struct Incoming {
@@ -110,7 +125,6 @@ int StreamBoxes(const Communicator& comm, const void* source, void* target, cons
   const MpiApi& mpi = *Mpi();
   Sequence<true> outgoing(comm, boxes, PieceElements(element));
   Sequence<false> incoming(comm, boxes, PieceElements(element));
-  Buffers buffers;
   std::array<MpiHandle, kInFlight> sends{};
   std::array<MpiHandle, kInFlight> receives{};
   std::array<Incoming, kInFlight> arriving{};

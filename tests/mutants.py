@@ -10,6 +10,8 @@ import sys
 from tests import launcher
 
 PYTHON = launcher.ROOT / "pfftjax" / "collectives"
+PENCILS = launcher.ROOT / "pfftjax" / "pencils"
+FFT = launcher.ROOT / "pfftjax" / "fft"
 CXX = launcher.ROOT / "cpp"
 
 
@@ -206,6 +208,71 @@ MUTANTS = [
         "tests/collectives/test_alltoallv.py::"
         "test_overflow_is_an_error_on_every_rank_with_the_capacity_that_would_do",
     ),
+    Mutant(
+        "the adjoint of a halo forgets what the ghosts have gathered",
+        PENCILS / "_halo.py",
+        "    adjoint=lambda cotangent, _, **params: halo_reduce_p.bind(cotangent, **params),",
+        "    adjoint=lambda cotangent, x, **params: jax.lax.dynamic_slice_in_dim(\n"
+        "        cotangent, params['before'], x.shape[params['axis']], params['axis']),",
+        "tests/pencils/test_halo.py::test_derivatives_are_each_other",
+    ),
+    Mutant(
+        "the adjoint of a redistribution keeps the memory order",
+        PENCILS / "_transpose.py",
+        "        order=_inverse(order),\n        scatter",
+        "        order=order,\n        scatter",
+        "tests/pencils/test_transpose.py::test_adjoint_and_transformations",
+    ),
+    Mutant(
+        "coordinates are constants of the program",
+        PENCILS / "_pencil.py",
+        "coordinate(self.grid.along(dimension)).astype(dtype)",
+        "jnp.asarray(self.grid.coords[dimension], dtype)",
+        "tests/fft/test_values.py::test_the_program_is_the_same_on_all_ranks",
+    ),
+    Mutant(
+        "the transpose of a real transform has no Hermitian weights",
+        FFT / "_local.py",
+        "Kind.COMPLEX_TO_REAL: Kind.COMPLEX_TO_REAL_TRANSPOSED",
+        "Kind.COMPLEX_TO_REAL: Kind.REAL_TO_COMPLEX",
+        "tests/fft/test_values.py::test_hermitian_weights_against_dense_matrices",
+    ),
+    Mutant(
+        "the plane k2 = n2 / 2 has the weight of the others",
+        CXX / "fft" / "lanes.cc",
+        "const bool once = k == 0 || 2 * k == n;",
+        "const bool once = k == 0;",
+        "tests/fft/test_values.py::test_hermitian_weights_against_dense_matrices",
+    ),
+    Mutant(
+        "a buffer is used again while its piece is on its way",
+        CXX / "stream.cc",
+        "const int slot = static_cast<int>(sent++ % kInFlight);",
+        "const int slot = 0 * static_cast<int>(sent++ % kInFlight);",
+        "tests/fft/test_values.py",
+    ),
+    Mutant(
+        "ghosts from at most one turn around the axis",
+        CXX / "pencils.cc",
+        "owned.start + shift < end; shift += n)",
+        "owned.start + shift < end && shift == n; shift += n)",
+        "tests/pencils/test_halo.py::test_any_halo",
+    ),
+    Mutant(
+        "halos overwrite where they should add",
+        CXX / "pencils.cc",
+        "kToGhosts ? Arrival::kStore : Arrival::kAdd",
+        "Arrival::kStore",
+        "tests/pencils/test_halo.py::test_any_halo",
+    ),
+    Mutant(
+        "the last line of a group is taken for a lane to fill",
+        CXX / "fft" / "lanes.cc",
+        "lines[l] = in.data + 2 * in.line * (l < count ? l : 0);",
+        "lines[l] = in.data + 2 * in.line * (l < count - 1 ? l : 0);",
+        "tests/fft/test_local.py::test_a_line_has_the_same_bits_alone_and_among_others",
+        1,
+    ),
 ]
 
 
@@ -249,7 +316,7 @@ def main():
             print(f"STALE     {mutant.what}", flush=True)
             survivors.append(mutant)
             continue
-        compiled = mutant.file.parent == CXX
+        compiled = CXX in mutant.file.parents
         try:
             mutant.file.write_text(original.replace(mutant.old, mutant.new))
             if compiled:

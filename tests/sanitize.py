@@ -17,17 +17,30 @@ def library(name):
 
 
 def main():
-    tests = ["tests/collectives/" + name for name in sys.argv[1:]] or [
-        f"tests/collectives/test_{name}.py"
-        for name in ("values", "adjoint", "alltoallv", "sendrecv", "comm", "fuzz", "while_loop")
+    tests = sys.argv[1:] or [
+        *(
+            f"tests/collectives/test_{name}.py"
+            for name in (
+                "values",
+                "adjoint",
+                "alltoallv",
+                "sendrecv",
+                "comm",
+                "fuzz",
+                "while_loop",
+            )
+        ),
+        "tests/pencils",
+        "tests/fft",
     ]
     status = 0
     try:
         launcher.rebuild("PFFTJAX_SANITIZE=ON")
         for ranks, chunk in ((1, str(1 << 30)), (2, str(1 << 30)), (3, "64")):
+            small = [] if len(chunk) > 3 else ["-m", "not memory"]
             print(f"== sanitized, {ranks} ranks, chunks of {chunk} bytes", flush=True)
             status |= subprocess.run(
-                launcher.command(ranks, "-m", "pytest", "--with-mpi", "-q", *tests),
+                launcher.command(ranks, "-m", "pytest", "--with-mpi", "-q", *small, *tests),
                 cwd=launcher.ROOT,
                 env=launcher.environment(
                     LD_PRELOAD=f"{library('libasan.so')}:{library('libubsan.so')}",

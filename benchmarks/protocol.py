@@ -1,0 +1,81 @@
+"""How a distributed transform is timed, ours and others alike (after heFFTe's speed3d)."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+COMM = MPI.COMM_WORLD
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform:
+    """What a contender offers for one size and dtype. Calls return when the result is there."""
+
+    forward: Callable[[Any], Any]
+    inverse: Callable[[Any], Any]
+    # This rank's block of a global array, as `forward` takes it.
+    block: Callable[[np.ndarray], Any]
+    # The local parts of a result, as a NumPy array.
+    local: Callable[[Any], np.ndarray]
+    # The same part of a global spectrum.
+    spectrum_block: Callable[[np.ndarray], np.ndarray]
+
+
+def global_array(n, dtype):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, n, n), np.float32).astype(dtype)
+    if np.dtype(dtype).kind == "c":
+        x.imag = rng.standard_normal((n, n, n), np.float32)
+    return x
+
+
+def worst(error):
+    return COMM.allreduce(float(error), MPI.MAX)
+
+
+def measure(transform, n, dtype, repetitions=9):
+    """Milliseconds of the slowest rank, the best of some repetitions; and relative errors."""
+    whole = global_array(n, dtype)
+    x = transform.block(whole)
+    mine = np.array(transform.local(x))
+    y = transform.forward(x)
+    error = None
+    if n <= 128:
+        fftn = np.fft.rfftn if np.dtype(dtype).kind == "f" else np.fft.fftn
+        expected = fftn(whole.astype(np.result_type(dtype, np.float64)))
+        part = transform.spectrum_block(expected)
+        error = worst(np.abs(transform.local(y) - part).max() / np.abs(expected).max())
+    del whole
+    back = np.abs(transform.local(transform.inverse(y)) - mine).max() / np.abs(mine).max()
+    times = {"forward_ms": [], "inverse_ms": []}
+    for repetition in range(repetitions + 1):
+        for name, f, argument in (
+            ("forward_ms", transform.forward, x),
+            ("inverse_ms", transform.inverse, y),
+        ):
+            COMM.Barrier()
+            start = time.perf_counter()
+            f(argument)
+            seconds = COMM.allreduce(time.perf_counter() - start, MPI.MAX)
+            if repetition > 0:  # the first one warms up
+                times[name].append(1e3 * seconds)
+    best = {name: min(values) for name, values in times.items()}
+    return {**best, "error": error, "roundtrip_error": worst(back)}
+
+
+def run(contender, make, arguments):
+    """Measure each case in `arguments`, "256:complex64" and so on; a line of JSON each."""
+    for argument in arguments:
+        size, dtype = argument.split(":")
+        transform = make(int(size), dtype)
+        if transform is None:
+            continue
+        result = measure(transform, int(size), dtype)
+        if COMM.rank == 0:
+            line = {"contender": contender, "n": int(size), "dtype": dtype, "ranks": COMM.size}
+            print(json.dumps({**line, **result}), flush=True)

@@ -1,0 +1,42 @@
+"""The programs in the documentation and the examples run, and say what they should."""
+
+import re
+
+import pytest
+
+from tests import launcher
+from tests.jobs.job import assert_succeeds
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def _blocks(path):
+    """The Python of a page, as one program."""
+    text = (launcher.ROOT / path).read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks, path
+    return "\n".join(blocks)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_pages(page):
+    script = _blocks(page) + "\nprint('done', flush=True)\n"
+    ended = assert_succeeds(script, ranks=3, preamble="", JAX_ENABLE_X64="0")
+    assert ended.output.count("done") == 3
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "limit"),
+    [
+        (4, ["--mesh", "40", "--grid", "2x2"], 1e-12),
+        (3, ["--mesh", "45"], 1e-12),
+        (2, ["--mesh", "32", "--dtype", "float32"], 1e-5),
+    ],
+)
+def test_poisson_against_the_analytic_solution(ranks, arguments, limit):
+    script = "import runpy\nrunpy.run_path('examples/poisson.py', run_name='__main__')\n"
+    ended = assert_succeeds(script, ranks=ranks, preamble="", arguments=arguments)
+    errors = [float(e) for e in re.findall(r"relative error (\S+)", ended.output)]
+    assert len(errors) == 2
+    for error in errors:
+        assert error <= limit, ended.output
