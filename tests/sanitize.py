@@ -17,19 +17,9 @@ def library(name):
 
 
 def main():
+    collectives = "values adjoint alltoallv sendrecv comm fuzz while_loop".split()
     tests = sys.argv[1:] or [
-        *(
-            f"tests/collectives/test_{name}.py"
-            for name in (
-                "values",
-                "adjoint",
-                "alltoallv",
-                "sendrecv",
-                "comm",
-                "fuzz",
-                "while_loop",
-            )
-        ),
+        *(f"tests/collectives/test_{name}.py" for name in collectives),
         "tests/pencils",
         "tests/fft",
     ]
