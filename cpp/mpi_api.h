@@ -56,9 +56,9 @@ struct MpiApi {
                     MpiHandle* request);
   int (*receive_start)(void* data, std::int64_t bytes, int source, int tag, MpiHandle comm,
                        MpiHandle* request);
-  // Waits for the first of two requests, or for one where `second` is null. `bytes`: received, if
-  // it was a receive.
-  int (*wait_either)(MpiHandle* first, MpiHandle* second, int* which, std::int64_t* bytes);
+  // Waits for a receive or a send, whichever is first; one of them may be null. `*received` says
+  // which it was, and `*bytes` how much came.
+  int (*wait_either)(MpiHandle* receive, MpiHandle* send, int* received, std::int64_t* bytes);
 
   // Requests, and small messages of 64-bit words, for the watch thread and the way out.
   int (*test)(MpiHandle* request, int* done);

@@ -281,13 +281,17 @@ int ReceiveStart(void* data, std::int64_t bytes, int source, int tag, MpiHandle 
   return code;
 }
 
-int WaitEither(MpiHandle* first, MpiHandle* second, int* which, std::int64_t* bytes) {
-  MPI_Request requests[2] = {FromHandle<MPI_Request>(*first), MPI_REQUEST_NULL};
-  if (second) requests[1] = FromHandle<MPI_Request>(*second);
+int WaitEither(MpiHandle* receive, MpiHandle* send, int* received, std::int64_t* bytes) {
+  MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+  if (receive) requests[0] = FromHandle<MPI_Request>(*receive);
+  if (send) requests[1] = FromHandle<MPI_Request>(*send);
   MPI_Status status;
-  const int code = MPI_Waitany(second ? 2 : 1, requests, which, &status);
+  int which = 0;
+  const int code = MPI_Waitany(2, requests, &which, &status);
   if (code != MPI_SUCCESS) return code;
-  *(*which == 0 ? first : second) = ToHandle(requests[*which]);
+  *received = which == 0;
+  *(which == 0 ? receive : send) = ToHandle(requests[which]);
+  if (which != 0) return code;  // the status of a send has no count
   int count = 0;
   const int counted = MPI_Get_count(&status, MPI_BYTE, &count);
   *bytes = count;

@@ -32,7 +32,7 @@ class Buffers {
   Buffers& operator=(const Buffers&) = delete;
   ~Buffers() {
     if (is_lost_) return;
-    std::free(spare_.exchange(data_, std::memory_order_release));
+    std::free(spare_.exchange(data_, std::memory_order_acq_rel));
   }
   char* Sending(int slot) { return data_ + slot * kPieceBytes; }
   char* Receiving(int slot) { return data_ + (kInFlight + slot) * kPieceBytes; }
@@ -160,17 +160,14 @@ int StreamBoxes(const Communicator& comm, const void* source, void* target, cons
     }
     // Whichever of the two oldest comes first: a rank that waited for one kind only, with a full
     // window of the other, could be part of a circle of ranks that wait for each other.
-    std::array<MpiHandle*, 2> oldest{};
-    int waiting = 0;
-    if (received_done < received) oldest[waiting++] = &receives[received_done % kInFlight];
-    if (sent_done < sent) oldest[waiting++] = &sends[sent_done % kInFlight];
-    if (waiting == 0) return 0;
-    int which = 0;
+    if (received_done == received && sent_done == sent) return 0;
+    int is_receive = 0;
     std::int64_t arrived = 0;
-    const int code =
-        mpi.wait_either(oldest[0], waiting > 1 ? oldest[1] : nullptr, &which, &arrived);
+    const int code = mpi.wait_either(
+        received_done < received ? &receives[received_done % kInFlight] : nullptr,
+        sent_done < sent ? &sends[sent_done % kInFlight] : nullptr, &is_receive, &arrived);
     if (code != 0) return fail(code);
-    if (oldest[which] == &receives[received_done % kInFlight] && received_done < received) {
+    if (is_receive) {
       const int slot = static_cast<int>(received_done++ % kInFlight);
       if (arrived != arriving[slot].bytes) return fail(kShortMessage);
       place(buffers.Receiving(slot), Contiguous(arriving[slot].piece), arriving[slot].piece);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <thread>
 
 #include "../handlers.h"
 #include "select.h"
@@ -20,22 +21,32 @@ bool IsReal(Kind kind, bool of_input) {
   return from_real == of_input;
 }
 
-// Memory for one thread, kept for its next transform.
-void* ThreadWorkspace(std::size_t bytes) {
+// Memory for one thread: small ones are kept for its next transform.
+class Workspace {
+ public:
+  explicit Workspace(std::size_t bytes) {
+    constexpr std::size_t line = 64;
+    bytes = (bytes + line - 1) / line * line;
+    std::unique_ptr<void, Free>& data = bytes <= kKeptBytes ? kept_ : own_;
+    if (bytes > kKeptBytes || bytes > kept_bytes_) {
+      data.reset(std::aligned_alloc(line, bytes));
+      if (&data == &kept_) kept_bytes_ = data ? bytes : 0;
+      if (!data) throw std::bad_alloc();
+    }
+    data_ = data.get();
+  }
+  void* data() const { return data_; }
+
+ private:
   struct Free {
     void operator()(void* data) const { std::free(data); }
   };
-  constexpr std::size_t line = 64;
-  thread_local std::unique_ptr<void, Free> data;
-  thread_local std::size_t size = 0;
-  if (bytes > size) {
-    size = (bytes + line - 1) / line * line;
-    data.reset();
-    data.reset(std::aligned_alloc(line, size));
-    if (!data) throw std::bad_alloc();
-  }
-  return data.get();
-}
+  static constexpr std::size_t kKeptBytes = std::size_t{4} << 20;
+  static inline thread_local std::unique_ptr<void, Free> kept_;
+  static inline thread_local std::size_t kept_bytes_ = 0;
+  std::unique_ptr<void, Free> own_;
+  void* data_ = nullptr;
+};
 
 // body(task) for all tasks, on this thread and whichever of the pool's come to help. Waits only
 // for tasks that a thread has begun, so that a pool whose threads are all busy delays nothing.
@@ -56,8 +67,7 @@ void ForEachTask(ffi::ThreadPool& pool, std::int64_t tasks, std::int64_t helpers
     pool.Schedule([work, body] { work(body); });
   }
   work(body);
-  while (shared->done.load(std::memory_order_acquire) < tasks) {
-  }
+  while (shared->done.load(std::memory_order_acquire) < tasks) std::this_thread::yield();
 }
 
 template <typename T>
@@ -118,7 +128,8 @@ struct Job {
   // The last axis first on the way to a spectrum, and last on the way back.
   void Plane(std::int64_t plane) const {
     const std::size_t bytes = (WorkspaceBytes() + 63) / 64 * 64;
-    void* const workspace = ThreadWorkspace(bytes + PlaneBytes());
+    const Workspace memory(bytes + PlaneBytes());
+    void* const workspace = memory.data();
     const T* const from = in + plane * in_plane;
     T* const to = out + plane * out_plane;
     if (!both_axes) {

@@ -250,6 +250,8 @@ Complex<T>* Transform(const Plan<T>& plan, Complex<T>* data) {
 
 template <typename V>
 struct MaskFor;
+template <typename V>
+struct MaskFor<V&> : MaskFor<V> {};
 template <>
 struct MaskFor<Vector<float>::Type> {
   typedef int Type __attribute__((vector_size(PFFTJAX_VECTOR_BYTES)));  // NOLINT

@@ -130,14 +130,21 @@ void AddChirp(Owned<T>& plan) {
   const Plan<double>& convolution = PlanFor<double>(plan.padded);
   for (int i = 0; i < convolution.pass_count; ++i) {
     const Pass<double>& pass = convolution.passes[i];
+    std::vector<std::complex<double>> roots;
+    for (std::int64_t j = 0; j < pass.radix; ++j) roots.push_back(Root(j, pass.radix));
+    const auto twiddle = [&pass](std::int64_t p, std::int64_t j) -> std::complex<double> {
+      if (j == 0) return 1.0;
+      const double* root = pass.twiddles + 2 * (p * (pass.radix - 1) + j - 1);
+      return {root[0], root[1]};
+    };
     for (std::int64_t p = 0; p < pass.m; ++p) {
       for (std::int64_t q = 0; q < pass.stride; ++q) {
         for (std::int64_t j = 0; j < pass.radix; ++j) {
           std::complex<double> sum = 0;
           for (std::int64_t k = 0; k < pass.radix; ++k) {
-            sum += from[q + pass.stride * (p + k * pass.m)] * Root(j * k, pass.radix);
+            sum += from[q + pass.stride * (p + k * pass.m)] * roots[j * k % pass.radix];
           }
-          to[q + pass.stride * (pass.radix * p + j)] = sum * Root(p * j, pass.radix * pass.m);
+          to[q + pass.stride * (pass.radix * p + j)] = sum * twiddle(p, j);
         }
       }
     }

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
+from jax._src import ad_checkpoint as _ad_checkpoint
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import effects as _effects
@@ -139,3 +141,39 @@ def _keep_token() -> bool:
 
 
 TOKEN_IS_KEPT = _keep_token()
+
+
+def _let_checkpoint_save_complex() -> bool:
+    """Let `jax.checkpoint` save complex results; True where this JAX needs help with it.
+
+    JAX guards what a policy saves by reduce_precision, which it does not have for complex numbers:
+    any policy that saves one ends in a TypeError, and spectra are complex. They go unguarded.
+    """
+    insert = getattr(_ad_checkpoint, "_insert_reduce_precision", None)
+    if insert is None:
+        return False
+
+    def is_complex(var: Any) -> bool:
+        dtype = getattr(var.aval, "dtype", None)
+        return dtype is not None and np.issubdtype(dtype, np.complexfloating)
+
+    def insert_but_for_complex(*arguments: Any, **options: Any) -> Any:
+        match arguments:
+            case (_core.Jaxpr() as jaxpr, int(residuals)) if not options:
+                outvars = list(jaxpr.outvars)
+                first = len(outvars) - residuals
+                # What JAX does not take for an array it leaves alone.
+                hidden = [
+                    _core.Var(_core.abstract_token) if i >= first and is_complex(var) else var
+                    for i, var in enumerate(outvars)
+                ]
+                inserted = insert(jaxpr.replace(outvars=hidden), residuals)
+                return inserted.replace(outvars=outvars)
+            case _:
+                return insert(*arguments, **options)
+
+    _ad_checkpoint._insert_reduce_precision = insert_but_for_complex
+    return True
+
+
+COMPLEX_IS_SAVED = _let_checkpoint_save_complex()

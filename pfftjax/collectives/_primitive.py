@@ -175,6 +175,16 @@ def static_int(value: Any, name: str, operation: str, comm: Communicator) -> int
         ) from None
 
 
+def static_ints(values: Any, name: str, operation: str, comm: Communicator) -> tuple[int, ...]:
+    """`values` as Python ints; nothing is rounded."""
+    try:
+        return tuple(operator.index(value) for value in values)
+    except TypeError:
+        raise TypeError(
+            f"{where(operation, comm)}: {name} must be static integers, got {values!r}"
+        ) from None
+
+
 def root_rank(root: Any, operation: str, comm: Communicator) -> int:
     """`root`, checked."""
     root = static_int(root, "root", operation, comm)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax.collectives._primitive import where
+from pfftjax.collectives._primitive import static_ints, where
 from pfftjax.pencils import Pencil, ProcessGrid, transpose
 
 from ._local import Kind, fft_of_lines, hermitian_weights
@@ -100,7 +100,7 @@ class PencilFFT:
                 f"PencilFFT: grid must be a ProcessGrid, got {type(self.grid).__name__}; make it "
                 "once by pfftjax.ProcessGrid(dims)"
             )
-        shape = tuple(int(n) for n in self.shape)
+        shape = static_ints(self.shape, "shape", "PencilFFT", self.grid._comm)
         if len(shape) != 3 or min(shape) < 1:
             raise ValueError(
                 f"{self._here('PencilFFT')}: the global shape must be three positive sizes, got "
@@ -277,7 +277,8 @@ class PencilFFT:
 
         """
         dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
-        sides = tuple(box_size) if np.ndim(box_size) else (box_size,) * 3
+        several = isinstance(box_size, tuple | list) or getattr(box_size, "ndim", 0) > 0
+        sides: tuple[Any, ...] = tuple(box_size) if several else (box_size,) * 3
         if len(sides) != 3:
             raise ValueError(
                 f"{self._here('wavenumbers')}: box_size is one number, or one for each of the "

@@ -160,8 +160,8 @@ def _steps(x: jax.Array, pencil: Pencil, width: Any, periodic: Any, name: str) -
     """Params of the primitive for each dimension of the grid that is padded."""
     here = where(name, pencil.grid._comm)
     lead = x.ndim - len(pencil.axes)
-    widths = (width, width) if isinstance(width, int | np.integer) else tuple(width)
-    rounds = (periodic, periodic) if isinstance(periodic, bool | np.bool_) else tuple(periodic)
+    widths = width if isinstance(width, tuple | list) else (width, width)
+    rounds = periodic if isinstance(periodic, tuple | list) else (periodic, periodic)
     if len(widths) != 2 or len(rounds) != 2:
         raise ValueError(
             f"{here}: width and periodic are one value, or one for each of the two dimensions of "
@@ -169,7 +169,7 @@ def _steps(x: jax.Array, pencil: Pencil, width: Any, periodic: Any, name: str) -
         )
     steps = []
     for dimension, (w, around) in enumerate(zip(widths, rounds, strict=True)):
-        sides = (w, w) if isinstance(w, int | np.integer) else tuple(w)
+        sides = w if isinstance(w, tuple | list) else (w, w)
         try:
             before, after = (operator.index(side) for side in sides)
         except (TypeError, ValueError):

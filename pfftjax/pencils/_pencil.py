@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax.collectives._primitive import where
+from pfftjax.collectives._primitive import static_ints, where
 
 from ._coordinate import coordinate
 from ._process_grid import ProcessGrid
@@ -60,10 +60,16 @@ class Pencil:
                 "once by pfftjax.ProcessGrid(dims)"
             )
         here = where("Pencil", self.grid._comm)
-        shape = tuple(int(n) for n in self.global_shape)
+        shape, axes, split = (
+            static_ints(value, name, "Pencil", self.grid._comm)
+            for name, value in (
+                ("global_shape", self.global_shape),
+                ("axes", self.axes),
+                ("split", self.split),
+            )
+        )
         ndim = len(shape)
-        axes = tuple(int(a) for a in self.axes) or tuple(range(ndim))
-        split = tuple(int(a) for a in self.split)
+        axes = axes or tuple(range(ndim))
         if ndim < 2 or min(shape) < 1:
             raise ValueError(
                 f"{here}: the global shape {shape} must have at least two axes, none of them empty"
@@ -77,11 +83,22 @@ class Pencil:
 
     def range_of(self, axis: int, coords: tuple[int, int] | None = None) -> tuple[int, int]:
         """(start, count) along a global axis, on this rank or on the one at `coords`."""
+        axis = self._axis(axis)
         if axis not in self.split:
             return 0, self.global_shape[axis]
         dimension = self.split.index(axis)
         part = (coords or self.grid.coords)[dimension]
         return block(self.global_shape[axis], self.grid.dims[dimension], part)
+
+    def _axis(self, axis: int) -> int:
+        """`axis` as a number from 0; negative ones count from the end."""
+        ndim = len(self.global_shape)
+        if not -ndim <= axis < ndim:
+            raise ValueError(
+                f"{where('Pencil', self.grid._comm)}: there is no axis {axis} in the global shape "
+                f"{self.global_shape}"
+            )
+        return axis % ndim
 
     @functools.cached_property
     def local_shape(self) -> tuple[int, ...]:
@@ -133,6 +150,7 @@ class Pencil:
             ((1, 1, 6), 1)
 
         """
+        axis = self._axis(axis)
         n = self.global_shape[axis]
         _, count = self.range_of(axis)
         dtype = jnp.int64 if n > np.iinfo(np.int32).max else jnp.int32

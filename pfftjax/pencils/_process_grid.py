@@ -24,8 +24,9 @@ class ProcessGrid:
     array is distributed over ``dims[0]`` ranks, the second over ``dims[1]``: (P, 1) makes slabs,
     the least communication where there are enough planes, and other grids pencils.
 
-    Making one is collective over `comm`. Grids are equal, and hash alike, if their dimensions and
-    communicators are; equal ones share the communicators of their rows and columns.
+    Making one is collective over `comm`: do it once, outside of jitted code. Grids are equal, and
+    hash alike, if their dimensions and communicators are; equal ones share the communicators of
+    their rows and columns.
 
     Args:
         dims: (rows, columns), whose product is the size of `comm`. One of them may be None, and
@@ -57,9 +58,10 @@ class ProcessGrid:
     ):
         self._comm = as_private(comm, "ProcessGrid")
         # A rank that is refused must not leave the others waiting: what they ask for is compared
-        # before anything is checked.
-        _agree(dims, self._comm)
-        self.dims = _as_dims(dims, self._comm)
+        # before it is known to fit.
+        given = _normalised(dims, self._comm)
+        _agree(given, self._comm)
+        self.dims = _as_dims(given, self._comm)
         key = (self._comm, self.dims)
         if key not in _lines:
             _lines[key] = _split(self._comm, self.dims)
@@ -98,6 +100,18 @@ class ProcessGrid:
     def __repr__(self) -> str:
         return f"ProcessGrid({self.dims})"
 
+    def __copy__(self) -> "ProcessGrid":
+        return self
+
+    def __deepcopy__(self, _: Any) -> "ProcessGrid":
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a ProcessGrid cannot be pickled: it belongs to the ranks that run here; save its "
+            "dims, and make it again by pfftjax.ProcessGrid(dims)"
+        )
+
 
 def _agree(dims: Any, comm: Communicator) -> None:
     """Raise on every rank if the ranks ask for different grids."""
@@ -111,17 +125,26 @@ def _agree(dims: Any, comm: Communicator) -> None:
         )
 
 
+def _normalised(dims: Any, comm: Communicator) -> Any:
+    """Two integers or None where `dims` can be read so, for what ranks have written differently;
+    anything else unchanged.
+    """
+    if dims is None:
+        return None, None
+    if hasattr(dims, "__index__"):
+        return operator.index(dims), 1
+    try:
+        given = tuple(None if d is None else operator.index(d) for d in dims)
+    except TypeError:
+        return dims
+    return (*given, 1) if len(given) == 1 else given
+
+
 def _as_dims(dims: Any, comm: Communicator) -> tuple[int, int]:
     here = where("ProcessGrid", comm)
-    given = [None, None] if dims is None else dims
-    if isinstance(given, int):
-        given = [given, 1]
-    try:
-        given = [None if d is None else operator.index(d) for d in given]
-    except TypeError:
-        raise TypeError(f"{here}: dims must be two integers or None, got {dims!r}") from None
-    if len(given) == 1:
-        given = [given[0], 1]
+    if not isinstance(dims, tuple) or not all(d is None or isinstance(d, int) for d in dims):
+        raise TypeError(f"{here}: dims must be two integers or None, got {dims!r}")
+    given = list(dims)
     if len(given) != 2:
         raise ValueError(f"{here}: a process grid has two dimensions, got {dims!r}")
     if any(d is not None and d < 1 for d in given):

@@ -13,6 +13,8 @@ from pfftjax.collectives._primitive import as_array, communicating, linear, wher
 
 from ._pencil import Pencil, block
 
+_MOST_DIMENSIONS = 12  # cpp/box.h
+
 # x -> y, whose dimension d is dimension order[d] of x. Dimension `scatter` of x is whole and
 # becomes split over comm; `gather` is split and becomes whole, of length `whole`.
 
@@ -149,8 +151,7 @@ def transpose(x: Any, source: Pencil, target: Pencil) -> jax.Array:
     if len(differing) > 1:
         raise ValueError(
             f"{here}: the pencils may differ in one split axis only; got {source.split} and "
-            f"{target.split}; go by way of another pencil, such as one with split "
-            f"{_between(source.split, target.split)}"
+            f"{target.split}; go by way of pencils that differ in one each"
         )
     x = as_array(x, "transpose", comm)
     ndim = len(source.axes)
@@ -161,6 +162,11 @@ def transpose(x: Any, source: Pencil, target: Pencil) -> jax.Array:
         )
 
     lead = x.ndim - ndim
+    if x.ndim > _MOST_DIMENSIONS:
+        raise ValueError(
+            f"{here}: x has {x.ndim} dimensions, and at most {_MOST_DIMENSIONS} are possible; "
+            "merge batch dimensions by reshape"
+        )
     order = (*range(lead), *(lead + source.axes.index(axis) for axis in target.axes))
     if not differing:
         return x if order == tuple(range(x.ndim)) else permute_p.bind(x, order=order)
@@ -174,9 +180,3 @@ def transpose(x: Any, source: Pencil, target: Pencil) -> jax.Array:
         whole=source.global_shape[gathered],
         comm=source.grid.along(dimension),
     )
-
-
-def _between(source: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
-    """A split that differs from each of the two in at most one axis, or nearly so."""
-    first = (source[0], target[1])
-    return first if first[0] != first[1] else (target[0], source[1])

@@ -61,6 +61,21 @@ def test_what_is_saved_is_not_exchanged_again():
     }
 
 
+@pytest.mark.parametrize("policy", [pc.save_collectives, "everything_saveable"], ids=str)
+def test_complex_results_are_saved(policy):
+    """JAX guards what it saves by an operation that refuses complex numbers."""
+    _, x = blocks((SIZE, 3), "complex128")
+    if isinstance(policy, str):
+        policy = getattr(jax.checkpoint_policies, policy)
+
+    def loss(x):
+        y = pc.alltoall(jnp.sin(x))
+        return jnp.sum(jnp.real(y * y * jnp.conj(y)))
+
+    kept = jax.jit(jax.grad(jax.checkpoint(loss, policy=policy)))
+    assert_close(kept(x), jax.grad(loss)(x))
+
+
 def test_policy_leaves_other_operations_alone():
     from jax.extend.core import primitives
 

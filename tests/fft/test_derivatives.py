@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pfftjax import PencilFFT
-from pfftjax.collectives import allreduce, replicate
+from pfftjax.collectives import allreduce, replicate, save_collectives
 from tests.helpers import SIZE, random
 from tests.helpers_fft import alone, assert_block, grids, total
 
@@ -106,7 +106,15 @@ def test_vmap_is_one_transform_of_a_batch():
             assert many.count(name) == one.count(name)
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.checkpoint], ids=["plain", "checkpoint"])
+WRAPS = {
+    "plain": lambda f: f,
+    "checkpoint": jax.checkpoint,
+    # Which saves spectra: JAX by itself refuses to save complex numbers.
+    "save": functools.partial(jax.checkpoint, policy=save_collectives),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
 def test_scan(wrap):
     for plan, whole in plans():
         X, x = fields(plan)

@@ -1,5 +1,6 @@
 """Every plan against numpy on the gathered array: values and derivatives."""
 
+import functools
 import itertools
 
 import jax
@@ -51,19 +52,28 @@ def _check(plan, dtype):
     close(jax.jvp(plan.inverse, (y,), (s,))[1], model.inverse(S), plan.input, here)
 
 
+# Every pair of values of real, norm and layout on every grid; every triple over two grids.
+OPTIONS = [
+    [
+        {"real": real, "norm": norm, "layout": ("natural", "transposed")[odd]}
+        for real, norm in itertools.product((False, True), ("backward", "ortho"))
+        for odd in [(real + (norm == "ortho") + turn) % 2]
+    ]
+    for turn in (0, 1)
+]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_against_numpy(shape, dtype):
     for grid in grids():
-        for real, norm, layout in itertools.product(
-            (False, True), ("backward", "ortho"), ("transposed", "natural")
-        ):
-            _check(pfftjax.PencilFFT(shape, grid, real=real, norm=norm, layout=layout), dtype)
+        for options in OPTIONS[grids().index(grid) % 2]:
+            _check(pfftjax.PencilFFT(shape, grid, **options), dtype)
 
 
 # Derandomised: every rank must draw the same examples.
 @settings(
-    max_examples=15,
+    max_examples=12 // SIZE + 3,
     derandomize=True,
     deadline=None,
     database=None,
@@ -173,7 +183,7 @@ def test_integers_and_real_input_of_a_complex_plan():
             assert_block(y, Model(plan).forward(X), plan.output, 1e-13)
 
 
-@pytest.mark.parametrize("shape", [(4, 6, 5), (5, 3, 8), (1, 2, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(4, 6, 5), (1, 2, 8)], ids=str)
 def test_wavenumbers(shape):
     sides = (3.0, 5.0, 7.0)
     for grid in grids():
@@ -186,14 +196,16 @@ def test_wavenumbers(shape):
             if real:
                 expected[2] = 2 * np.pi * np.fft.rfftfreq(shape[2], sides[2] / shape[2])
             mesh = np.meshgrid(*expected, indexing="ij")
-            for k in (
-                jax.jit(lambda plan=plan: plan.wavenumbers(sides))(),
-                pfftjax.wavenumbers(shape, grid, sides, real=real, layout=layout),
-            ):
+            by_function = functools.partial(
+                pfftjax.wavenumbers, shape, grid, real=real, layout=layout
+            )
+            for k in jax.jit(lambda s, f=plan.wavenumbers, g=by_function: (f(s), g(s)))(sides):
                 for component, whole in zip(k, mesh, strict=True):
                     block = jnp.broadcast_to(component, plan.output.local_shape)
                     assert_block(block, whole, plan.output, 1e-15)
     assert plan.wavenumbers(1.0, "float32")[0].dtype == "float32"
+    slope = jax.grad(lambda side: jnp.sum(plan.wavenumbers((1.0, 2.0, side))[2]))(3.0)
+    assert abs(slope + plan.wavenumbers((1.0, 2.0, 3.0))[2].sum() / 3) < 1e-12
 
 
 def test_the_program_is_the_same_on_all_ranks():

@@ -85,6 +85,21 @@ def test_nonsense_is_refused(arguments, text):
         Pencil(shape, grids()[0], *rest)
 
 
+def test_nothing_is_rounded():
+    grid = grids()[0]
+    for make in (
+        lambda: Pencil((4.9, 5, 6), grid),
+        lambda: Pencil((4, 5, 6), grid, (0.7, 1)),
+        lambda: PencilFFT((4.9, 6, 8), grid),
+        lambda: PencilFFT(("4", 6, 8), grid),
+    ):
+        with pytest.raises(TypeError, match=rf" on rank {RANK} of {SIZE}: .*static integers"):
+            make()
+    with pytest.raises(ValueError, match="there is no axis 3 in the global shape"):
+        Pencil((4, 5, 6), grid).indices(3)
+    assert Pencil((4, 5, 6), grid).range_of(-1) == (0, 6)
+
+
 def test_a_grid_is_not_its_dims():
     with pytest.raises(TypeError, match=r"must be a ProcessGrid, got tuple; make it once"):
         Pencil((4, 5, 6), (1, SIZE))

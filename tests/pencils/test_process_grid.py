@@ -1,9 +1,13 @@
 """Process grids: shapes, coordinates, and what they refuse."""
 
+import copy
+import pickle
+
+import numpy as np
 import pytest
 from mpi4py import MPI
 
-from pfftjax import ProcessGrid
+from pfftjax import PencilFFT, ProcessGrid
 from tests.helpers import RANK, SIZE
 from tests.helpers_fft import alone, grids
 
@@ -28,6 +32,9 @@ def test_defaults_follow_from_the_number_of_ranks():
     assert ProcessGrid((None, 1)).dims == (SIZE, 1)
     assert ProcessGrid((1, None)).dims == (1, SIZE)
     assert ProcessGrid(SIZE).dims == ProcessGrid([SIZE]).dims == (SIZE, 1)
+    # However it is written, also differently on different ranks.
+    mine = [(SIZE, 1), [SIZE, 1], np.int64(SIZE), np.array([SIZE, 1])][RANK]
+    assert ProcessGrid(mine).dims == (SIZE, 1)
 
 
 def test_equal_grids_are_equal_and_share_communicators():
@@ -40,6 +47,10 @@ def test_equal_grids_are_equal_and_share_communicators():
     assert alone() != ProcessGrid((1, 1)) if SIZE == 1 else True
     assert len(set(grids())) == len(grids())
     assert ProcessGrid() != "a grid"
+    plan = PencilFFT((4, 5, 6), ProcessGrid())
+    assert copy.deepcopy(plan) == plan
+    with pytest.raises(TypeError, match=r"cannot be pickled: .* save its dims"):
+        pickle.dumps(plan)
 
 
 def test_a_grid_of_some_of_the_ranks():

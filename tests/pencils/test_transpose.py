@@ -43,7 +43,7 @@ def test_dtypes(dtype):
 
 
 @settings(
-    max_examples=40,
+    max_examples=24 // SIZE + 10,
     derandomize=True,
     deadline=None,
     database=None,
@@ -117,5 +117,7 @@ def test_what_is_refused():
             transpose(jnp.zeros((9, 9, 9)), z, Pencil((4, 5, 6), grid, (0, 2)))
         with pytest.raises(ValueError, match=here + r"the block has shape \(6,\)"):
             transpose(jnp.zeros(6), z, z)
+        with pytest.raises(ValueError, match=here + r"x has 13 dimensions, and at most 12"):
+            transpose(jnp.zeros((1,) * 10 + z.local_shape), z, z)
         with pytest.raises(ValueError, match=here + r"the pencils must have the same grid"):
             transpose(x, z, Pencil((4, 5, 7), grid))
