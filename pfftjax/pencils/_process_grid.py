@@ -1,5 +1,6 @@
 """The ranks of a communicator in rows and columns."""
 
+import contextlib
 import math
 import operator
 import zlib
@@ -131,7 +132,7 @@ def _normalised(dims: Any, comm: Communicator) -> Any:
     """
     if dims is None:
         return None, None
-    if hasattr(dims, "__index__"):
+    with contextlib.suppress(TypeError):
         return operator.index(dims), 1
     try:
         given = tuple(None if d is None else operator.index(d) for d in dims)
