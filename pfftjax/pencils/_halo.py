@@ -98,6 +98,7 @@ def halo_exchange(
 
     Example:
         >>> import jax.numpy as jnp
+        >>> from pfftjax import Pencil, ProcessGrid
         >>> pencil = Pencil((4, 5, 6), ProcessGrid((None, 1)))
         >>> x = jnp.ones(pencil.local_shape)
         >>> padded = halo_exchange(x, pencil, 2)
@@ -139,6 +140,7 @@ def halo_reduce(
 
     Example:
         >>> import jax.numpy as jnp
+        >>> from pfftjax import Pencil, ProcessGrid
         >>> pencil = Pencil((4, 5, 6), ProcessGrid((None, 1)))
         >>> padded = halo_exchange(jnp.ones(pencil.local_shape), pencil, (1, 0))
         >>> total = halo_reduce(padded, pencil, (1, 0)).sum()

@@ -131,6 +131,7 @@ def transpose(x: Any, source: Pencil, target: Pencil) -> jax.Array:
 
     Example:
         >>> import jax.numpy as jnp
+        >>> from pfftjax import Pencil, ProcessGrid
         >>> grid = ProcessGrid()
         >>> z, y = Pencil((4, 5, 6), grid), Pencil((4, 5, 6), grid, (0, 2), (0, 2, 1))
         >>> x = jnp.ones(z.local_shape)
