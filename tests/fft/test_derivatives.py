@@ -18,9 +18,13 @@ SHAPE = (6, 5, 4)
 
 
 def plans(shape=SHAPE):
-    """(plan, the same on this rank alone with the whole array)"""
-    for i, grid in enumerate(grids()):
-        for real in (False, True) if SIZE == 1 else (i % 2 == 1,):
+    """(plan, the same on this rank alone with the whole array)
+
+    Not every grid of many ranks: each step has been differentiated on all of them elsewhere.
+    """
+    chosen = grids() if SIZE < 3 else [grids()[1]]
+    for i, grid in enumerate(chosen):
+        for real in (False, True) if SIZE == 1 else ((i + SIZE) % 2 == 0,):
             layout = "natural" if real else "transposed"
             yield tuple(
                 PencilFFT(shape, g, real=real, layout=layout, norm="ortho")

@@ -10,10 +10,12 @@ from tests import launcher
 
 pytestmark = pytest.mark.timeout(300)
 
+TESTS = "test_lengths or test_two_axes or bits"
+
 
 def _pytest(simd):
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "tests/fft/test_local.py"],
+        [sys.executable, "-m", "pytest", "-q", "tests/fft/test_local.py", "-k", TESTS],
         env=launcher.environment(PFFTJAX_SIMD=simd, JAX_DISABLE_MOST_OPTIMIZATIONS="1"),
         capture_output=True,
         text=True,
