@@ -1,6 +1,5 @@
 """Every plan against numpy on the gathered array: values and derivatives."""
 
-import functools
 import itertools
 
 import jax
@@ -154,18 +153,27 @@ def test_hermitian_weights_against_dense_matrices(shape):
     # JAX pairs y = Re(z) with the cotangent u + 0i, and y = Im(z) with -i u.
     expected_c = np.real(rfftn.T @ c.ravel()).reshape(shape)
     expected_u = (irfftn[0].T @ u.ravel() - 1j * (irfftn[1].T @ u.ravel())).reshape(spectral)
-    for grid in grids():
-        plan = pfftjax.PencilFFT(shape, grid, real=True)
-        x = jnp.zeros(plan.input.local_shape)
-        y = jnp.zeros(plan.output.local_shape, complex)
-        (actual,) = jax.vjp(plan.forward, x)[1](jnp.asarray(plan.output.local_block(c)))
-        assert_block(actual, expected_c, plan.input, 1e-13)
-        (actual,) = jax.vjp(plan.inverse, y)[1](jnp.asarray(plan.input.local_block(u)))
-        assert_block(actual, expected_u, plan.output, 1e-13)
+    plans = [pfftjax.PencilFFT(shape, grid, real=True) for grid in grids()]
+
+    @jax.jit
+    def transposed(cs, us):
+        return [
+            (
+                jax.vjp(plan.forward, u)[1](c)[0],
+                jax.vjp(plan.inverse, c)[1](u)[0],
+                plan.hermitian_weights() * jnp.abs(plan.forward(u)) ** 2,
+            )
+            for plan, c, u in zip(plans, cs, us, strict=True)
+        ]
+
+    results = transposed(
+        [plan.output.local_block(c) for plan in plans], [p.input.local_block(u) for p in plans]
+    )
+    for plan, (of_c, of_u, power) in zip(plans, results, strict=True):
+        assert_block(of_c, expected_c, plan.input, 1e-13)
+        assert_block(of_u, expected_u, plan.output, 1e-13)
         # Each coefficient as often as it occurs in the whole spectrum: Parseval.
-        y = plan.forward(jnp.asarray(plan.input.local_block(u)))
-        power = total(plan.hermitian_weights() * jnp.abs(y), jnp.abs(y))
-        assert abs(power / n - np.sum(u**2)) < 1e-12 * np.sum(u**2)
+        assert abs(total(power, 1.0) / n - np.sum(u**2)) < 1e-12 * np.sum(u**2)
 
 
 def test_functions_are_those_of_the_plan():
@@ -203,23 +211,30 @@ def test_integers_and_real_input_of_a_complex_plan():
 @pytest.mark.parametrize("shape", [(4, 6, 5), (1, 2, 8)], ids=str)
 def test_wavenumbers(shape):
     sides = (3.0, 5.0, 7.0)
-    for grid in grids():
-        for real, layout in itertools.product((False, True), ("transposed", "natural")):
-            plan = pfftjax.PencilFFT(shape, grid, real=real, layout=layout)
-            expected = [
-                2 * np.pi * np.fft.fftfreq(n, side / n)
-                for n, side in zip(shape, sides, strict=True)
-            ]
-            if real:
-                expected[2] = 2 * np.pi * np.fft.rfftfreq(shape[2], sides[2] / shape[2])
-            mesh = np.meshgrid(*expected, indexing="ij")
-            by_function = functools.partial(
-                pfftjax.wavenumbers, shape, grid, real=real, layout=layout
+    kinds = itertools.product(grids(), (False, True), ("transposed", "natural"))
+    plans = [pfftjax.PencilFFT(shape, g, real=real, layout=layout) for g, real, layout in kinds]
+
+    @jax.jit
+    def by_plan_and_by_function(sides):
+        return [
+            (
+                plan.wavenumbers(sides),
+                pfftjax.wavenumbers(shape, plan.grid, sides, real=plan.real, layout=plan.layout),
             )
-            for k in jax.jit(lambda s, f=plan.wavenumbers, g=by_function: (f(s), g(s)))(sides):
-                for component, whole in zip(k, mesh, strict=True):
-                    block = jnp.broadcast_to(component, plan.output.local_shape)
-                    assert_block(block, whole, plan.output, 1e-15)
+            for plan in plans
+        ]
+
+    for plan, results in zip(plans, by_plan_and_by_function(sides), strict=True):
+        expected = [
+            2 * np.pi * np.fft.fftfreq(n, side / n) for n, side in zip(shape, sides, strict=True)
+        ]
+        if plan.real:
+            expected[2] = 2 * np.pi * np.fft.rfftfreq(shape[2], sides[2] / shape[2])
+        mesh = np.meshgrid(*expected, indexing="ij")
+        for k in results:
+            for component, whole in zip(k, mesh, strict=True):
+                block = np.broadcast_to(component, plan.output.local_shape)
+                assert_block(block, whole, plan.output, 1e-15)
     assert plan.wavenumbers(1.0, "float32")[0].dtype == "float32"
     slope = jax.grad(lambda side: jnp.sum(plan.wavenumbers((1.0, 2.0, side))[2]))(3.0)
     assert abs(slope + plan.wavenumbers((1.0, 2.0, 3.0))[2].sum() / 3) < 1e-12
