@@ -94,7 +94,8 @@ def test_adjoint_and_transformations():
     shape = (5, 6, 7)
     x, v = (random((3, *shape), "complex128", seed) for seed in (1, 2))
     for grid in grids():
-        z, y = Pencil(shape, grid), Pencil(shape, grid, (0, 2), (0, 2, 1))
+        # An order that is not its own inverse.
+        z, y = Pencil(shape, grid), Pencil(shape, grid, (0, 2), (2, 0, 1))
         a, b = jnp.asarray(z.local_block(x)), jnp.asarray(y.local_block(v))
 
         def there(a, z=z, y=y):
