@@ -43,13 +43,14 @@ def draw_fft():
     figure, axis = plt.subplots(figsize=(8, 3.4))
     names = [name for name in NAMES if name in result["best_ms"]]
     width = 0.8 / len(names)
+    cases = {case: label for case, label in CASES.items() if case in result["best_ms"]["pfftjax"]}
     for i, name in enumerate(names):
-        entries = [result["best_ms"][name].get(case) for case in CASES]
+        entries = [result["best_ms"][name].get(case) for case in cases]
         heights = [e["forward_ms"] + e["inverse_ms"] if e else 0 for e in entries]
-        places = [c + (i - (len(names) - 1) / 2) * width for c in range(len(CASES))]
+        places = [c + (i - (len(names) - 1) / 2) * width for c in range(len(cases))]
         bars = axis.bar(places, heights, 0.92 * width, label=NAMES[name])
         axis.bar_label(bars, [f"{h:.0f}" for h in heights], fontsize=7, padding=1)
-    axis.set_xticks(range(len(CASES)), [f"256³ {label}" for label in CASES.values()])
+    axis.set_xticks(range(len(cases)), [f"256³ {label}" for label in cases.values()])
     axis.set_ylabel("forward and inverse [ms]")
     axis.set_title(f"3D FFT on {result['ranks']} ranks, one core each, Open MPI", size=10)
     axis.legend(fontsize=8)

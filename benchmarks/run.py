@@ -1,6 +1,6 @@
 """Runs the benchmarks on 2 ranks and keeps the figures: `make bench`.
 
-    python -m benchmarks.run [--only collectives|fft] [--pairs 5] [--peers PYTHON]
+    python -m benchmarks.run [--only collectives|fft] [--pairs 5] [--peers PYTHON] [--cases ...]
 
 The peers of the FFT run beside it, in turn, as far as they are installed: JAX's own collectives
 always; mpi4jax and mpi4py-fft in the environment whose Python `--peers` names (`make peers` makes
@@ -48,9 +48,9 @@ def contenders(peers: pathlib.Path | None) -> dict[str, tuple[str, str]]:
     return found
 
 
-def timed(python: str, module: str) -> dict[str, dict]:
+def timed(python: str, module: str, cases: list[str]) -> dict[str, dict]:
     """One run of all cases: case -> figures."""
-    command = launcher.command(2, "-m", module, *CASES, bind=True, python=python)
+    command = launcher.command(2, "-m", module, *cases, bind=True, python=python)
     ended = subprocess.run(
         command,
         cwd=ROOT,
@@ -65,16 +65,16 @@ def timed(python: str, module: str) -> dict[str, dict]:
     return {f"{line['n']}:{line['dtype']}": line for line in lines}
 
 
-def fft(pairs: int, peers: pathlib.Path | None) -> int:
+def fft(pairs: int, peers: pathlib.Path | None, cases: list[str]) -> int:
     """Ours and each peer in turn; the median over pairs of the ratio of times."""
     others = contenders(peers)
     ratios: dict[str, dict[str, list[float]]] = {}
     rounds = []
     for number in range(pairs):
-        ours = timed(sys.executable, "benchmarks.fft")
+        ours = timed(sys.executable, "benchmarks.fft", cases)
         rounds.append({"pfftjax": ours})
         for name, (python, module) in others.items():
-            theirs = timed(python, module)
+            theirs = timed(python, module, cases)
             rounds[-1][name] = theirs
             for case in theirs.keys() & ours.keys():
                 for way in ("forward_ms", "inverse_ms"):
@@ -97,7 +97,7 @@ def fft(pairs: int, peers: pathlib.Path | None) -> int:
         }
         for name in rounds[0]
     }
-    for case in CASES:
+    for case in cases:
         for way in ("forward", "inverse"):
             row = [f"{case:>16} {way}: pfftjax {best['pfftjax'][case][f'{way}_ms']:8.2f} ms"]
             row += [
@@ -125,12 +125,13 @@ def main() -> int:
     parser.add_argument("--only", choices=["collectives", "fft"])
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--peers", type=pathlib.Path)
+    parser.add_argument("--cases", nargs="+", default=list(CASES), help="size:dtype")
     arguments = parser.parse_args()
     status = 0
     if arguments.only in (None, "collectives"):
         status |= collectives()
     if arguments.only in (None, "fft"):
-        status |= fft(arguments.pairs, arguments.peers)
+        status |= fft(arguments.pairs, arguments.peers, arguments.cases)
     return status
 
 
