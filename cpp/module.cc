@@ -1,6 +1,7 @@
 // The Python face of the C++ core, and the only file that uses nanobind.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <array>
 #include <stdexcept>
@@ -69,6 +70,7 @@ NB_MODULE(_native, m) {
       },
       nb::arg("name"), "Chooses the code of the FFT by name, or the widest for an empty one.");
   m.def("simd", [] { return fft::ChosenLanes().name; });
+  m.def("runnable_simd", &fft::RunnableLanes);
 
   m.def(
       "add_communicator",

@@ -21,23 +21,32 @@ bool CanRun(const Lanes& lanes) {
   return &lanes == &baseline::kLanes;
 }
 
+const Lanes* const kWidestFirst[] = {
+#ifdef PFFTJAX_X86
+    &avx512::kLanes,
+    &avx2::kLanes,
+#endif
+    &baseline::kLanes,
+};
+
 }  // namespace
 
 bool ChooseLanes(std::string_view name) {
-  const Lanes* const widest_first[] = {
-#ifdef PFFTJAX_X86
-      &avx512::kLanes,
-      &avx2::kLanes,
-#endif
-      &baseline::kLanes,
-  };
-  for (const Lanes* lanes : widest_first) {
+  for (const Lanes* lanes : kWidestFirst) {
     if ((name.empty() || name == lanes->name) && CanRun(*lanes)) {
       chosen = lanes;
       return true;
     }
   }
   return false;
+}
+
+std::vector<std::string> RunnableLanes() {
+  std::vector<std::string> names;
+  for (const Lanes* lanes : kWidestFirst) {
+    if (CanRun(*lanes)) names.emplace_back(lanes->name);
+  }
+  return names;
 }
 
 const Lanes& ChosenLanes() { return *chosen; }
