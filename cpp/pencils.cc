@@ -247,11 +247,15 @@ bool HaloFits(const Halo& halo, Dimensions block, Dimensions padded, const Commu
   return block[halo.axis] == BlockOf(halo.whole, comm.size, comm.rank).count;
 }
 
+// The exchange to the ghosts, or the sum of what they have gathered at their owners.
 template <bool kToGhosts>
-ffi::Error RunHalo(Operation operation, std::int64_t number, std::int64_t ranks,
-                   std::int64_t signature, std::string_view program, const Halo& halo, Operand x,
-                   Result y) {
-  const CallSite site{operation, number, ranks, signature, program};
+ffi::Error RunHalo(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                   std::string_view program, std::int64_t axis, std::int64_t whole,
+                   std::int64_t before, std::int64_t after, bool periodic, Operand x, Token,
+                   Result y, TokenResult) {
+  const Halo halo{axis, whole, before, after, periodic};
+  const CallSite site{kToGhosts ? Operation::kHaloExchange : Operation::kHaloReduce, number, ranks,
+                      signature, program};
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(site.operation, x.element_type());
   AdviseHugePages(y->untyped_data(), y->size_bytes());
@@ -271,22 +275,6 @@ ffi::Error RunHalo(Operation operation, std::int64_t number, std::int64_t ranks,
     return code == 0 ? ffi::Error::Success()
                      : MpiFailed(site.operation, comm, *element, count, code);
   });
-}
-
-ffi::Error HaloExchange(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                        std::string_view program, std::int64_t axis, std::int64_t whole,
-                        std::int64_t before, std::int64_t after, bool periodic, Operand x, Token,
-                        Result y, TokenResult) {
-  return RunHalo<true>(Operation::kHaloExchange, number, ranks, signature, program,
-                       Halo{axis, whole, before, after, periodic}, x, y);
-}
-
-ffi::Error HaloReduce(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                      std::string_view program, std::int64_t axis, std::int64_t whole,
-                      std::int64_t before, std::int64_t after, bool periodic, Operand x, Token,
-                      Result y, TokenResult) {
-  return RunHalo<false>(Operation::kHaloReduce, number, ranks, signature, program,
-                        Halo{axis, whole, before, after, periodic}, x, y);
 }
 
 // ---- Coordinates -------------------------------------------------------------------------------
@@ -329,8 +317,8 @@ XLA_FFI_DEFINE_HANDLER(kTranspose, Transpose,
 XLA_FFI_DEFINE_HANDLER(
     kPermute, Permute,
     ffi::Ffi::Bind().Attr<Dimensions>("order").Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
-XLA_FFI_DEFINE_HANDLER(kHaloExchange, HaloExchange, BindHalo(BindSite(ffi::Ffi::Bind())));
-XLA_FFI_DEFINE_HANDLER(kHaloReduce, HaloReduce, BindHalo(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kHaloExchange, RunHalo<true>, BindHalo(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kHaloReduce, RunHalo<false>, BindHalo(BindSite(ffi::Ffi::Bind())));
 XLA_FFI_DEFINE_HANDLER(kCoordinate, Coordinate,
                        ffi::Ffi::Bind().Attr<std::int64_t>("comm").Ret<ffi::BufferR0<ffi::S32>>());
 

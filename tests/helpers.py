@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import HealthCheck, settings
 from mpi4py import MPI
 
 from pfftjax import collectives as pc
@@ -24,6 +25,18 @@ CONTROL = MPI.COMM_WORLD.Dup()
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 DTYPES = (*FLOATS, *INTEGERS, "bool")
+
+
+def drawn(examples):
+    """Settings of hypothesis under MPI: the same examples on every rank, however long compiling
+    takes."""
+    return settings(
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 def random(shape, dtype="float64", seed=0):

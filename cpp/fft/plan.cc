@@ -53,7 +53,7 @@ void Push(std::vector<T>& values, std::complex<double> root) {
 std::vector<std::int64_t> Factors(std::int64_t n, std::int64_t* rest) {
   std::vector<std::int64_t> factors;
   for (const std::int64_t radix : {8, 4, 2, 3, 5}) {
-    // 2 * 8 costs more than 4 * 4.
+    // 16 as 4 * 4.
     for (; n % radix == 0 && !(radix == 8 && n == 16); n /= radix) factors.push_back(radix);
   }
   for (std::int64_t radix = 7; radix <= kMaxGenericRadix; radix += 2) {

@@ -143,15 +143,15 @@ def _keep_token() -> bool:
 TOKEN_IS_KEPT = _keep_token()
 
 
-def _let_checkpoint_save_complex() -> bool:
-    """Let `jax.checkpoint` save complex results; True where this JAX needs help with it.
+def _let_checkpoint_save_complex() -> None:
+    """Let `jax.checkpoint` save complex results.
 
     JAX guards what a policy saves by reduce_precision, which it does not have for complex numbers:
     any policy that saves one ends in a TypeError, and spectra are complex. They go unguarded.
     """
     insert = getattr(_ad_checkpoint, "_insert_reduce_precision", None)
     if insert is None:
-        return False
+        return
 
     def is_complex(var: Any) -> bool:
         dtype = getattr(var.aval, "dtype", None)
@@ -173,7 +173,6 @@ def _let_checkpoint_save_complex() -> bool:
                 return insert(*arguments, **options)
 
     _ad_checkpoint._insert_reduce_precision = insert_but_for_complex
-    return True
 
 
-COMPLEX_IS_SAVED = _let_checkpoint_save_complex()
+_let_checkpoint_save_complex()

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pfftjax import collectives as pc
-from tests.helpers import RANK, SIZE, assert_close, assert_equal, blocks, global_sum
+from tests.helpers import RANK, SIZE, assert_close, assert_equal, blocks, drawn, global_sum
 
 pytestmark = pytest.mark.mpi
 
@@ -21,14 +21,7 @@ def _model(X, counts, capacity):
     return np.concatenate([arrived, padding]), counts[:, RANK].astype(np.int32)
 
 
-# Derandomised: every rank must draw the same examples.
-@settings(
-    max_examples=15,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+@drawn(15)
 @given(data=st.data())
 def test_any_counts(data):
     counts = np.array(

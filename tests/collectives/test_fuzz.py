@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import CASES, RANK, SIZE, assert_close, blocks
+from tests.helpers import CASES, RANK, SIZE, assert_close, blocks, drawn
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
@@ -29,14 +29,7 @@ def _program(names, side):
     return run
 
 
-# Derandomised: every rank must draw the same examples.
-@settings(
-    max_examples=8,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+@drawn(8)
 @given(
     names=st.lists(st.sampled_from([case.name for case in SHAPE_KEEPING]), min_size=1, max_size=6),
     tail=st.lists(st.integers(0, 5), max_size=2).map(tuple),

@@ -9,8 +9,8 @@ import pytest
 
 from pfftjax import PencilFFT
 from pfftjax.collectives import allreduce, replicate, save_collectives
+from tests.distributed import alone, assert_block, grids, total
 from tests.helpers import SIZE, random
-from tests.helpers_fft import alone, assert_block, grids, total
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 

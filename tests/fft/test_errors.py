@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import pytest
 
 import pfftjax
+from tests.distributed import grids
 from tests.helpers import RANK, SIZE
-from tests.helpers_fft import grids
 
 pytestmark = pytest.mark.mpi
 

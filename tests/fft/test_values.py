@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pfftjax
-from tests.helpers import CONTROL, RANK, SIZE, random
-from tests.helpers_fft import (
+from tests.distributed import (
     COMPLEX,
     SHAPES,
     TOLERANCE,
@@ -21,6 +20,7 @@ from tests.helpers_fft import (
     grids,
     total,
 )
+from tests.helpers import CONTROL, RANK, SIZE, drawn, random
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
@@ -86,14 +86,7 @@ def test_against_numpy(shape, dtype):
     _check(plans, dtype)
 
 
-# Derandomised: every rank must draw the same examples.
-@settings(
-    max_examples=6,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+@drawn(6)
 @given(data=st.data())
 def test_any_shape(data):
     plans = [

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pfftjax import Pencil, halo_exchange, halo_reduce
-from tests.helpers import CONTROL, RANK, SIZE, random
-from tests.helpers_fft import grids, total
+from tests.distributed import grids, total
+from tests.helpers import CONTROL, RANK, SIZE, drawn, random
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
@@ -35,13 +35,7 @@ def _padded(x, pencil, widths, periodic):
     return x[tuple(whole)].transpose(*range(lead), *(lead + axis for axis in pencil.axes))
 
 
-@settings(
-    max_examples=3,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+@drawn(3)
 @given(data=st.data())
 def test_any_halo(data):
     """Uneven blocks, empty ones, widths beyond a neighbour's block and beyond the axis."""

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pfftjax import Pencil, PencilFFT
+from tests.distributed import gathered, grids
 from tests.helpers import CONTROL, RANK, SIZE, random
-from tests.helpers_fft import gathered, grids
 
 pytestmark = pytest.mark.mpi
 

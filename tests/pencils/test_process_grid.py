@@ -8,8 +8,8 @@ import pytest
 from mpi4py import MPI
 
 from pfftjax import PencilFFT, ProcessGrid
+from tests.distributed import alone, grids
 from tests.helpers import RANK, SIZE
-from tests.helpers_fft import alone, grids
 
 pytestmark = pytest.mark.mpi
 

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pfftjax import Pencil, transpose
-from tests.helpers import DTYPES, RANK, SIZE, random
-from tests.helpers_fft import grids, total
+from tests.distributed import grids, total
+from tests.helpers import DTYPES, RANK, SIZE, drawn, random
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
@@ -60,13 +60,7 @@ def test_dtypes():
     )
 
 
-@settings(
-    max_examples=3,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+@drawn(3)
 @given(data=st.data())
 def test_any_pair_of_pencils(data):
     """Any number of axes, memory orders and batch dimensions."""
