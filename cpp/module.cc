@@ -22,8 +22,8 @@ namespace {
 
 nb::dict Registrations() {
   nb::dict result;
-  for (const auto& handlers :
-       {CollectiveHandlers(), ExchangeHandlers(), PencilHandlers(), FftHandlers()}) {
+  for (const auto& handlers : {CollectiveHandlers(), ExchangeHandlers(), PencilHandlers(),
+                               FftHandlers(), ParticleHandlers(), PaintingHandlers()}) {
     for (const Registration& entry : handlers) result[entry.name] = nb::capsule(entry.handler);
   }
   return result;

@@ -9,6 +9,7 @@ from importlib.metadata import version as _version
 from . import collectives as collectives
 from . import fft as fft
 from . import pencils as pencils
+from . import pm as pm
 from .fft import PencilFFT as PencilFFT
 from .fft import fft3d as fft3d
 from .fft import ifft3d as ifft3d
@@ -19,6 +20,8 @@ from .pencils import Pencil as Pencil
 from .pencils import ProcessGrid as ProcessGrid
 from .pencils import halo_exchange as halo_exchange
 from .pencils import halo_reduce as halo_reduce
+from .pencils import norm as norm
 from .pencils import transpose as transpose
+from .pencils import vdot as vdot
 
 __version__ = _version("pfftjax")

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from mpi4py import MPI
 
 from pfftjax import collectives as pc
@@ -35,6 +35,7 @@ def drawn(examples):
         derandomize=True,
         deadline=None,
         database=None,
+        phases=[Phase.generate],  # a smaller example is not worth its compilations
         suppress_health_check=list(HealthCheck),
     )
 

@@ -1,4 +1,7 @@
-"""How this MPI starts ranks; shared by run.py and by the tests that start jobs of their own."""
+"""How this MPI starts ranks; shared by run.py and by the tests that start jobs of their own.
+
+python -m tests.launcher RANKS PROGRAM ARGUMENTS    runs a program so, as `make demo` does
+"""
 
 import os
 import pathlib
@@ -69,4 +72,13 @@ def rebuild(*settings: str) -> None:
         [*pip, "--no-build-isolation", "--no-deps", *options, "--editable", str(ROOT)],
         env=environment(),
         check=True,
+    )
+
+
+if __name__ == "__main__":
+    ranks = int(sys.argv[1])
+    sys.exit(
+        subprocess.run(
+            command(ranks, *sys.argv[2:]), env=environment(JAX_ENABLE_X64="0"), check=False
+        ).returncode
     )

@@ -31,7 +31,11 @@ exchange_counts_p = communicating(
     "exchange_counts",
     result=lambda counts, **_: counts.update(weak_type=False),
     agreement=lambda counts, **_: f"of {counts.shape[1]} alltoallv",
-    attributes=lambda *, rows, capacity: {"rows": np.int64(rows), "capacity": np.int64(capacity)},
+    attributes=lambda *, rows, capacity, what="rows": {
+        "rows": np.int64(rows),
+        "capacity": np.int64(capacity),
+        "what": what,
+    },
 )
 # x (rows, ...), counts to each rank, counts from each rank -> (capacity, ...).
 alltoallv_p = communicating(

@@ -9,4 +9,6 @@ from ._halo import halo_exchange as halo_exchange
 from ._halo import halo_reduce as halo_reduce
 from ._pencil import Pencil as Pencil
 from ._process_grid import ProcessGrid as ProcessGrid
+from ._sums import norm as norm
+from ._sums import vdot as vdot
 from ._transpose import transpose as transpose

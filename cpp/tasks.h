@@ -1,0 +1,36 @@
+// Work shared out over XLA's threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+
+#include "errors.h"
+
+namespace pfftjax {
+
+// body(task) for all tasks, on this thread and whichever of the pool's come to help. Waits only
+// for tasks that a thread has begun, so that a pool whose threads are all busy delays nothing.
+template <typename Body>
+void ForEachTask(ffi::ThreadPool& pool, std::int64_t tasks, std::int64_t helpers, Body body) {
+  struct Shared {
+    std::atomic<std::int64_t> next{0};
+    std::atomic<std::int64_t> done{0};
+  };
+  const auto shared = std::make_shared<Shared>();
+  const auto work = [shared, tasks](const Body& run) {
+    std::int64_t finished = 0;
+    for (std::int64_t task; (task = shared->next.fetch_add(1)) < tasks; ++finished) run(task);
+    shared->done.fetch_add(finished, std::memory_order_release);
+  };
+  for (std::int64_t i = 0; i < std::min(helpers, tasks - 1); ++i) {
+    // A helper that comes late finds no task left, and touches nothing of this call's.
+    pool.Schedule([work, body] { work(body); });
+  }
+  work(body);
+  while (shared->done.load(std::memory_order_acquire) < tasks) std::this_thread::yield();
+}
+
+}  // namespace pfftjax

@@ -1,0 +1,370 @@
+"""A distributed, differentiable N-body simulation of large-scale structure.
+
+    mpirun -n 4 python examples/nbody_pm.py --mesh 128 --box 500 --steps 10 --grid 2x2 --out out
+
+Particles start by second-order Lagrangian perturbation theory from a Gaussian field with a
+tabulated power spectrum, and move under their own gravity on a periodic mesh to today
+(docs/simulation.md goes through it step by step). In the folder: a picture of the density, its
+power spectrum beside linear theory and a fit to simulations, and the numbers. With --gradient also
+the derivative of a loss at the end with respect to the white noise at the beginning.
+"""
+
+import argparse
+import csv
+import json
+import pathlib
+import re
+import time
+
+import jax
+import jax.numpy as jnp
+import jax_cosmo
+import matplotlib
+import numpy as np
+from mpi4py import MPI
+from tqdm import tqdm
+
+import pfftjax
+from pfftjax import pm
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+HERE = pathlib.Path(__file__).parent
+TABLE = HERE / "data" / "planck2018_matter_power.txt"
+
+
+class Input:
+    """A table of power spectra, and the cosmology that its header names."""
+
+    def __init__(self, path):
+        lines = pathlib.Path(path).read_text().splitlines()
+        header = " ".join(line for line in lines if line.startswith("#"))
+        found = dict(re.findall(r"(\w+)=([-+.\deE]+)", header))
+        needed = ("h", "Omega_m", "Omega_b", "n_s", "sigma8_linear_z0")
+        missing = [name for name in needed if name not in found]
+        if missing:
+            raise SystemExit(
+                f"{path}: the header must name {', '.join(missing)}, as lines of '# name=value'; "
+                f"see {TABLE}"
+            )
+        h, omega_m, omega_b, n_s, sigma8 = (float(found[name]) for name in needed)
+        omega_k = float(found.get("Omega_k", 0))
+        self.cosmology = jax_cosmo.Cosmology(
+            Omega_c=omega_m - omega_b,
+            Omega_b=omega_b,
+            h=h,
+            n_s=n_s,
+            sigma8=sigma8,
+            Omega_k=omega_k,
+            w0=-1.0,
+            wa=0.0,
+        )
+        columns = np.loadtxt(path, unpack=True, ndmin=2)
+        self.k, self.linear = columns[:2]
+        self.nonlinear = columns[3] if len(columns) > 3 else None
+
+
+def parse():
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--mesh", type=int, default=64, help="particles, and cells of fields, along each side")
+    add("--finer", type=int, default=1, help="cells of the force mesh for each of these")
+    add("--box", type=float, default=500.0, help="side of the box [Mpc/h]")
+    add("--steps", type=int, default=10, help="time steps, equal in the scale factor")
+    add("--start", type=float, default=0.1, help="scale factor of the initial conditions")
+    add("--seed", type=int, default=0, help="of the white noise")
+    add("--grid", help="process grid, as 2x2; as square as can be by default")
+    add("--dtype", choices=["float32", "float64"], default="float32")
+    add("--kernel", choices=["cic", "tsc"], default="cic", help="mass assignment")
+    add("--integrator", choices=["fastpm", "leapfrog"], default="fastpm")
+    add("--force", choices=["finite-difference", "spectral"], default="finite-difference")
+    add("--capacity", type=int, help="particles that each rank has room for")
+    add("--linear-power", default=TABLE, help="table: k [h/Mpc], P [(Mpc/h)^3] at z = 0")
+    add("--out", type=pathlib.Path, default=pathlib.Path("nbody_pm"), help="folder")
+    add("--gradient", action="store_true", help="of the density's variance, to the white noise")
+    add("--save-fields", action="store_true", help="fields.npz with the whole fields")
+    return parser.parse_args()
+
+
+def gathered(block, pencil):
+    """The whole array on rank 0, None elsewhere."""
+    comm, columns = pencil.grid.comm, pencil.grid.dims[1]
+    blocks = comm.gather(np.asarray(block))
+    if blocks is None:
+        return None
+    shape = pencil.global_shape[: blocks[0].ndim]
+    whole = np.zeros(shape, blocks[0].dtype)
+    for rank, part in enumerate(blocks):
+        ranges = [pencil.range_of(axis, divmod(rank, columns)) for axis in range(part.ndim)]
+        whole[tuple(slice(start, start + count) for start, count in ranges)] = part
+    return whole
+
+
+class Simulation:
+    """The programs of one run; all are compiled, and the same on every rank."""
+
+    def __init__(self, arguments, table):
+        self.box, self.seed = arguments.box, arguments.seed
+        self.dtype, self.kernel = jnp.dtype(arguments.dtype), arguments.kernel
+        self.scale_factors = jnp.linspace(arguments.start, 1.0, arguments.steps + 1)
+        self.capacity = arguments.capacity
+        self.cosmology = table.cosmology
+        self.power = pm.tabulated(table.k, table.linear)
+        self.integrator = getattr(pm, arguments.integrator)
+        self.options = {"kernel": arguments.kernel, "gradient": arguments.force}
+
+        dims = tuple(int(d) for d in arguments.grid.split("x")) if arguments.grid else None
+        self.grid = pfftjax.ProcessGrid(dims)
+        self.plan = pfftjax.PencilFFT((arguments.mesh,) * 3, self.grid, real=True)
+        cells = arguments.mesh * arguments.finer
+        self.force_plan = pfftjax.PencilFFT((cells,) * 3, self.grid, real=True)
+
+    def noise(self):
+        """White noise, the same universe on any number of ranks."""
+        return pm.white_noise(jax.random.key(self.seed), self.plan.input, self.dtype)
+
+    def linear(self, noise):
+        """The linear density contrast today."""
+        return pm.linear_field(noise, self.plan, self.box, self.power)
+
+    def start(self, delta):
+        """Particles at the first scale factor."""
+        return pm.lpt(
+            delta,
+            self.plan,
+            self.box,
+            self.cosmology,
+            self.scale_factors[0],
+            mesh_shape=self.force_plan.shape,
+        )
+
+    def run(self, particles):
+        """From the first scale factor to the last, a step at a time for the progress bar."""
+        advance = jax.jit(
+            lambda particles, kick, drift: pm.step(
+                particles, self.force_plan, self.box, self.cosmology, kick, drift, **self.options
+            ),
+            donate_argnums=0,
+        )
+        steps = jax.jit(lambda: self.integrator(self.cosmology, self.scale_factors))()
+        bar = tqdm(total=len(steps.kick) - 1, disable=self.grid.comm.rank > 0, unit="step")
+        seconds = []
+        for number, (kick, drift) in enumerate(zip(*steps, strict=True)):
+            begin = time.perf_counter()
+            particles = jax.block_until_ready(advance(particles, kick, drift))
+            seconds.append(time.perf_counter() - begin)
+            # The last one is a kick only.
+            bar.set_postfix(a=f"{self.scale_factors[min(number + 1, len(steps.kick) - 1)]:.3f}")
+            bar.update(number + 1 < len(steps.kick))
+        bar.close()
+        return particles, seconds
+
+    def owned(self, particles):
+        """On the ranks that own them."""
+        return pm.to_owners(particles, self.force_plan.input, self.capacity)
+
+    def density(self, particles):
+        """The density contrast, with as many cells as there are particles."""
+        mesh = self.plan.input
+        if self.force_plan != self.plan:
+            particles = particles.rescaled(self.force_plan.input, mesh)
+            particles = pm.to_owners(particles, mesh, self.capacity)
+        return pm.density_contrast(particles, self.plan, kernel=self.kernel)
+
+    def spectra(self, final, initial):
+        """Spectrum of the final field, and the growth T of each shell over linear theory."""
+        args = (self.plan, self.box)
+        cross = pm.power_spectrum(final, *args, other=initial)
+        return pm.power_spectrum(final, *args, kernel=self.kernel), (
+            cross.power / pm.power_spectrum(initial, *args).power
+        )
+
+    def loss(self, noise):
+        """The variance of the final density: one number for all ranks."""
+        particles = pm.simulate(
+            self.start(self.linear(noise)),
+            self.force_plan,
+            self.box,
+            self.cosmology,
+            self.scale_factors,
+            integrator=self.integrator,
+            capacity=self.capacity,
+            **self.options,
+        )
+        delta = self.density(particles)
+        return pfftjax.vdot(delta, delta, self.grid) / particles.total
+
+
+def conservation(particles, density, comm):
+    """Errors of mass and momentum, summed in double precision: (|dM|/M, |sum p|/sum |p|)."""
+    used = int(particles.used)
+    momentum = np.asarray(particles.momentum[:used], np.float64)
+    moved = comm.allreduce(momentum.sum(0))
+    all_of_it = comm.allreduce(np.linalg.norm(momentum, axis=1).sum())
+    excess = comm.allreduce(np.asarray(density, np.float64).sum())
+    number = comm.allreduce(used)
+    cells = comm.allreduce(density.size)
+    # The painted mass is (1 + delta) times the mean.
+    mass = abs(excess * particles.total / cells + particles.total - number) / number
+    return float(mass), float(np.linalg.norm(moved) / all_of_it)
+
+
+def slab(field, pencil, box, thickness=0.1):
+    """The mean of a field over the first part of axis 2: the whole map on rank 0."""
+    planes = max(int(thickness * field.shape[2]), 1)
+    return gathered(np.asarray(field[..., :planes]).mean(-1), pencil), planes * box / field.shape[
+        2
+    ]
+
+
+def draw_map(image, box, title, label, path, **options):
+    """A map of the box."""
+    figure, axes = plt.subplots(figsize=(7.2, 6), layout="constrained")
+    shown = axes.imshow(
+        image.T, origin="lower", extent=(0, box, 0, box), interpolation="bicubic", **options
+    )
+    axes.set(xlabel=r"$x$ [Mpc/$h$]", ylabel=r"$y$ [Mpc/$h$]", title=title)
+    figure.colorbar(shown, ax=axes, label=label)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def draw_spectrum(spectrum, table, path, title):
+    """Measured, linear theory, and the fit to simulations where the table has one."""
+    figure, (top, bottom) = plt.subplots(
+        2, figsize=(7.2, 6.4), sharex=True, height_ratios=(3, 1), layout="constrained"
+    )
+    k, power = np.asarray(spectrum.k), np.asarray(spectrum.power)
+    error = np.sqrt(2 / np.maximum(np.asarray(spectrum.modes), 1))
+    shown = (table.k > k[0] / 2) & (table.k < k[-1] * 1.5)
+    reference = table.linear if table.nonlinear is None else table.nonlinear
+    top.loglog(table.k[shown], table.linear[shown], "k--", lw=1, label="linear theory")
+    if table.nonlinear is not None:
+        top.loglog(table.k[shown], table.nonlinear[shown], "k-", lw=1, label="HMcode-2020")
+    top.errorbar(k, power, error * power, fmt="o", ms=3, color="C3", label="this simulation")
+    top.set(ylabel=r"$P(k)$ [(Mpc/$h$)$^3$]", title=title)
+    top.legend()
+    expected = np.exp(np.interp(np.log(k), np.log(table.k), np.log(reference)))
+    bottom.axhline(1, color="k", lw=1)
+    bottom.errorbar(k, power / expected, error * power / expected, fmt="o", ms=3, color="C3")
+    name = "linear" if table.nonlinear is None else "HMcode"
+    bottom.set(xlabel=r"$k$ [$h$/Mpc]", ylabel=f"ratio to {name}", ylim=(0, 2))
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main():
+    """Run, measure, and write the results."""
+    arguments = parse()
+    jax.config.update("jax_enable_x64", arguments.dtype == "float64")
+    table = Input(arguments.linear_power)
+    run = Simulation(arguments, table)
+    comm, grid, pencil = run.grid.comm, run.grid, run.plan.input
+    first = comm.rank == 0
+    out, box = arguments.out, arguments.box
+    if first:
+        out.mkdir(parents=True, exist_ok=True)
+        print(
+            f"{arguments.mesh}^3 particles in ({box:g} Mpc/h)^3, {arguments.steps} steps, on "
+            f"{grid.size} ranks as {grid.dims[0]} x {grid.dims[1]}, {arguments.dtype}"
+        )
+
+    begin = time.perf_counter()
+    noise = jax.jit(run.noise)()
+    initial = jax.jit(run.linear)(noise)
+    particles = jax.jit(lambda delta: run.owned(run.start(delta)))(initial)
+    particles, seconds = run.run(particles)
+    final = jax.block_until_ready(jax.jit(run.density)(particles))
+    wall = time.perf_counter() - begin
+    spectrum, growth = jax.jit(run.spectra)(final, initial)
+    mass_error, momentum = conservation(particles, final, comm)
+    summary = {
+        "ranks": grid.size,
+        "grid": list(grid.dims),
+        "mesh": arguments.mesh,
+        "box": box,
+        "steps": arguments.steps,
+        "seed": arguments.seed,
+        "dtype": arguments.dtype,
+        "wall_seconds": comm.allreduce(wall, MPI.MAX),
+        # The first step compiles.
+        "seconds_per_step": comm.allreduce(float(np.median(seconds[1:])), MPI.MAX),
+        "growth": float(growth[0]),
+        "mass_error": mass_error,
+        "momentum": momentum,
+    }
+
+    maps = {"density": slab(final, pencil, box)}
+    if arguments.gradient:
+        begin = time.perf_counter()
+        loss, gradient = jax.block_until_ready(jax.jit(jax.value_and_grad(run.loss))(noise))
+        summary["gradient_wall_seconds"] = comm.allreduce(time.perf_counter() - begin, MPI.MAX)
+        summary["loss"] = float(loss)
+        summary["gradient_norm"] = float(pfftjax.norm(gradient, grid))
+        maps["gradient"] = slab(gradient, pencil, box)
+    fields = {"white_noise": noise, "delta_initial": initial, "delta_final": final}
+    if arguments.save_fields:
+        whole = {name: gathered(field, pencil) for name, field in fields.items()}
+        if first:
+            np.savez(out / "fields.npz", **whole)
+    if first:
+        write(out, arguments, table, spectrum, summary, maps)
+        report(out, summary)
+
+
+def write(out, arguments, table, spectrum, summary, maps):
+    """Pictures and numbers, on one rank."""
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    with (out / "power_spectrum.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["k [h/Mpc]", "P [(Mpc/h)^3]", "modes"])
+        for k, power, modes in zip(*spectrum, strict=True):
+            rows.writerow([f"{float(k):.8e}", f"{float(power):.8e}", int(modes)])
+    box = arguments.box
+    image, depth = maps["density"]
+    draw_map(
+        np.log10(np.maximum(1 + image, 1e-2)),
+        box,
+        f"Density today, {arguments.mesh}$^3$ particles, a slab of {depth:.0f} Mpc/$h$",
+        r"$\log_{10}(1 + \delta)$",
+        out / "density.png",
+        cmap="magma",
+    )
+    if "gradient" in maps:
+        image, depth = maps["gradient"]
+        most = float(np.abs(image).max())
+        draw_map(
+            image,
+            box,
+            rf"d(variance of $\delta$) / d(white noise), a slab of {depth:.0f} Mpc/$h$",
+            "gradient",
+            out / "gradient.png",
+            cmap="RdBu_r",
+            vmin=-most,
+            vmax=most,
+        )
+    title = f"Matter power spectrum at z = 0, box {box:g} Mpc/$h$"
+    draw_spectrum(spectrum, table, out / "power_spectrum.png", title)
+
+
+def report(out, summary):
+    """One screen."""
+    print(f"simulation            {summary['wall_seconds']:.1f} s with compiling")
+    print(f"one step              {1e3 * summary['seconds_per_step']:.0f} ms")
+    print(f"growth of the lowest modes over linear theory   {summary['growth']:.4f}")
+    print(f"error of the mass     {summary['mass_error']:.1e}")
+    print(f"total momentum        {summary['momentum']:.1e} of its size")
+    if "loss" in summary:
+        print(f"loss and gradient     {summary['gradient_wall_seconds']:.1f} s with compiling")
+        print(f"variance of delta     {summary['loss']:.4f}")
+        print(f"norm of its gradient  {summary['gradient_norm']:.4e}")
+    print(f"density               {out / 'density.png'}")
+    print(f"power spectrum        {out / 'power_spectrum.png'}")
+
+
+if __name__ == "__main__":
+    main()

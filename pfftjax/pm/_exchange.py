@@ -1,0 +1,193 @@
+"""Particles to the ranks that own their cells.
+
+Which rank that is, is piecewise constant in the positions: the exchange is linear in what is sent,
+and its adjoint is the way back.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, xla
+
+from pfftjax.collectives._alltoallv import exchange_counts_p
+from pfftjax.collectives._comm import Communicator
+from pfftjax.collectives._primitive import (
+    as_array,
+    communicating,
+    static_int,
+    where,
+    zero_tangent,
+)
+from pfftjax.pencils import Pencil
+
+from ._painting import on, one_by_one
+from ._positions import as_positions, checked_mesh
+
+# cell, offset, used -> (rows sorted by owner, rows for each rank).
+order_by_owner_p = Primitive("order_by_owner")
+order_by_owner_p.multiple_results = True
+order_by_owner_p.def_impl(functools.partial(xla.apply_primitive, order_by_owner_p))
+
+
+@order_by_owner_p.def_abstract_eval
+def _(cell: Any, offset: Any, used: Any, *, pencil: Pencil) -> Any:
+    del offset, used
+    return [
+        ShapedArray((cell.shape[0],), jnp.int32),
+        ShapedArray((pencil.grid.size,), jnp.int32),
+    ]
+
+
+def _order_jvp(primals: Any, _: Any, **params: Any) -> Any:
+    results = order_by_owner_p.bind(*primals, **params)
+    return results, [zero_tangent(x) for x in results]
+
+
+_lower_order = jax.ffi.ffi_lowering("pfftjax_order_by_owner")
+mlir.register_lowering(
+    order_by_owner_p,
+    lambda ctx, *operands, pencil: _lower_order(ctx, *operands, **on(pencil)),
+    platform="cpu",
+)
+ad.primitive_jvps[order_by_owner_p] = _order_jvp
+batching.primitive_batchers[order_by_owner_p] = functools.partial(one_by_one, order_by_owner_p)
+
+
+def _rows_result(x: Any, *_: Any, rows: int, **__: Any) -> Any:
+    return x.update(shape=(rows, *x.shape[1:]), weak_type=False)
+
+
+def _rows_agreement(x: Any, *_: Any, **__: Any) -> str:
+    return f"{np.dtype(x.dtype).name} rows of {int(np.prod(x.shape[1:]))} elements"
+
+
+# x, order, rows to each rank, rows from each rank -> (rows, ...), `rows` being the capacity there.
+move_rows_p = communicating(
+    "move_rows", result=_rows_result, agreement=_rows_agreement, attributes=lambda **_: {}
+)
+# The same with y in place of x -> (rows, ...), `rows` being those of x.
+return_rows_p = communicating(
+    "return_rows", result=_rows_result, agreement=_rows_agreement, attributes=lambda **_: {}
+)
+
+
+def _linear_in_rows(primitive: Primitive, adjoint: Primitive) -> None:
+    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+        x, *route = primals
+        y = primitive.bind(x, *route, **params)
+        if isinstance(tangents[0], ad.Zero):
+            return y, zero_tangent(y)
+        return y, primitive.bind(tangents[0], *route, **params)
+
+    def transpose(cotangent: Any, x: Any, *route: Any, rows: int, comm: Any) -> Any:
+        del rows
+        cotangent = ad.instantiate_zeros(cotangent)
+        back = adjoint.bind(cotangent, *route, rows=x.aval.shape[0], comm=comm)
+        return [back, None, None, None]
+
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
+
+
+_linear_in_rows(move_rows_p, return_rows_p)
+_linear_in_rows(return_rows_p, move_rows_p)
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["order", "outgoing", "incoming"],
+    meta_fields=["rows", "capacity", "comm"],
+)
+@dataclasses.dataclass(frozen=True)
+class Route:
+    """The way of particles to the owners of their cells, and back.
+
+    Made by `Route.to_owners`. Both ways are linear, and each is the other's adjoint.
+
+    Attributes:
+        order: int32 (rows,), the rows by owner.
+        outgoing: int32 (ranks,), how many go to each rank.
+        incoming: int32 (ranks,), how many come from each.
+        rows: rows of the arrays that are sent.
+        capacity: rows of the arrays that arrive.
+        comm: the communicator of the process grid.
+
+    Example:
+        >>> from pfftjax import Pencil, ProcessGrid
+        >>> mesh = Pencil((8, 8, 8), ProcessGrid())
+        >>> positions = jnp.array([[0.5, 0.5, 0.5], [7.5, 7.5, 7.5]])
+        >>> route = Route.to_owners(positions, mesh, capacity=2 * mesh.grid.size)
+        >>> there = route.send(positions)
+        >>> bool(jnp.all(route.send_back(there) == positions))
+        True
+
+    """
+
+    order: jax.Array
+    outgoing: jax.Array
+    incoming: jax.Array
+    rows: int
+    capacity: int
+    comm: Communicator
+
+    @classmethod
+    def to_owners(cls, positions: Any, pencil: Pencil, capacity: int) -> "Route":
+        """Find out who sends what to whom.
+
+        Args:
+            positions: `Positions`, or an array (rows, 3) in units of mesh cells, of any rank's
+                particles.
+            pencil: the mesh, as `PencilFFT.input`.
+            capacity: how many particles a rank has room for; a static integer.
+
+        Raises:
+            ValueError, TypeError: arguments that do not fit.
+            jax.errors.JaxRuntimeError: when it runs, on every rank: more particles belong to some
+                rank than it has room for (the text says which capacity would do), or a position
+                is not finite.
+
+        """
+        checked_mesh(pencil, "Route")
+        comm = pencil.grid._comm
+        at = as_positions(positions, pencil, "Route")
+        room = static_int(capacity, "capacity", "Route", comm)
+        if room < 0:
+            raise ValueError(f"{where('Route', comm)}: capacity cannot be negative, got {room}")
+        rows = at.offset.shape[0]
+        order, outgoing = order_by_owner_p.bind(*at, pencil=pencil)
+        incoming = exchange_counts_p.bind(
+            outgoing[:, None], rows=rows, capacity=room, what="particles", comm=comm
+        )[:, 0]
+        return cls(order, outgoing, incoming, rows, room, comm)
+
+    @property
+    def count(self) -> jax.Array:
+        """How many particles arrive here; the rows after them are unused."""
+        return self.incoming.sum(dtype=jnp.int32)
+
+    def send(self, x: Any) -> jax.Array:
+        """Rows (rows, ...) to the owners: (capacity, ...), unused rows zero."""
+        return self._move(move_rows_p, x, self.rows, self.capacity, "Route.send")
+
+    def send_back(self, y: Any) -> jax.Array:
+        """Rows (capacity, ...) to where they came from: (rows, ...), in the order there.
+
+        Rows that were not sent are zero.
+        """
+        return self._move(return_rows_p, y, self.capacity, self.rows, "Route.send_back")
+
+    def _move(self, primitive: Primitive, x: Any, rows: int, into: int, name: str) -> jax.Array:
+        x = as_array(x, name, self.comm)
+        if x.ndim < 1 or x.shape[0] != rows:
+            raise ValueError(
+                f"{where(name, self.comm)}: axis 0 must have {rows} rows, got shape {x.shape}"
+            )
+        route = (self.order, self.outgoing, self.incoming)
+        return primitive.bind(x, *route, rows=into, comm=self.comm)

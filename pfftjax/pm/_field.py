@@ -1,0 +1,105 @@
+"""Gaussian random fields with a given power spectrum."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pfftjax.fft import PencilFFT
+
+from ._spectral import real_plan, sides
+
+Power = Callable[[jax.Array], jax.Array]
+
+
+def tabulated(k: Any, power: Any) -> Power:
+    """A power spectrum from a table, linear in the logarithms of both.
+
+    Args:
+        k: wavenumbers [h/Mpc], positive and rising.
+        power: P(k) [(Mpc/h)^3], positive. May be traced, and differentiated.
+
+    Returns:
+        A function of wavenumbers. Beyond the table, the slope at its end goes on.
+
+    Example:
+        >>> power = tabulated([0.1, 1.0], [100.0, 1.0])
+        >>> [round(float(power(jnp.array(k))), 4) for k in (0.01, 0.5)]
+        [10000.0, 4.0]
+
+    """
+    x, y = jnp.log(jnp.asarray(k, float)), jnp.log(jnp.asarray(power, float))
+    if x.ndim != 1 or x.shape != y.shape or x.shape[0] < 2:
+        raise ValueError(
+            f"tabulated: k and power must be vectors of one length, got {x.shape} and {y.shape}"
+        )
+
+    def interpolated(k: jax.Array) -> jax.Array:
+        at = jnp.log(k)
+        i = jnp.clip(jnp.searchsorted(x, at, side="right"), 1, x.shape[0] - 1)
+        slope = (y[i] - y[i - 1]) / (x[i] - x[i - 1])
+        return jnp.exp(y[i - 1] + slope * (at - x[i - 1]))
+
+    return interpolated
+
+
+def eisenstein_hu(cosmology: Any) -> Power:
+    """The linear power spectrum today by Eisenstein & Hu (1998), from jax-cosmo.
+
+    Evaluated at 512 wavenumbers from 1e-4 to 100 h/Mpc and interpolated, so that a fine mesh costs
+    no more than a coarse one. Differentiable in the cosmology.
+
+    Args:
+        cosmology: a `jax_cosmo.Cosmology`; sigma8 sets the amplitude.
+
+    """
+    from jax_cosmo import power
+
+    k = jnp.logspace(-4, 2, 512)
+    # As in a fresh object: what jax-cosmo keeps in one may be of another trace.
+    leaves, tree = jax.tree.flatten(cosmology)
+    return tabulated(k, power.linear_matter_power(jax.tree.unflatten(tree, leaves), k))
+
+
+def linear_field(noise: Any, plan: PencilFFT, box_size: Any, power: Power) -> jax.Array:
+    """A Gaussian random field: white noise with the power spectrum impressed on it.
+
+        delta_k = sqrt(V P(k)) w_k,    w the orthonormal transform of the noise
+
+    with the mean left out (the mode k = 0 is zero).
+
+    Args:
+        noise: this rank's block of white noise of unit variance, of `white_noise`.
+        plan: ``PencilFFT(shape, grid, real=True)``.
+        box_size: side of the box [Mpc/h]: a number, or one for each axis.
+        power: P(k) [(Mpc/h)^3] as a function of k [h/Mpc]: `tabulated`, `eisenstein_hu`, or any
+            other that works on arrays.
+
+    Returns:
+        This rank's block of the density contrast, linear in `noise`.
+
+    Raises:
+        ValueError: a plan that is not for real fields, or a block that does not match it.
+
+    Example:
+        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax.pm import white_noise
+        >>> plan = PencilFFT((8, 8, 8), ProcessGrid(), real=True)
+        >>> noise = white_noise(jax.random.key(0), plan.input)
+        >>> flat = linear_field(noise, plan, 8.0, lambda k: 0 * k + 1.0)
+        >>> flat.shape == noise.shape
+        True
+
+    """
+    real_plan(plan, "linear_field")
+    noise = jnp.asarray(noise)
+    kx, ky, kz = plan.wavenumbers(box_size, noise.dtype)
+    k2 = kx**2 + ky**2 + kz**2
+    zero = k2 == 0
+    p = power(jnp.sqrt(jnp.where(zero, 1, k2))).astype(noise.dtype)
+    n0, n1, n2 = plan.shape
+    x, y, z = sides(box_size)
+    per_cell = (n0 / x) * (n1 / y) * (n2 / z)  # cells per volume
+    amplitude = jnp.where(zero, 0, jnp.sqrt(per_cell * jnp.where(zero, 1, p)))
+    return plan.inverse(amplitude.astype(noise.dtype) * plan.forward(noise))

@@ -1,0 +1,149 @@
+"""The force of the density on a mesh."""
+
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from pfftjax.collectives._primitive import where
+from pfftjax.fft import PencilFFT
+from pfftjax.pencils import halo_exchange
+
+from ._spectral import gradient_wavenumbers, inverse_k2, real_plan, sides, times_i
+
+Gradient = Literal["finite-difference", "spectral"]
+
+_REACH = 2  # of the fourth-order difference, in cells
+# What reverse mode keeps of a step, of the size of the mesh: with it no transform is done again.
+KEPT = "pfftjax.pm.gravity"
+
+
+def gravity(
+    density: Any, plan: PencilFFT, box_size: Any, *, gradient: Gradient = "finite-difference"
+) -> jax.Array:
+    """The field F = -grad phi, laplacian phi = density, on a periodic mesh.
+
+    With density = 3/2 Omega_m delta this is the force of dp/dt = F / a (lengths in Mpc/h, H0 = 1).
+    The mean of the density has no effect.
+
+    Args:
+        density: this rank's block, (*plan.input.local_shape,).
+        plan: ``PencilFFT(shape, grid, real=True)``.
+        box_size: side of the box: a number, or one for each axis.
+        gradient: "finite-difference", of fourth order (FastPM's default): one inverse transform
+            and a halo, and antisymmetric, so that momentum is kept; or "spectral", exact for each
+            mode, by three inverse transforms.
+
+    Returns:
+        Array (3, *plan.input.local_shape).
+
+    Raises:
+        ValueError: a plan, a block or a gradient that do not fit.
+
+    Derivatives have no NaN at k = 0.
+
+    Example:
+        >>> from pfftjax import ProcessGrid
+        >>> plan = PencilFFT((16, 16, 16), ProcessGrid(), real=True)
+        >>> x = 2 * jnp.pi / 16 * plan.input.indices(0) + jnp.zeros(plan.input.local_shape)
+        >>> force = gravity(jnp.sin(x), plan, 2 * jnp.pi, gradient="spectral")
+        >>> bool(jnp.allclose(force[0], jnp.cos(x), atol=1e-6))
+        True
+
+    """
+    return gravity_with_ghosts(density, plan, box_size, gradient=gradient, before=0, after=0)
+
+
+def gravity_with_ghosts(
+    density: Any, plan: PencilFFT, box_size: Any, *, gradient: Gradient, before: int, after: int
+) -> jax.Array:
+    """The same on the block and on ghosts around it along axes 0 and 1."""
+    real_plan(plan, "gravity")
+    density = jnp.asarray(density)
+    if gradient == "spectral":
+        density = checkpoint_name(density, KEPT)
+    potential = -inverse_k2(plan, box_size, density.dtype) * plan.forward(density)
+    if gradient == "finite-difference":
+        width = (_REACH + before, _REACH + after)
+        phi = checkpoint_name(plan.inverse(potential), KEPT)
+        return _minus_gradient(halo_exchange(phi, plan.input, (width, width)), plan, box_size)
+    if gradient != "spectral":
+        raise ValueError(
+            f"{where('gravity', plan.grid._comm)}: gradient must be finite-difference or "
+            f"spectral, got {gradient!r}"
+        )
+    ks = gradient_wavenumbers(plan, box_size, density.dtype)
+    force = plan.inverse(jnp.stack([times_i(-k, potential) for k in ks]))
+    return halo_exchange(force, plan.input, ((before, after), (before, after)))
+
+
+def _minus_gradient(phi: jax.Array, plan: PencilFFT, box_size: Any) -> jax.Array:
+    """-grad of a potential that has two ghosts more all around along axes 0 and 1."""
+    n2 = phi.shape[2]
+    if n2 >= _REACH:
+        phi = jnp.concatenate([phi[..., -_REACH:], phi, phi[..., :_REACH]], axis=2)
+    else:
+        phi = phi[..., jnp.arange(-_REACH, n2 + _REACH) % n2]
+    per_cell = [n / (12 * side) for n, side in zip(plan.shape, sides(box_size), strict=True)]
+    scale = jnp.stack([jnp.asarray(x, phi.dtype) for x in per_cell])
+    return scale[:, None, None, None] * differences_p.bind(phi)
+
+
+# ---- Differences -------------------------------------------------------------------------------
+
+# -(8 (f(1) - f(-1)) - (f(2) - f(-2))) along each axis of an array with ghosts, as a primitive: its
+# adjoint is the same stencil with the other sign on an array padded by zeros, five times as fast
+# as the sum of padded slices that JAX would make of it.
+_OFFSETS = ((2, 1.0), (-2, -1.0), (1, -8.0), (-1, 8.0))
+
+
+def _stencil(f: jax.Array, axis: int, shape: tuple[int, ...], corner: tuple[int, ...]) -> Any:
+    """The stencil along one axis on the box of that shape whose first cell is at `corner`."""
+    total = None
+    for by, weight in _OFFSETS:
+        start = [c + (by if a == axis else 0) for a, c in enumerate(corner)]
+        part = jax.lax.slice(f, start, [s + n for s, n in zip(start, shape, strict=True)])
+        part = part * np.asarray(weight, f.dtype)
+        total = part if total is None else total + part
+    return total
+
+
+def _differences(f: jax.Array) -> jax.Array:
+    inner = tuple(n - 2 * _REACH for n in f.shape)
+    return jnp.stack([_stencil(f, axis, inner, (_REACH,) * 3) for axis in range(3)])
+
+
+def _differences_transposed(g: jax.Array) -> jax.Array:
+    whole = tuple(n + 2 * _REACH for n in g.shape[1:])
+    total = None
+    for axis in range(3):
+        widths = [2 * _REACH if a == axis else _REACH for a in range(3)]
+        corner = tuple(_REACH if a == axis else 0 for a in range(3))
+        part = _stencil(jnp.pad(g[axis], [(w, w) for w in widths]), axis, whole, corner)
+        total = part if total is None else total + part
+    return -cast(jax.Array, total)
+
+
+def _local_linear(name: str, function: Callable[[jax.Array], jax.Array]) -> Primitive:
+    primitive = Primitive(name)
+    primitive.def_impl(jax.jit(function))
+    primitive.def_abstract_eval(lambda x: ShapedArray(jax.eval_shape(function, x).shape, x.dtype))
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
+
+    def batched(operands: Any, axes: Any) -> Any:
+        return jax.vmap(function, in_axes=axes[0])(*operands), 0
+
+    batching.primitive_batchers[primitive] = batched
+    return primitive
+
+
+differences_p = _local_linear("differences", _differences)
+differences_transposed_p = _local_linear("differences_transposed", _differences_transposed)
+ad.deflinear2(differences_p, lambda cotangent, _: [differences_transposed_p.bind(cotangent)])
+ad.deflinear2(differences_transposed_p, lambda cotangent, _: [differences_p.bind(cotangent)])

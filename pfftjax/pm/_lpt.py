@@ -1,0 +1,116 @@
+"""Initial conditions by Lagrangian perturbation theory."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from pfftjax.collectives._primitive import static_ints, where
+from pfftjax.fft import PencilFFT
+
+from ._growth import growth
+from ._particles import Particles, scaled_index
+from ._spectral import gradient_wavenumbers, inverse_k2, real_plan, sides, times_i
+
+
+def lpt(
+    delta: Any,
+    plan: PencilFFT,
+    box_size: Any,
+    cosmology: Any,
+    scale_factor: Any,
+    *,
+    order: Literal[1, 2] = 2,
+    mesh_shape: Sequence[int] | None = None,
+) -> Particles:
+    """Particles displaced from a regular grid by Lagrangian perturbation theory.
+
+        x = q + D1 psi1 + D2 psi2,    psi1 = -grad phi1,    psi2 = grad phi2
+        laplacian phi1 = delta(z = 0) / D1(1)
+        laplacian phi2 = sum over i < j of (phi1_ii phi1_jj - phi1_ij^2)
+        p = a^2 E (dD1/dln a psi1 + dD2/dln a psi2)
+
+    (Bouchet et al. 1995; Scoccimarro 1998). The products are formed on the particle grid as it is;
+    their aliases reach only modes beyond two thirds of its Nyquist frequency.
+
+    Args:
+        delta: this rank's block of the linear density contrast at z = 0, of `linear_field`.
+        plan: ``PencilFFT(shape, grid, real=True)``; there is one particle for each of its points.
+        box_size: side of the box [Mpc/h]: a number, or one for each axis.
+        cosmology: a `jax_cosmo.Cosmology`.
+        scale_factor: when, 1 being today.
+        order: 1 (Zel'dovich) or 2.
+        mesh_shape: of the mesh on which forces are computed, whose cells are the unit of
+            positions; by default that of `plan`.
+
+    Returns:
+        `Particles`, on the ranks that own their points on the regular grid, in its order.
+
+    Raises:
+        ValueError: a plan, a block, an order or a mesh that do not fit.
+
+    """
+    real_plan(plan, "lpt")
+    here = where("lpt", plan.grid._comm)
+    if order not in (1, 2):
+        raise ValueError(f"{here}: order must be 1 or 2, got {order!r}")
+    shape = static_ints(mesh_shape or plan.shape, "mesh_shape", "lpt", plan.grid._comm)
+    if len(shape) != 3 or min(shape) < 1:
+        raise ValueError(f"{here}: mesh_shape must be three positive sizes, got {mesh_shape!r}")
+    delta = jnp.asarray(delta)
+    dtype = delta.dtype
+    now, today = growth(cosmology, scale_factor), growth(cosmology, 1.0)
+    velocity = now.scale_factor**2 * now.e
+
+    source = plan.forward(delta / today.d1.astype(dtype))
+    psi1 = displacement(source, plan, box_size, dtype)
+    offset = now.d1.astype(dtype) * psi1
+    momentum = (velocity * now.d1_rate).astype(dtype) * psi1
+    if order == 2:
+        psi2 = displacement(
+            -plan.forward(_second_source(source, plan, box_size, dtype)), plan, box_size, dtype
+        )
+        # psi2 = grad phi2 where psi1 = -grad phi1: hence the sign of the source.
+        offset = offset + now.d2.astype(dtype) * psi2
+        momentum = momentum + (velocity * now.d2_rate).astype(dtype) * psi2
+
+    cells, starts = [], []
+    for axis, (n, m) in enumerate(zip(plan.shape, shape, strict=True)):
+        whole, rest = scaled_index(plan.input.indices(axis), n, m)
+        cells.append(jnp.broadcast_to(whole, plan.input.local_shape))
+        starts.append(jnp.broadcast_to(rest.astype(dtype), plan.input.local_shape))
+    per_cell = jnp.asarray([m / side for m, side in zip(shape, sides(box_size), strict=True)])
+    rows = math.prod(plan.input.local_shape)
+    at_rest = jnp.stack(starts, -1).reshape(rows, 3)
+    return Particles(
+        cell=jnp.stack(cells, -1).reshape(rows, 3).astype(jnp.int32),
+        offset=at_rest + _rows(offset) * per_cell.astype(dtype),
+        momentum=_rows(momentum),
+        used=jnp.int32(rows),
+        total=math.prod(plan.shape),
+    )
+
+
+def displacement(source: jax.Array, plan: PencilFFT, box_size: Any, dtype: Any) -> jax.Array:
+    """-grad of the inverse Laplacian of a field, from its spectrum: (3, *block)."""
+    potential = inverse_k2(plan, box_size, dtype) * source
+    ks = gradient_wavenumbers(plan, box_size, dtype)
+    return plan.inverse(jnp.stack([times_i(k, potential) for k in ks]))
+
+
+def _second_source(source: jax.Array, plan: PencilFFT, box_size: Any, dtype: Any) -> jax.Array:
+    """Sum over i < j of phi_ii phi_jj - phi_ij^2, laplacian phi = source."""
+    kx, ky, kz = plan.wavenumbers(box_size, dtype)
+    gx, gy, gz = gradient_wavenumbers(plan, box_size, dtype)
+    potential = inverse_k2(plan, box_size, dtype) * source  # -phi; its sign cancels in products
+    xx, yy, zz = plan.inverse(jnp.stack([k * k * potential for k in (kx, ky, kz)]))
+    result = xx * yy + (xx + yy) * zz
+    xy, xz, yz = plan.inverse(jnp.stack([k * potential for k in (gx * gy, gx * gz, gy * gz)]))
+    return result - (xy**2 + xz**2 + yz**2)
+
+
+def _rows(components: jax.Array) -> jax.Array:
+    """(3, *block) -> (rows, 3)."""
+    return components.reshape(3, -1).T

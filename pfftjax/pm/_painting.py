@@ -1,0 +1,389 @@
+"""Paint and readout: particles onto a mesh, and a mesh at particles.
+
+Both are sums over the points near a particle, weighted by the assignment kernel W (Hockney &
+Eastwood 1988, section 5-3: CIC and TSC are B-splines). As functions of positions they are
+differentiated by differentiating W, so each primitive carries a list of orders of derivative, and
+its rule binds the same primitive with each order raised by one along each axis:
+
+    readout(u, f)[p, c, o] = sum_i f[c, i] D^o W(i - u_p)
+    paint(u, v)[c, i]      = sum_{p, o} v[p, c, o] D^o W(i - u_p)
+
+For given positions u each is the transpose of the other. Both are local: the particles are on the
+ranks that own their cells, and the field has ghosts.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, xla
+
+from pfftjax.collectives._primitive import where, zero_tangent
+from pfftjax.pencils import Pencil, halo_exchange, halo_reduce
+
+from ._positions import Positions, as_positions, checked_mesh
+
+Kernel = Literal["cic", "tsc"]
+Orders = tuple[tuple[int, int, int], ...]
+
+_VALUE: Orders = ((0, 0, 0),)
+
+
+class _Assignment(NamedTuple):
+    """points: how many a kernel reaches along each axis. before, after: ghosts that it needs."""
+
+    points: int
+    before: int
+    after: int
+
+
+_ASSIGNMENTS = {"cic": _Assignment(2, 0, 1), "tsc": _Assignment(3, 1, 2)}
+
+
+def assignment(kernel: Kernel, pencil: Pencil, operation: str) -> _Assignment:
+    """The kernel of that name."""
+    if kernel not in _ASSIGNMENTS:
+        raise ValueError(
+            f"{where(operation, pencil.grid._comm)}: kernel must be one of "
+            f"{', '.join(_ASSIGNMENTS)}, got {kernel!r}"
+        )
+    return _ASSIGNMENTS[kernel]
+
+
+def _primitive(name: str, result: Callable[..., Any]) -> Primitive:
+    primitive = Primitive(name)
+    primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
+    primitive.def_abstract_eval(result)
+    rule = jax.ffi.ffi_lowering(f"pfftjax_{name}")
+
+    def lower(ctx: Any, *operands: Any, orders: Orders, points: int, pencil: Pencil) -> Any:
+        return rule(ctx, *operands, orders=_int64s(orders), points=np.int64(points), **on(pencil))
+
+    mlir.register_lowering(primitive, lower, platform="cpu")
+    batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
+    return primitive
+
+
+def _int64s(orders: Orders) -> np.ndarray:
+    return np.asarray(orders, np.int64).reshape(-1)
+
+
+def on(pencil: Pencil) -> dict[str, np.int64]:
+    """The attributes by which a handler finds this rank's block. Equal on all ranks."""
+    n0, n1, n2 = pencil.global_shape
+    return {
+        "n0": np.int64(n0),
+        "n1": np.int64(n1),
+        "n2": np.int64(n2),
+        "rows_comm": np.int64(pencil.grid.along(0).number),
+        "columns_comm": np.int64(pencil.grid.along(1).number),
+    }
+
+
+def one_by_one(primitive: Primitive, operands: Any, axes: Any, **params: Any) -> Any:
+    """Batching rule: the members of the batch one after the other."""
+    batched = [d is not None for d in axes]
+    moved = [
+        x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, axes, strict=True)
+    ]
+
+    def member(mapped: Sequence[Any]) -> Any:
+        rest = iter(mapped)
+        chosen = [next(rest) if b else x for x, b in zip(moved, batched, strict=True)]
+        return primitive.bind(*chosen, **params)
+
+    result = jax.lax.map(member, [x for x, b in zip(moved, batched, strict=True) if b])
+    return result, [0] * len(result) if primitive.multiple_results else 0
+
+
+def _padded(pencil: Pencil, points: int) -> tuple[int, int, int]:
+    x, y, z = pencil.local_shape
+    ghosts = 2 * points - 3
+    return x + ghosts, y + ghosts, z
+
+
+# cell, offset (rows, 3), used, field (components, *padded) -> (rows, components, orders)
+readout_p = _primitive(
+    "readout",
+    lambda cell, offset, used, field, *, orders, points, pencil: ShapedArray(
+        (cell.shape[0], field.shape[0], len(orders)), field.dtype
+    ),
+)
+# cell, offset, used, values (rows, components, orders) -> (components, *padded)
+paint_p = _primitive(
+    "paint",
+    lambda cell, offset, used, values, *, orders, points, pencil: ShapedArray(
+        (values.shape[1], *_padded(pencil, points)), values.dtype
+    ),
+)
+
+
+# The derivative of a readout along displacements, which is what jvp and vjp need of it, without an
+# array of slopes in between.
+# cell, offset, used, field, displacement (rows, 3) -> (rows, components)
+along_p = _primitive(
+    "readout_along",
+    lambda cell, offset, used, field, displacement, *, orders, points, pencil: ShapedArray(
+        (cell.shape[0], field.shape[0]), field.dtype
+    ),
+)
+# Its transpose: cell, offset, used, field, values (rows, components) -> (rows, 3)
+across_p = _primitive(
+    "readout_across",
+    lambda cell, offset, used, field, values, *, orders, points, pencil: ShapedArray(
+        (cell.shape[0], 3), field.dtype
+    ),
+)
+_SLOPES: Orders = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
+
+
+def _slopes(*particles_and_field: Any, **params: Any) -> jax.Array:
+    return readout_p.bind(*particles_and_field, **{**params, "orders": _SLOPES})
+
+
+def _slope_jvp(primitive: Primitive, composed: Callable[..., Any]) -> Callable[..., Any]:
+    """Derivatives of a derivative: of `composed`, the same function made of `readout_p`."""
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+        y = primitive.bind(*primals, **params)
+        terms = []
+        if not isinstance(tangents[4], ad.Zero):
+            terms.append(primitive.bind(*primals[:4], tangents[4], **params))
+        moving = [i for i in (1, 3) if not isinstance(tangents[i], ad.Zero)]
+        if moving:
+
+            def of(*values: Any) -> Any:
+                operands = [*primals]
+                for i, value in zip(moving, values, strict=True):
+                    operands[i] = value
+                return composed(*operands, **params)
+
+            directions = [tangents[i] for i in moving]
+            terms.append(jax.jvp(of, [primals[i] for i in moving], directions)[1])
+        return y, sum(terms[1:], terms[0]) if terms else zero_tangent(y)
+
+    return jvp
+
+
+def _composed_along(cell: Any, offset: Any, used: Any, field: Any, x: Any, **params: Any) -> Any:
+    slopes = _slopes(cell, offset, used, field, **params)
+    return (slopes * x[:, None, :]).sum(-1)
+
+
+def _composed_across(cell: Any, offset: Any, used: Any, field: Any, x: Any, **params: Any) -> Any:
+    slopes = _slopes(cell, offset, used, field, **params)
+    return (slopes * x[:, :, None]).sum(1)
+
+
+def _slope_transpose(other: Primitive) -> Callable[..., Any]:
+    def transpose(cotangent: Any, *operands: Any, **params: Any) -> Any:
+        *particles_and_field, x = operands
+        if isinstance(cotangent, ad.Zero):
+            return [None, None, None, None, ad.Zero(x.aval)]
+        back = other.bind(*particles_and_field, cotangent, **params)
+        return [None, None, None, None, back]
+
+    return transpose
+
+
+ad.primitive_jvps[along_p] = _slope_jvp(along_p, _composed_along)
+ad.primitive_jvps[across_p] = _slope_jvp(across_p, _composed_across)
+ad.primitive_transposes[along_p] = _slope_transpose(across_p)
+ad.primitive_transposes[across_p] = _slope_transpose(along_p)
+
+
+def _raised(orders: Orders, points: int) -> tuple[Orders, list[list[int | None]]]:
+    """The orders one higher along some axis, and where among them orders[o] + e_a is.
+
+    None for a derivative that vanishes (almost everywhere): splines of p points are of degree
+    p - 1.
+    """
+    higher: list[tuple[int, int, int]] = []
+    place: list[list[int | None]] = []
+    for order in orders:
+        row: list[int | None] = []
+        for axis in range(3):
+            x, y, z = (n + (a == axis) for a, n in enumerate(order))
+            if max(x, y, z) >= points:
+                row.append(None)
+                continue
+            if (x, y, z) not in higher:
+                higher.append((x, y, z))
+            row.append(higher.index((x, y, z)))
+        place.append(row)
+    return tuple(higher), place
+
+
+def _readout_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    *particles, field = primals
+    _, offset_dot, _, field_dot = tangents
+    y = readout_p.bind(*particles, field, **params)
+    terms = []
+    if not isinstance(field_dot, ad.Zero):
+        terms.append(readout_p.bind(*particles, field_dot, **params))
+    higher, place = _raised(params["orders"], params["points"])
+    if isinstance(offset_dot, ad.Zero) or not higher:
+        pass
+    elif params["orders"] == _VALUE:
+        terms.append(along_p.bind(*particles, field, offset_dot, **params)[:, :, None])
+    else:
+        slopes = readout_p.bind(*particles, field, **{**params, "orders": higher})
+        each = [
+            sum(
+                (slopes[:, :, h] * offset_dot[:, None, a] for a, h in _present(row)),
+                start=jnp.zeros_like(y[:, :, 0]),
+            )
+            for row in place
+        ]
+        terms.append(jnp.stack(each, axis=-1))
+    return y, sum(terms[1:], terms[0]) if terms else zero_tangent(y)
+
+
+def _present(row: list[int | None]) -> list[tuple[int, int]]:
+    return [(axis, h) for axis, h in enumerate(row) if h is not None]
+
+
+def _paint_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    *particles, values = primals
+    _, offset_dot, _, values_dot = tangents
+    field = paint_p.bind(*particles, values, **params)
+    terms = []
+    if not isinstance(values_dot, ad.Zero):
+        terms.append(paint_p.bind(*particles, values_dot, **params))
+    higher, place = _raised(params["orders"], params["points"])
+    if not isinstance(offset_dot, ad.Zero) and higher:
+        if place == [[0, 1, 2]]:
+            moved = values * offset_dot[:, None, :]
+        else:
+            each = [jnp.zeros_like(values[:, :, 0]) for _ in higher]
+            for o, row in enumerate(place):
+                for axis, h in _present(row):
+                    each[h] = each[h] + values[:, :, o] * offset_dot[:, None, axis]
+            moved = jnp.stack(each, axis=-1)
+        terms.append(paint_p.bind(*particles, moved, **{**params, "orders": higher}))
+    return field, sum(terms[1:], terms[0]) if terms else zero_tangent(field)
+
+
+def _transpose_to(other: Primitive) -> Callable[..., Any]:
+    def transpose(cotangent: Any, *operands: Any, **params: Any) -> Any:
+        *particles, x = operands
+        if isinstance(cotangent, ad.Zero):
+            return [None, None, None, ad.Zero(x.aval)]
+        return [None, None, None, other.bind(*particles, cotangent, **params)]
+
+    return transpose
+
+
+ad.primitive_jvps[readout_p] = _readout_jvp
+ad.primitive_jvps[paint_p] = _paint_jvp
+ad.primitive_transposes[readout_p] = _transpose_to(paint_p)
+ad.primitive_transposes[paint_p] = _transpose_to(readout_p)
+
+
+def paint(
+    positions: Any, pencil: Pencil, *, values: Any = None, kernel: Kernel = "cic"
+) -> jax.Array:
+    """Deposit particles on a periodic mesh.
+
+    Args:
+        positions: `Positions`, or an array (rows, 3) of coordinates in units of mesh cells; mesh
+            point i is at coordinate i. Each particle is on the rank that owns its cell (see
+            `Route`).
+        pencil: the mesh, as `PencilFFT.input`: axes 0 and 1 split, whole along axis 2.
+        values: what each particle deposits, (rows,) or (rows, components); 1 by default.
+        kernel: "cic", cloud in cell, or "tsc", triangular-shaped cloud.
+
+    Returns:
+        This rank's block, (*pencil.local_shape) or (components, *pencil.local_shape): the sum of
+        what is deposited at each point. Its sum over ranks is that of the values.
+
+    Raises:
+        ValueError, TypeError: shapes, kernels or dtypes that do not fit.
+        jax.errors.JaxRuntimeError: when it runs: a particle is not in this rank's block, or its
+            position is not finite.
+
+    Differentiable in `values` and in positions, to any order (derivatives of CIC are those of a
+    piecewise linear function). Its adjoint in `values` is `readout`.
+
+    Example:
+        >>> from pfftjax import Pencil, ProcessGrid
+        >>> from pfftjax.collectives import allreduce
+        >>> mesh = Pencil((8, 8, 8), ProcessGrid())
+        >>> at_home = jnp.asarray(mesh.start) + jnp.array([[0.25, 0.0, 3.5], [0.5, 0.5, 7.75]])
+        >>> density = paint(at_home, mesh)
+        >>> bool(allreduce(density.sum()) == 2 * mesh.grid.size)
+        True
+
+    """
+    checked_mesh(pencil, "paint")
+    form = assignment(kernel, pencil, "paint")
+    at = as_positions(positions, pencil, "paint")
+    rows, dtype = at.offset.shape[0], at.offset.dtype
+    values = jnp.ones(rows, dtype) if values is None else jnp.asarray(values, dtype)
+    if values.ndim not in (1, 2) or values.shape[0] != rows:
+        raise ValueError(
+            f"{where('paint', pencil.grid._comm)}: values must be ({rows},) or "
+            f"({rows}, components), one row for each particle, got {values.shape}"
+        )
+    padded = paint_p.bind(
+        *at,
+        values.reshape(rows, -1, 1) if rows else values.reshape(0, *(values.shape[1:] or (1,)), 1),
+        orders=_VALUE,
+        points=form.points,
+        pencil=pencil,
+    )
+    width = (form.before, form.after)
+    field = halo_reduce(padded, pencil, (width, width))
+    return field[0] if values.ndim == 1 else field
+
+
+def readout(field: Any, positions: Any, pencil: Pencil, *, kernel: Kernel = "cic") -> jax.Array:
+    """Interpolate fields on a periodic mesh to the positions of particles.
+
+    Args:
+        field: this rank's block, (*pencil.local_shape) or (components, *pencil.local_shape).
+        positions: as in `paint`.
+        pencil: the mesh.
+        kernel: as in `paint`; the same one for both keeps momentum.
+
+    Returns:
+        Array (rows,) or (rows, components) of the dtype of the positions, zero in unused rows.
+
+    Raises:
+        As `paint`.
+
+    Differentiable in `field` and in positions, to any order. Its adjoint in `field` is `paint`.
+
+    Example:
+        >>> from pfftjax import Pencil, ProcessGrid
+        >>> mesh = Pencil((8, 8, 8), ProcessGrid())
+        >>> height = mesh.indices(2) + jnp.zeros(mesh.local_shape)
+        >>> at_home = jnp.asarray(mesh.start) + jnp.array([[0.25, 0.5, 3.25]])
+        >>> readout(height, at_home, mesh).tolist()
+        [3.25]
+
+    """
+    checked_mesh(pencil, "readout")
+    form = assignment(kernel, pencil, "readout")
+    at = as_positions(positions, pencil, "readout")
+    field = jnp.asarray(field, at.offset.dtype)
+    if field.ndim not in (3, 4) or field.shape[-3:] != pencil.local_shape:
+        raise ValueError(
+            f"{where('readout', pencil.grid._comm)}: the field must be {pencil.local_shape} or "
+            f"(components, *{pencil.local_shape}) on this rank, got {field.shape}"
+        )
+    width = (form.before, form.after)
+    padded = halo_exchange(field, pencil, (width, width))
+    values = readout_padded(padded if field.ndim == 4 else padded[None], at, pencil, form.points)
+    return values if field.ndim == 4 else values[:, 0]
+
+
+def readout_padded(padded: jax.Array, at: Positions, pencil: Pencil, points: int) -> jax.Array:
+    """Components (components, *block with ghosts) at particles: (rows, components)."""
+    values = readout_p.bind(*at, padded, orders=_VALUE, points=points, pencil=pencil)
+    return values[:, :, 0]
