@@ -2,7 +2,7 @@
 # make test     everything from a fresh machine to all tests (python3 >= 3.11, a C++17 compiler)
 # make lint     ruff, clang-format, pyright
 # make validate the simulation against theory, as the table of docs/validation.md
-# make bench    the collectives beside raw MPI, and the FFT beside its peers, on 2 ranks
+# make bench    the collectives, the FFT and the particle mesh beside their peers, on 2 ranks
 # make peers    those of the peers that can be installed here, in an environment of their own
 # make mutants  remove each remedy in turn and see a test fail
 #
@@ -61,9 +61,11 @@ format: setup
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
 PEERS := $(abspath .venv/peers)
+JAXPM := $(abspath .venv/jaxpm)
 bench: setup
 	$(WITH_PATH) $(BIN)/python -m benchmarks.run \
-	  $(if $(wildcard $(PEERS)/bin/python),--peers $(PEERS)/bin/python)
+	  $(if $(wildcard $(PEERS)/bin/python),--peers $(PEERS)/bin/python) \
+	  $(if $(wildcard $(JAXPM)/bin/python),--jaxpm $(JAXPM)/bin/python)
 
 # mpi4jax builds without isolation, and wants CUDA_ROOT where there is an nvcc; mpi4py-fft wants
 # FFTW's headers and is left out without them.
@@ -73,6 +75,8 @@ peers:
 	PATH="$(PEERS)/bin:$$PATH" CUDA_ROOT=$${CUDA_ROOT:-/usr/local/cuda} \
 	  $(PEERS)/bin/pip install --quiet --no-build-isolation mpi4jax
 	-PATH="$(PEERS)/bin:$$PATH" $(PEERS)/bin/pip install --quiet mpi4py-fft
+	test -x $(JAXPM)/bin/python || $(PYTHON) -m venv $(JAXPM)
+	$(JAXPM)/bin/pip install --quiet jax==0.10.2 jaxpm==0.1.6 packaging 'setuptools<81'
 
 mutants: setup
 	$(WITH_PATH) $(BIN)/python -m tests.mutants

@@ -1,10 +1,11 @@
 """Runs the benchmarks on 2 ranks and keeps the figures: `make bench`.
 
-    python -m benchmarks.run [--only collectives|fft] [--pairs 5] [--peers PYTHON] [--cases ...]
+    python -m benchmarks.run [--only collectives|fft|pm] [--pairs 5] [--peers PYTHON] [--cases ...]
 
 The peers of the FFT run beside it, in turn, as far as they are installed: JAX's own collectives
 always; mpi4jax and mpi4py-fft in the environment whose Python `--peers` names (`make peers` makes
-one), as they cannot always share ours.
+one), as they cannot always share ours. The particle-mesh step runs beside that of JaxPM, in one
+process on as many cores, in the environment of `--jaxpm`.
 """
 
 import argparse
@@ -119,12 +120,73 @@ def fft(pairs: int, peers: pathlib.Path | None, cases: list[str]) -> int:
     return 0
 
 
+def lines_of(command: list[str]) -> dict[int, dict]:
+    """What a contender prints, by size."""
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=launcher.environment(JAX_ENABLE_X64="0"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [json.loads(text) for text in ended.stdout.splitlines() if text.startswith("{")]
+    if ended.returncode != 0 or not lines:
+        raise RuntimeError(f"{command} failed:\n{ended.stderr[-4000:]}")
+    return {line["n"]: line for line in lines}
+
+
+def particle_mesh(pairs: int, jaxpm: pathlib.Path | None, sizes: list[int]) -> int:
+    """Ours on 2 ranks and JaxPM in one process, in turn; medians of the ratios of times."""
+    rounds: list[dict[str, dict[int, dict]]] = []
+    for number in range(pairs):
+        names = [str(n) for n in sizes]
+        ours = launcher.command(2, "-m", "benchmarks.pm", *names, bind=True)
+        rounds.append({"pfftjax": lines_of(ours)})
+        if jaxpm:
+            rounds[-1]["jaxpm"] = {}
+            for n in names:
+                peer = [str(jaxpm), "benchmarks/peers/jaxpm_step.py", n]
+                rounds[-1]["jaxpm"] |= lines_of(peer)
+        print(f"round {number + 1} of {pairs}", flush=True)
+
+    summary: dict = {"ranks": 2, "pairs": pairs, "sizes": {}, "rounds": rounds}
+    for n in sizes:
+        ours_of = [entry["pfftjax"][n] for entry in rounds]
+        entry = {
+            "step_ms": min(x["step_ms"] for x in ours_of),
+            "forward_step_ms": min(x["forward_ms"] / x["gradient_steps"] for x in ours_of),
+            "gradient_over_forward": statistics.median(
+                x["gradient_ms"] / x["forward_ms"] for x in ours_of
+            ),
+            "peak_pss_mb": {
+                key.removesuffix("_peak_pss_mb"): value
+                for key, value in ours_of[0].items()
+                if key.endswith("_peak_pss_mb")
+            },
+        }
+        for way in ("step", "forward", "gradient") if jaxpm else ():
+            entry[f"{way}_over_jaxpm"] = statistics.median(
+                entry["pfftjax"][n][f"{way}_ms"] / entry["jaxpm"][n][f"{way}_ms"]
+                for entry in rounds
+            )
+        entry = {k: round(v, 3) if isinstance(v, float) else v for k, v in entry.items()}
+        summary["sizes"][n] = entry
+        print(f"{n}^3: " + json.dumps(entry))
+    results = RESULTS / f"pm-{launcher.family()}.json"
+    results.write_text(json.dumps(summary, indent=1) + "\n")
+    print(f"figures in {results.relative_to(ROOT)}")
+    return 0
+
+
 def main() -> int:
     """Run what the arguments say; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=["collectives", "fft"])
+    parser.add_argument("--only", choices=["collectives", "fft", "pm"])
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--peers", type=pathlib.Path)
+    parser.add_argument("--jaxpm", type=pathlib.Path)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--cases", nargs="+", default=list(CASES), help="size:dtype")
     arguments = parser.parse_args()
     status = 0
@@ -132,6 +194,8 @@ def main() -> int:
         status |= collectives()
     if arguments.only in (None, "fft"):
         status |= fft(arguments.pairs, arguments.peers, arguments.cases)
+    if arguments.only in (None, "pm"):
+        status |= particle_mesh(arguments.pairs, arguments.jaxpm, arguments.sizes)
     return status
 
 

@@ -18,7 +18,7 @@ def _blocks(path):
     return "\n".join(blocks)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/simulation.md"])
 def test_pages(page):
     script = _blocks(page) + "\nprint('done', flush=True)\n"
     ended = assert_succeeds(script, ranks=3, preamble="", JAX_ENABLE_X64="0")
