@@ -12,6 +12,7 @@ from tests import launcher
 PYTHON = launcher.ROOT / "pfftjax" / "collectives"
 PENCILS = launcher.ROOT / "pfftjax" / "pencils"
 FFT = launcher.ROOT / "pfftjax" / "fft"
+PM = launcher.ROOT / "pfftjax" / "pm"
 CXX = launcher.ROOT / "cpp"
 
 
@@ -272,6 +273,77 @@ MUTANTS = [
         "lines[l] = in.data + 2 * in.line * (l < count - 1 ? l : 0);",
         "tests/fft/test_local.py::test_a_line_has_the_same_bits_alone_and_among_others",
         1,
+    ),
+    Mutant(
+        "noise by the cell's place in the block",
+        PM / "_noise.py",
+        "high, low = _global_index(pencil)",
+        "high, low = _global_index(pencil); low = low - low.reshape(-1)[0]",
+        "tests/pm/test_noise.py",
+    ),
+    Mutant(
+        "what is painted beyond the block is lost",
+        PM / "_painting.py",
+        "field = halo_reduce(padded, pencil, (width, width))",
+        "a, (m, n, _) = form.before, pencil.local_shape; field = padded[:, a : a + m, a : a + n]",
+        "tests/pm/test_painting.py",
+    ),
+    Mutant(
+        "the adjoint of the exchange sends forward",
+        PM / "_exchange.py",
+        "_linear_in_rows(move_rows_p, return_rows_p)",
+        "_linear_in_rows(move_rows_p, move_rows_p)",
+        "tests/pm/test_exchange.py",
+    ),
+    Mutant(
+        "the derivative of readout in positions is left out",
+        PM / "_painting.py",
+        "if isinstance(offset_dot, ad.Zero) or not higher:",
+        "if True:",
+        "tests/pm/test_painting.py",
+    ),
+    Mutant(
+        "particles pull the other way",
+        PM / "_gravity.py",
+        "potential = -inverse_k2(",
+        "potential = inverse_k2(",
+        "tests/pm/test_gravity.py",
+    ),
+    Mutant(
+        "FastPM's kick by the force at the middle of the step",
+        PM / "_integrators.py",
+        "first = (middle.momentum - ends.momentum[:-1]) / ends.momentum_rate[:-1]",
+        "first = (middle.momentum - ends.momentum[:-1]) / middle.momentum_rate",
+        "tests/pm/test_integrators.py",
+        1,
+    ),
+    Mutant(
+        "the field is not divided by D1 today",
+        PM / "_lpt.py",
+        "source = plan.forward(delta / today.d1.astype(dtype))",
+        "source = plan.forward(delta)",
+        "tests/pm/test_lpt.py",
+    ),
+    Mutant(
+        "the second order has the sign of the first",
+        PM / "_lpt.py",
+        "-plan.forward(_second_source(",
+        "plan.forward(_second_source(",
+        "tests/pm/test_lpt.py",
+    ),
+    Mutant(
+        "the second derivative of TSC is flat",
+        CXX / "pm" / "painting.cc",
+        "      w[1] = -2;\n",
+        "      w[1] = -1;\n",
+        "tests/pm/test_painting.py",
+    ),
+    Mutant(
+        "particles at the end of a box stay outside",
+        CXX / "pm" / "mesh.h",
+        "return rest < 0 ? rest + n : rest;",
+        "return rest < 0 ? rest + n - 1 : rest;",
+        "tests/pm/test_painting.py",
     ),
 ]
 

@@ -22,6 +22,8 @@ def main():
         *(f"tests/collectives/test_{name}.py" for name in collectives),
         "tests/pencils",
         "tests/fft",
+        "tests/pm/test_painting.py",
+        "tests/pm/test_exchange.py",
     ]
     status = 0
     try:

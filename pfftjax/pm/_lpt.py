@@ -39,7 +39,7 @@ def lpt(
         delta: this rank's block of the linear density contrast at z = 0, of `linear_field`.
         plan: ``PencilFFT(shape, grid, real=True)``; there is one particle for each of its points.
         box_size: side of the box [Mpc/h]: a number, or one for each axis.
-        cosmology: a `jax_cosmo.Cosmology`.
+        cosmology: a `jax_cosmo.Cosmology`, under `grad` as in `simulate`.
         scale_factor: when, 1 being today.
         order: 1 (Zel'dovich) or 2.
         mesh_shape: of the mesh on which forces are computed, whose cells are the unit of
@@ -78,9 +78,9 @@ def lpt(
 
     cells, starts = [], []
     for axis, (n, m) in enumerate(zip(plan.shape, shape, strict=True)):
-        whole, rest = scaled_index(plan.input.indices(axis), n, m)
+        whole, rest = scaled_index(plan.input.indices(axis), n, m, dtype)
         cells.append(jnp.broadcast_to(whole, plan.input.local_shape))
-        starts.append(jnp.broadcast_to(rest.astype(dtype), plan.input.local_shape))
+        starts.append(jnp.broadcast_to(rest, plan.input.local_shape))
     per_cell = jnp.asarray([m / side for m, side in zip(shape, sides(box_size), strict=True)])
     rows = math.prod(plan.input.local_shape)
     at_rest = jnp.stack(starts, -1).reshape(rows, 3)

@@ -65,14 +65,14 @@ class Particles:
             other: whose cells will be.
 
         """
+        dtype = self.offset.dtype
         cells, rests, ratios = [], [], []
         for axis, (n, m) in enumerate(zip(mesh.global_shape, other.global_shape, strict=True)):
-            whole, rest = scaled_index(self.cell[:, axis], n, m)
+            whole, rest = scaled_index(self.cell[:, axis], n, m, dtype)
             cells.append(whole)
             rests.append(rest)
             ratios.append(m / n)
-        dtype = self.offset.dtype
-        offset = jnp.stack(rests, -1).astype(dtype) + self.offset * jnp.asarray(ratios, dtype)
+        offset = jnp.stack(rests, -1) + self.offset * jnp.asarray(ratios, dtype)
         return dataclasses.replace(self, cell=jnp.stack(cells, -1), offset=offset)
 
     def coordinates(self, mesh: Pencil, box_size: Any) -> jax.Array:
@@ -82,11 +82,11 @@ class Particles:
         return cells * (jnp.asarray(box_size, self.offset.dtype) / shape)
 
 
-def scaled_index(index: jax.Array, n: int, m: int) -> tuple[jax.Array, jax.Array]:
-    """The place of point `index` of n among m points: a whole number, and a rest below 1."""
+def scaled_index(index: jax.Array, n: int, m: int, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """The place of point `index` of n among m points: a whole number, and a fraction."""
     whole, rest = index // n, index % n  # in steps, as products of 32 bits would overflow sooner
     low = rest * (m % n)
-    return whole * m + rest * (m // n) + low // n, (low % n) / n
+    return whole * m + rest * (m // n) + low // n, (low % n).astype(dtype) / n
 
 
 def default_capacity(total: int, ranks: int) -> int:

@@ -1,0 +1,456 @@
+"""Measures the particle-mesh simulation against theory, and writes the table docs/validation.md.
+
+    mpirun -n 2 python examples/validate.py
+
+One function for each kind of measurement, all in double precision; the status is not zero if one
+of them is out of its bound. It runs on any number of ranks (`make validate` on 2).
+"""
+
+import argparse
+import dataclasses
+import math
+import pathlib
+import platform
+import re
+import sys
+import textwrap
+import time
+
+import jax
+import jax.numpy as jnp
+import jax_cosmo
+import numpy as np
+import scipy.integrate
+from mpi4py import MPI
+from nbody_pm import TABLE, Input, conservation, gathered
+from tqdm import tqdm
+
+import pfftjax
+from pfftjax import pm
+from pfftjax.collectives import replicate
+
+COMM = MPI.COMM_WORLD
+DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "validation.md"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One measurement. `ok` is None for one that is shown only."""
+
+    what: str
+    setting: str
+    measured: str
+    expected: str
+    bound: str = ""
+    ok: bool | None = None
+
+
+def between(what, setting, value, expected, low, high):
+    """A number between two others."""
+    bound, ok = f"{low:.4g} to {high:.4g}", bool(low < value < high)
+    return Row(what, setting, f"{value:.4f}", expected, bound, ok)
+
+
+def error(what, setting, value, bound, expected="0"):
+    """An error below its bound."""
+    return Row(what, setting, f"{value:.1e}", expected, f"< {bound:g}", bool(value < bound))
+
+
+class Universe:
+    """A grid of particles in a box, and a mesh `finer` times as fine: its programs."""
+
+    def __init__(self, table, n, box, *, finer=1, comm=COMM):
+        self.n, self.box, self.cosmology = n, box, table.cosmology
+        self.power = pm.tabulated(table.k, table.linear)
+        self.grid = pfftjax.ProcessGrid(comm=comm)
+        self.plan = pfftjax.PencilFFT((n,) * 3, self.grid, real=True)
+        self.mesh = pfftjax.PencilFFT((finer * n,) * 3, self.grid, real=True)
+        self.lpt = jax.jit(self._lpt, static_argnames="order")
+        self.simulate = jax.jit(self._simulate, static_argnames=("integrator", "capacity"))
+        self.density = jax.jit(lambda particles: pm.density_contrast(particles, self.mesh))
+        self.spectrum = jax.jit(self._spectrum, static_argnames="kernel")
+
+    def linear(self, seed=0):
+        """The linear density contrast today."""
+
+        def field():
+            noise = pm.white_noise(jax.random.key(seed), self.plan.input)
+            return pm.linear_field(noise, self.plan, self.box, self.power)
+
+        return jax.jit(field)()
+
+    def _lpt(self, delta, scale_factor, order=2):
+        shape = self.mesh.shape
+        where = (self.plan, self.box, self.cosmology, scale_factor)
+        return pm.lpt(delta, *where, order=order, mesh_shape=shape)
+
+    def _simulate(self, particles, scale_factors, integrator=pm.fastpm, capacity=None):
+        options = {"integrator": integrator, "capacity": capacity}
+        where = (self.mesh, self.box, self.cosmology, scale_factors)
+        return pm.simulate(particles, *where, **options)
+
+    def _spectrum(self, field, other=None, kernel=None):
+        return pm.power_spectrum(field, self.mesh, self.box, other=other, kernel=kernel)
+
+    def today(self, delta, steps, integrator=pm.fastpm):
+        """The density contrast today, from a = 0.1."""
+        a = jnp.linspace(0.1, 1, steps + 1)
+        return self.density(self.simulate(self.lpt(delta, a[0]), a, integrator))
+
+    def growth(self, final, initial, kernel="cic"):
+        """T of each shell: the growth of `initial`, given on the mesh, over linear theory."""
+        cross = self.spectrum(final, other=initial, kernel=kernel)
+        return np.asarray(cross.power / self.spectrum(initial).power)
+
+
+def everybody(particles):
+    """(cells, offsets, momenta) of the particles of all ranks, sorted by where they come from."""
+    used = int(particles.used)
+    rows = (np.asarray(x)[:used] for x in (particles.cell, particles.offset, particles.momentum))
+    parts = zip(*COMM.allgather(tuple(rows)), strict=True)
+    cell, offset, momentum = (np.concatenate(part) for part in parts)
+    order = np.lexsort(cell.T[::-1])
+    return cell[order], offset[order], momentum[order]
+
+
+def rms(x):
+    """Root mean square."""
+    return float(np.sqrt(np.mean(np.square(x))))
+
+
+def growth_factors(table):
+    """Of first and second order, against quadratures of SciPy in a."""
+    cosmology = table.cosmology
+    omega_m = float(cosmology.Omega_m)
+
+    def e(a):
+        return math.sqrt(omega_m / a**3 + 1 - omega_m)
+
+    tight = {"epsabs": 0, "epsrel": 1e-11}
+    d1 = 2.5 * omega_m * scipy.integrate.quad(lambda a: (a * e(a)) ** -3, 0, 1, **tight)[0]
+
+    def rates(a, state):
+        # (a^3 E D')' = 3/2 Omega_m S / (a^2 E), ' = d/da, with S = D1 and S = D2 - D1^2.
+        x1, y1, x2, y2 = state
+        slope, pull = 1 / (a**3 * e(a)), 1.5 * omega_m / (a**2 * e(a))
+        return [slope * y1, pull * x1, slope * y2, pull * (x2 - x1**2)]
+
+    a = 1e-3
+    velocity = a**3 * e(a)
+    state = [a, velocity, -3 / 7 * a**2, -6 / 7 * a * velocity]
+    tight = {"method": "DOP853", "rtol": 1e-11, "atol": 1e-20}
+    d2 = scipy.integrate.solve_ivp(rates, (a, 1), state, **tight).y[2, -1]
+    today = pm.growth(cosmology, 1.0)
+    for name, value, expected in (("D1", today.d1, d1), ("D2", today.d2, d2)):
+        yield Row(
+            f"{name}(a = 1)",
+            "",
+            f"{float(value):.8f}",
+            f"{expected:.8f}, by SciPy",
+            "1e-6 of it",
+            bool(abs(value / expected - 1) < 1e-6),
+        )
+
+
+def stepping(table):
+    """FastPM factors return the growing mode that they are made from."""
+    cosmology = table.cosmology
+    programs = jax.jit(lambda a: (pm.growth(cosmology, a), pm.fastpm(cosmology, a)))
+    for count in (1, 5, 40):
+        exact, steps = programs(jnp.linspace(0.1, 1, count + 1))
+        x, p = float(exact.d1[0]), float(exact.momentum[0])
+        for kick, drift in zip(*map(np.asarray, steps), strict=True):
+            p += kick * 1.5 * float(cosmology.Omega_m) * x
+            x += drift * p
+        ends = ((x, exact.d1[-1]), (p, exact.momentum[-1]))
+        worst = max(abs(value / float(end) - 1) for value, end in ends)
+        setting = f"FastPM, {count} step{'s'[: count > 1]}"
+        yield error("D1 and its momentum by the factors of the steps", setting, worst, 1e-12)
+
+
+def initial_spectrum(table):
+    """Of the initial field against the table, shell by shell."""
+    universe = Universe(table, 64, 1000.0)
+    found = universe.spectrum(universe.linear())
+    # The table's mean over the modes of each shell, without the code that is measured.
+    whole = np.fft.fftfreq(universe.n, 1 / universe.n)
+    m = np.sqrt(sum(np.meshgrid(*[whole**2] * 3, sparse=True))).ravel()
+    shell = np.floor(m - 0.5).astype(int)
+    inside = (shell >= 0) & (shell < universe.n // 2)
+    k = 2 * np.pi / universe.box * m[inside]
+    power = np.exp(np.interp(np.log(k), np.log(table.k), np.log(table.linear)))
+    modes = np.bincount(shell[inside])
+    expected = np.bincount(shell[inside], power) / modes
+
+    ratio = np.asarray(found.power) / expected
+    what, setting = "initial spectrum over the table, ", "L = 1000, 64^3"
+    spread = 3 * math.sqrt(2 / modes.sum())
+    value = float((modes * ratio).sum() / modes.sum())
+    yield between(f"{what}mean of all modes", setting, value, "1", 1 - spread, 1 + spread)
+    # A mean of |delta_k|^2 over N modes, conjugates counted, has the variance 2 / N of its square.
+    spread = 3 * math.sqrt(2 / len(modes))
+    value = float((modes / 2 * (ratio - 1) ** 2).mean())
+    yield between(f"{what}chi^2 a shell", setting, value, "1", 1 - spread, 1 + spread)
+
+
+def linear_growth(table):
+    """Growth of the largest scales over linear theory, by number of steps."""
+    universe = Universe(table, 64, 1000.0)
+    initial = universe.linear()
+
+    def measured(steps, integrator):
+        return float(universe.growth(universe.today(initial, steps, integrator), initial)[0]) - 1
+
+    what, setting = "T - 1 of the lowest shell", "L = 1000, 64^3, {} {} steps"
+    found = {steps: measured(steps, pm.fastpm) for steps in (5, 20)}
+    for steps, value in found.items():
+        yield between(what, setting.format(steps, "FastPM"), value, "0", -0.03, 0.01)
+    difference = abs(found[5] - found[20])
+    yield error(f"{what}: difference", setting.format("5 and 20", "FastPM"), difference, 2e-3)
+    for steps in (5, 10, 40):
+        value = f"{measured(steps, pm.leapfrog):.4f}"
+        yield Row(what, setting.format(steps, "leapfrog"), value, "0 with many steps")
+
+
+def one_loop(k, table, least, most):
+    """P13 / 2 P, by which the density today correlates less with the linear one.
+
+    After Jain & Bertschinger (1994); the loop goes over wavenumbers from `least` to `most`. On
+    large scales it is -61/210 k^2 s^2, s the displacement in one direction.
+    """
+    q = np.geomspace(least, most, 4000)
+    r = q / k
+    power = np.exp(np.interp(np.log(q), np.log(table.k), np.log(table.linear)))
+    logarithm = np.log(np.abs((1 + r) / (1 - r)))
+    kernel = 12 / r**2 - 158 + 100 * r**2 - 42 * r**4
+    kernel += 3 / r**3 * (r**2 - 1) ** 3 * (7 * r**2 + 2) * logarithm
+    return k**3 / (2016 * np.pi**2) * scipy.integrate.trapezoid(power * kernel, r)
+
+
+def softened(k, *_):
+    """exp(-k^2 sigma^2 / 2) - 1, a filter of the displacements today, sigma = 5.83 Mpc/h."""
+    return np.exp(-((k * 5.83) ** 2) / 2) - 1
+
+
+def fine_mesh_growth(table):
+    """Growth by scale on a finer mesh, where the next order of perturbation theory is seen.
+
+    At one loop in a box of 1000 Mpc/h. In one of 2000, particles are displaced by less than their
+    distance, and feel the lattice that they started from: it raises growth by about as much as the
+    window of painting lowers it, and the field as it is painted follows a simpler formula.
+    """
+    yield from _fine_mesh_growth(table, 1000.0, "cic", one_loop, "one loop")
+    yield from _fine_mesh_growth(table, 2000.0, None, softened, "exp(-k^2 sigma^2 / 2) - 1")
+
+
+def _fine_mesh_growth(table, box, kernel, theory, name):
+    universe = Universe(table, 64, box, finer=2)
+    initial = universe.linear()
+    # The same modes on the mesh: between the points of the particle grid by its Fourier series.
+    whole = COMM.bcast(gathered(initial, universe.plan.input))
+    n, half = universe.n, universe.n // 2
+    kept = np.r_[0:half, 1 - half : 0]
+    kept = np.ix_(kept, kept, kept[:half])
+    spectrum = np.zeros((2 * n, 2 * n, n + 1), complex)
+    spectrum[kept] = 8 * np.fft.rfftn(whole)[kept]
+    on_mesh = np.fft.irfftn(spectrum, (2 * n,) * 3, axes=(0, 1, 2))
+    on_mesh = jnp.asarray(universe.mesh.input.local_block(on_mesh))
+
+    # The mean of both signs is free of the coupling of two modes to a third.
+    signs = [(s, universe.today(s * initial, 10)) for s in (1, -1)]
+    growth = sum(universe.growth(final, s * on_mesh, kernel) for s, final in signs) / 2
+    k = np.asarray(universe.spectrum(on_mesh).k)
+    # Spheres of as much volume as the mode zero, which is left out, and as all modes.
+    least = 2 * np.pi / universe.box * (3 / (4 * np.pi)) ** (1 / 3)
+    painted = "" if kernel else ", as painted"
+    for i in range(4):
+        expected = theory(k[i], table, least, n * least)
+        yield Row(
+            f"T - 1 at k = {k[i]:.4f}, mean of runs from +delta and -delta{painted}",
+            f"L = {box:g}, 64^3 on a mesh of 128^3, 10 FastPM steps",
+            f"{growth[i] - 1:.5f}",
+            f"{expected:.5f}, {name}",
+            "within 1e-3",
+            bool(abs(growth[i] - 1 - expected) < 1e-3),
+        )
+
+
+def pancake(table):
+    """A plane wave, followed nearly until it breaks, against Zel'dovich's exact solution."""
+    for n, bound in ((32, 2.5e-2), (64, 1e-2)):
+        universe = Universe(table, n, 100.0)
+        index = universe.plan.input.indices(0)
+        wave = jnp.broadcast_to(jnp.cos(2 * jnp.pi / n * index), universe.plan.input.local_shape)
+        a = jnp.linspace(0.1, 0.9, 21)
+        # One rank may own the whole sheet.
+        end = universe.simulate(universe.lpt(wave, a[0], order=1), a, capacity=n**3)
+        cell, offset, _ = everybody(end)
+        grown = pm.growth(table.cosmology, jnp.array([a[-1], 1.0])).d1
+        exact = np.zeros_like(offset)
+        exact[:, 0] = -float(grown[0] / grown[1]) * n / (2 * np.pi)
+        exact[:, 0] *= np.sin(2 * np.pi / n * cell[:, 0])
+        yield error(
+            "Zel'dovich pancake that breaks at a = 1, at a = 0.9: rms error over rms displacement",
+            f"{n}^3, 20 FastPM steps",
+            rms(offset - exact) / rms(exact),
+            bound,
+            "0 on a fine mesh",
+        )
+
+
+def conserved(table):
+    """Mass and momentum."""
+    universe = Universe(table, 32, 200.0)
+    a = jnp.linspace(0.1, 1, 11)
+    end = universe.simulate(universe.lpt(universe.linear(), a[0]), a)
+    mass, momentum = conservation(end, universe.density(end), COMM)
+    setting = "L = 200, 32^3, 10 FastPM steps"
+    yield error("painted mass over the number of particles, less 1", setting, mass, 1e-13)
+    what = "total momentum over the sum of magnitudes of momenta"
+    yield error(what, setting, momentum, 1e-12)
+
+
+def reversal(table):
+    """Forward in time and back to the beginning."""
+    universe = Universe(table, 32, 200.0)
+    a = jnp.linspace(0.1, 1, 11)
+    start = universe.lpt(universe.linear(), a[0])
+    _, *before = everybody(start)
+    _, *after = everybody(universe.simulate(universe.simulate(start, a), a[::-1]))
+    names = ("positions", "momenta")
+    for name, x, y in zip(names, before, after, strict=True):
+        what = f"forward in time and back: largest error of {name}, over their rms"
+        setting = "L = 200, 32^3, 10 FastPM steps"
+        yield error(what, setting, float(np.abs(y - x).max()) / rms(x), 1e-9)
+
+
+def decomposition(table):
+    """The same universe on this run's process grid and on one rank."""
+    if COMM.size == 1:
+        return
+    here, alone = (Universe(table, 32, 200.0, comm=comm) for comm in (COMM, MPI.COMM_SELF))
+    whole = np.asarray(alone.today(alone.linear(), 10))
+    part = np.asarray(here.today(here.linear(), 10))
+    worst = np.abs(part - here.mesh.input.local_block(whole)).max(initial=0)
+    rows, columns = here.grid.dims
+    yield error(
+        f"density today on {rows} x {columns} ranks and on one: largest difference, over its "
+        "largest value",
+        "L = 200, 32^3, 10 FastPM steps",
+        COMM.allreduce(float(worst), MPI.MAX) / float(np.abs(whole).max()),
+        1e-10,
+    )
+
+
+def derivatives(table):
+    """Of a loss today, against central differences."""
+    universe = Universe(table, 16, 100.0)
+    grid, pencil = universe.grid, universe.plan.input
+    given = table.cosmology
+    names = ("Omega_b", "h", "n_s", "sigma8", "Omega_k", "w0", "wa")
+    rest = {name: float(getattr(given, name)) for name in names}
+
+    def loss(noise, omega_c):
+        # Each rank works with this one number: its derivative is the sum of what they find.
+        cosmology = jax_cosmo.Cosmology(Omega_c=replicate(omega_c), **rest)
+        delta = pm.linear_field(noise, universe.plan, universe.box, universe.power)
+        a = jnp.linspace(0.1, 1, 6)
+        start = pm.lpt(delta, universe.plan, universe.box, cosmology, a[0])
+        final = pm.simulate(start, universe.plan, universe.box, cosmology, a)
+        today = pm.density_contrast(final, universe.plan)
+        return pfftjax.vdot(today, today, grid) / universe.n**3
+
+    noise, direction = (pm.white_noise(jax.random.key(seed), pencil) for seed in (0, 1))
+    omega_c = jnp.asarray(given.Omega_c, float)
+    slopes = jax.jit(jax.grad(loss, argnums=(0, 1)))(noise, omega_c)
+    along = (pfftjax.vdot(slopes[0], direction, grid), slopes[1])
+    value = jax.jit(loss)
+    # Small: the density has a kink where a particle goes from one cell to the next.
+    small = 1e-6
+    ways = ((small * direction, 0.0), (0 * direction, small))
+    names = ("along a random direction of the white noise", "with respect to Omega_c")
+    for name, slope, (dx, dy) in zip(names, along, ways, strict=True):
+        ahead, behind = (value(noise + s * dx, omega_c + s * dy) for s in (1, -1))
+        difference = float(ahead - behind) / (2 * small)
+        yield Row(
+            f"derivative of the variance of the density today {name}",
+            "L = 100, 16^3, 5 FastPM steps",
+            f"{float(slope):.8f}",
+            f"{difference:.8f}, by central differences",
+            "1e-6 of it",
+            bool(abs(float(slope) / difference - 1) < 1e-6),
+        )
+
+
+MEASUREMENTS = (
+    growth_factors,
+    stepping,
+    initial_spectrum,
+    linear_growth,
+    fine_mesh_growth,
+    pancake,
+    conserved,
+    reversal,
+    decomposition,
+    derivatives,
+)
+
+
+def processor():
+    """The name of this machine's processor."""
+    try:
+        found = re.search(r"model name\s*:\s*(.+)", pathlib.Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1] if found else platform.machine()
+
+
+def document(rows, seconds):
+    """The page."""
+    library = re.split(r"[,\n]", MPI.Get_library_version())[0].strip()
+    paragraphs = (
+        "The particle-mesh simulation measured against theory, in double precision, for the "
+        f"cosmology of [examples/data/{TABLE.name}](../examples/data/{TABLE.name}). Lengths are "
+        "in Mpc/h, settings n^3 are particles. T is the growth from the linear density to that "
+        "today, over linear theory's: their cross spectrum over the linear one. A row without a "
+        "bound is shown only.",
+        f"Made by `mpirun -n {COMM.size} python examples/validate.py` (`make validate`) in "
+        f"{seconds:.0f} s, ranks: {COMM.size}, on {processor()}, with {library}, JAX "
+        f"{jax.__version__} and Python {platform.python_version()}.",
+    )
+    lines = ["# Validation", ""]
+    for text in paragraphs:
+        lines += [*textwrap.wrap(text, 99, break_long_words=False, break_on_hyphens=False), ""]
+    lines += ["| what | setting | measured | expected | bound | ok |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        ok = {None: "", True: "yes", False: "**no**"}[row.ok]
+        cells = (row.what, row.setting, row.measured, row.expected, row.bound, ok)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    """Measure everything, print the table and write it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, default=DOCUMENT, help="the page to write")
+    arguments = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    table = Input(TABLE)
+    first = COMM.rank == 0
+    begin = time.perf_counter()
+    rows = []
+    bar = tqdm(MEASUREMENTS, disable=not first, unit="measurement")
+    for measurement in bar:
+        bar.set_postfix_str(measurement.__name__)
+        rows += measurement(table)
+    seconds = COMM.allreduce(time.perf_counter() - begin, MPI.MAX)
+    if first:
+        page = document(rows, seconds)
+        print(page)
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(page)
+    sys.exit(any(row.ok is False for row in rows))
+
+
+if __name__ == "__main__":
+    main()

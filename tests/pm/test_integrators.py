@@ -1,0 +1,120 @@
+"""Steps as numbers: what they make of the linear growing mode."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+from pfftjax.pm import Steps, fastpm, growth, leapfrog
+from tests.pm.universe import cosmology, on_one_rank
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+
+DARK = {"w0": -0.9, "wa": 0.1}
+WAYS = {
+    "forward": (0.1, 1.0),
+    "backward": (1.0, 0.1),
+}
+
+
+def _followed(steps, x, p, omega_m):
+    """One particle whose force is that of the growing mode: 3/2 Omega_m x."""
+
+    def body(state, step):
+        x, p = state
+        p = p + step.kick * 1.5 * omega_m * x
+        return (x + step.drift * p, p), None
+
+    return jax.lax.scan(body, (x, p), steps)[0]
+
+
+@on_one_rank
+def test_fastpm_follows_the_growing_mode():
+    """To rounding, for any number of steps of any spacing in both directions."""
+    spacings = [
+        ends
+        for n in (1, 5, 40)
+        for ends in (np.linspace(0.1, 1, n + 1), np.geomspace(1, 0.1, n + 1))
+    ]
+
+    @jax.jit
+    def both():
+        universe = cosmology(**DARK)
+        results = []
+        for a in spacings:
+            ends = growth(universe, a[np.array([0, -1])])
+            d, p = ends.d1, ends.momentum
+            results.append(
+                (_followed(fastpm(universe, a), d[0], p[0], universe.Omega_m), (d[1], p[1]))
+            )
+        return results
+
+    for (x, p), (d, momentum) in both():
+        assert abs(x / d - 1) < 1e-12
+        assert abs(p / momentum - 1) < 1e-12
+
+
+@on_one_rank
+def test_leapfrog_converges_with_the_square_of_the_step():
+    spacings = [np.geomspace(0.1, 1, n + 1) for n in (20, 40, 80)]
+
+    @jax.jit
+    def both():
+        universe = cosmology(**DARK)
+        results = []
+        for a in spacings:
+            ends = growth(universe, a[np.array([0, -1])])
+            x, _ = _followed(leapfrog(universe, a), ends.d1[0], ends.momentum[0], universe.Omega_m)
+            results.append(x / ends.d1[1] - 1)
+        return results
+
+    errors = both()
+    assert 1e-5 < abs(errors[0]) < 2e-2
+    for coarse, fine in itertools.pairwise(errors):
+        assert 3.8 < coarse / fine < 4.2
+
+
+@pytest.mark.parametrize("way", WAYS)
+@on_one_rank
+def test_leapfrog_has_the_integrals(way):
+    a = np.linspace(*WAYS[way], 6)
+    steps = leapfrog(cosmology(), a)
+    assert steps.drift[-1] == 0
+    omega_m = float(cosmology().Omega_m)
+
+    def integral(power, start, end):
+        e = lambda a: np.sqrt(omega_m / a**3 + 1 - omega_m)  # noqa: E731
+        return quad(lambda a: 1 / (a**power * e(a)), start, end, epsrel=1e-13)[0]
+
+    for drift, (start, end) in zip(steps.drift, itertools.pairwise(a), strict=False):
+        assert abs(drift / integral(3, start, end) - 1) < 1e-10
+    # A kick is the half before a point and the half after it.
+    middle = np.sqrt(a[:-1] * a[1:])
+    marks = [a[0], *middle, a[-1]]
+    for kick, (start, end) in zip(steps.kick, itertools.pairwise(marks), strict=True):
+        assert abs(kick / integral(2, start, end) - 1) < 1e-10
+
+
+@pytest.mark.parametrize("integrator", [fastpm, leapfrog])
+@on_one_rank
+def test_backward_is_forward_with_the_other_sign(integrator):
+    a = jnp.linspace(0.1, 1, 6)
+    there, back = jax.jit(
+        lambda a: (integrator(cosmology(), a), integrator(cosmology(), a[::-1]))
+    )(a)
+    np.testing.assert_allclose(back.drift[:-1], -there.drift[-2::-1], rtol=1e-12)
+    np.testing.assert_allclose(back.kick, -there.kick[::-1], rtol=1e-12)
+
+
+@on_one_rank
+def test_what_is_refused_and_returned():
+    steps = fastpm(cosmology(), [0.1, 0.2, 0.3])
+    assert isinstance(steps, Steps)
+    assert steps.drift.shape == steps.kick.shape == (3,)
+    for bad in (0.5, [0.5], [[0.1, 0.2]]):
+        for integrator in (fastpm, leapfrog):
+            with pytest.raises(ValueError, match="the ends of the steps, a vector of two or more"):
+                integrator(cosmology(), bad)

@@ -1,0 +1,120 @@
+"""White noise against jax.random.normal of the whole array, to the last bit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pfftjax import Pencil
+from pfftjax.pm import white_noise
+from pfftjax.pm._noise import _global_index, _times
+from tests.distributed import grids
+from tests.helpers import assert_equal
+from tests.pm.universe import on_one_rank
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+
+SHAPES = ((8, 6, 16), (13, 11, 7), (1, 2, 9), (11, 1, 1), (4, 6))
+
+
+def _pencils():
+    """In real space, and as a spectrum lies in memory."""
+    for grid in grids():
+        yield from (Pencil(shape, grid) for shape in SHAPES)
+        yield Pencil(SHAPES[1], grid, split=(1, 2), axes=(1, 2, 0))
+
+
+def test_it_is_the_block_of_jax_random_normal():
+    key = jax.random.key(2**40 + 3)
+    normal = jax.jit(lambda key: [jax.random.normal(key, s, "float32") for s in SHAPES])
+    wholes = dict(zip(SHAPES, normal(key), strict=True))
+    pencils = list(_pencils())
+    blocks = jax.jit(lambda key: [white_noise(key, pencil) for pencil in pencils])(key)
+    for pencil, block in zip(pencils, blocks, strict=True):
+        whole = np.asarray(wholes[pencil.global_shape])
+        # In double precision the same universe, and not a finer one.
+        assert_equal(block, pencil.local_block(whole).astype("float64"))
+
+
+def test_any_key_with_and_without_jit():
+    shape = (5, 4, 7)
+    pencil = Pencil(shape, grids()[-1])
+    keys = [
+        jax.random.key(1),
+        jax.random.PRNGKey(2),
+        jax.random.key(-3, impl="threefry2x32"),
+        jax.random.split(jax.random.key(4))[1],
+    ]
+
+    @jax.jit
+    def both(keys):
+        whole = [jax.random.normal(key, shape, "float32") for key in keys]
+        return whole, [white_noise(key, pencil, "float32") for key in keys]
+
+    for whole, block in zip(*both(keys), strict=True):
+        assert_equal(block, pencil.local_block(np.asarray(whole)))
+    assert_equal(white_noise(keys[-1], pencil, "float32"), block)
+    many = jax.jit(jax.vmap(lambda key: white_noise(key, pencil)))(jax.random.split(keys[0], 3))
+    each = [white_noise(key, pencil) for key in jax.random.split(keys[0], 3)]
+    assert_equal(many, np.stack(each))
+
+
+class FarCorner:
+    """A block at the end of a mesh that is too large to have."""
+
+    def __init__(self, *global_shape):
+        self.global_shape = global_shape
+        self.local_shape = (2, 3, 4)
+
+    def indices(self, axis):
+        n, count = self.global_shape[axis], self.local_shape[axis]
+        shape = [1] * 3
+        shape[axis] = count
+        return jnp.arange(n - count, n, dtype="int32").reshape(shape)
+
+
+@on_one_rank
+def test_cells_beyond_2_to_the_32():
+    meshes = [
+        FarCorner(2048, 2048, 2048),
+        FarCorner(10**6 + 3, 10**6 + 33, 10**6 + 37),
+        FarCorner(2**21, 2**21, 2**21),
+        FarCorner(2, 65537, 2**31 - 1),
+        FarCorner(2, 3, 4),
+    ]
+    indices = jax.jit(lambda: [_global_index(mesh) for mesh in meshes])()
+    for mesh, (high, low) in zip(meshes, jax.device_get(indices), strict=True):
+        corners = [n - count for n, count in zip(mesh.global_shape, mesh.local_shape, strict=True)]
+        for place in np.ndindex(mesh.local_shape):
+            i, j, k = (int(a + b) for a, b in zip(corners, place, strict=True))
+            expected = (i * mesh.global_shape[1] + j) * mesh.global_shape[2] + k
+            assert (int(high[place]) << 32) + int(low[place]) == expected
+
+
+@on_one_rank
+def test_products_of_64_bits():
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 2**32, (2, 500), dtype="uint32")
+    extremes = np.array([0, 1, 0xFFFF, 0x10000, 0xFFFFFFFF], "uint32")
+    corners = np.stack(np.meshgrid(extremes, extremes)).reshape(2, -1)
+    high, low = np.concatenate([words, corners], axis=1)
+    factors = (1, 0xFFFF, 0x1FFFF, 2**32 - 1, 2**32, 2**63 + 12345)
+    products = jax.jit(lambda h, lo: [_times(h, lo, n) for n in factors])(high, low)
+    for n, (h, lo) in zip(factors, jax.device_get(products), strict=True):
+        expected = [((int(a) << 32) + int(b)) * n % 2**64 for a, b in zip(high, low, strict=True)]
+        assert [(int(a) << 32) + int(b) for a, b in zip(h, lo, strict=True)] == expected
+
+
+def test_what_is_refused():
+    pencil = Pencil((4, 5, 6), grids()[0])
+    key = jax.random.key(0)
+    with pytest.raises(TypeError, match="implementation rbg; only threefry2x32"):
+        white_noise(jax.random.key(0, impl="rbg"), pencil)
+    with pytest.raises(TypeError, match="dtype must be floating-point, got int32"):
+        white_noise(key, pencil, "int32")
+    with pytest.raises(TypeError, match="dtype must be floating-point, got complex64"):
+        white_noise(key, pencil, "complex64")
+    with pytest.raises(TypeError, match="one pair of uint32"):
+        white_noise(jax.random.split(key), pencil)
+    with pytest.raises(TypeError, match="one pair of uint32"):
+        white_noise(jnp.zeros(4, "uint32"), pencil)
