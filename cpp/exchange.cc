@@ -48,9 +48,12 @@ ffi::Error ExchangeCounts(std::int64_t number, std::int64_t ranks, std::int64_t 
                                          Reduction::kMax, comm.data);
     if (reduced != 0) return MpiFailed(site.operation, comm, Element::kS64, kWords, reduced);
     if (all[kBadRank] >= 0) {
-      return Failed(Operation::kAlltoallv, comm,
-                    "the counts on rank " + std::to_string(all[kBadRank]) +
-                        " are negative, or add up to more than the rows of x there");
+      const std::string there = " on rank " + std::to_string(all[kBadRank]);
+      return Failed(
+          Operation::kAlltoallv, comm,
+          what == "rows"
+              ? "the counts" + there + " are negative, or add up to more than the rows of x there"
+              : "a position of " + std::string(what) + there + " is not finite");
     }
     if (all[kTooMany]) {
       return Failed(Operation::kAlltoallv, comm,

@@ -171,8 +171,7 @@ class Simulation:
         """The density contrast, with as many cells as there are particles."""
         mesh = self.plan.input
         if self.force_plan != self.plan:
-            particles = particles.rescaled(self.force_plan.input, mesh)
-            particles = pm.to_owners(particles, mesh, self.capacity)
+            particles = pm.to_owners(particles.rescaled(mesh), mesh, self.capacity)
         return pm.density_contrast(particles, self.plan, kernel=self.kernel)
 
     def spectra(self, final, initial):

@@ -50,6 +50,14 @@ def main() -> int:
 
     pytest = ["-m", "pytest", "--with-mpi", "-q"]
     under_mpi = [*pytest, "tests", "--ignore=tests/jobs"]
+    # Derivatives have no messages of their own, nor have particles beyond their exchange.
+    messages = [
+        *pytest,
+        "tests/collectives",
+        "tests/pencils",
+        "tests/fft",
+        "tests/pm/test_exchange.py",
+    ]
     ok = True
     with tempfile.TemporaryDirectory() as name:
         logs = pathlib.Path(name)
@@ -71,12 +79,11 @@ def main() -> int:
                 launcher.command(2, *pytest, "tests/collectives/test_ordering.py", *rest),
             )
         if arguments.only in (None, "chunks"):
-            # Derivatives have no messages of their own.
             ok &= run(
                 "all messages in chunks of 64 bytes on 2 ranks",
                 launcher.command(
                     2,
-                    *under_mpi,
+                    *messages,
                     "--ignore=tests/fft/test_derivatives.py",
                     "-m",
                     "not memory",

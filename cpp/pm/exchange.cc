@@ -22,8 +22,8 @@ using Integers = ffi::Buffer<ffi::S32, 1>;
 
 // The rows sorted by owner, in their order within each; rows from `count` on come last.
 template <typename T>
-ffi::Error Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::int64_t count,
-                std::int64_t rows, std::int32_t* order, std::int32_t* counts) {
+void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::int64_t count,
+          std::int64_t rows, std::int32_t* order, std::int32_t* counts) {
   const std::int64_t columns = mesh.along[1]->size;
   const std::int64_t ranks = mesh.along[0]->size * columns;
   const std::array<std::vector<std::int32_t>, 2> owners = {
@@ -36,11 +36,10 @@ ffi::Error Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, s
     for (int axis = 0; axis < kAxes; ++axis) {
       Coordinate<T> at;
       if (!pm::Locate(cells[kAxes * row + axis], offsets[kAxes * row + axis], &at)) {
-        return ffi::Error(
-            ffi::ErrorCode::kInvalidArgument,
-            "pfftjax: the exchange of particles met a position that is not finite on rank (" +
-                std::to_string(mesh.along[0]->rank) + ", " + std::to_string(mesh.along[1]->rank) +
-                ") of the grid: particle " + std::to_string(row));
+        // Impossible counts are refused by the next step, on every rank together.
+        std::fill(counts, counts + ranks, -1);
+        std::fill(order, order + rows, 0);
+        return;
       }
       if (axis < 2) {
         const std::int64_t cell = pm::Wrapped(at.cell, mesh.shape[axis]);
@@ -58,7 +57,6 @@ ffi::Error Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, s
     order[place[owner[row]]++] = static_cast<std::int32_t>(row);
   }
   for (std::int64_t row = count; row < rows; ++row) order[row] = static_cast<std::int32_t>(row);
-  return ffi::Error::Success();
 }
 
 ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
@@ -72,13 +70,22 @@ ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::
     return ffi::Error(ffi::ErrorCode::kInvalidArgument,
                       "pfftjax: an exchange of particles with buffers that do not fit");
   }
-  const std::int64_t used = std::clamp<std::int64_t>(*count.typed_data(), 0, rows);
+  const std::int64_t used = *count.typed_data();
+  if (used < 0 || used > rows) {
+    return ffi::Error(ffi::ErrorCode::kInvalidArgument,
+                      "pfftjax: an exchange of " + std::to_string(used) +
+                          " particles in arrays of " + std::to_string(rows) + " rows");
+  }
   const auto sort = [&](auto zero) {
-    return Sort(*mesh, cells.typed_data(),
-                static_cast<const decltype(zero)*>(offsets.untyped_data()), used, rows,
-                order->typed_data(), counts->typed_data());
+    Sort(*mesh, cells.typed_data(), static_cast<const decltype(zero)*>(offsets.untyped_data()),
+         used, rows, order->typed_data(), counts->typed_data());
   };
-  return offsets.element_type() == ffi::DataType::F64 ? sort(double{}) : sort(float{});
+  if (offsets.element_type() == ffi::DataType::F64) {
+    sort(double{});
+  } else {
+    sort(float{});
+  }
+  return ffi::Error::Success();
 }
 
 // ---- The way there and back --------------------------------------------------------------------
@@ -152,11 +159,13 @@ ffi::Error MoveRows(std::int64_t number, std::int64_t ranks, std::int64_t signat
 
   AdviseHugePages(target->untyped_data(), target->size_bytes());
   return Run(site, Payload{*element, width}, [&](Communicator& comm) {
+    bool all_possible = true;
     const auto blocks = [&](const Integers& counts) {
       std::vector<Block> result(static_cast<std::size_t>(comm.size));
       std::int64_t offset = 0;
       for (int rank = 0; rank < comm.size; ++rank) {
         result[rank] = {offset, counts.typed_data()[rank]};
+        all_possible &= result[rank].count >= 0;
         offset += counts.typed_data()[rank];
       }
       return std::make_pair(std::move(result), offset);
@@ -170,7 +179,7 @@ ffi::Error MoveRows(std::int64_t number, std::int64_t ranks, std::int64_t signat
     char* to = static_cast<char*>(target->untyped_data());
     const std::int64_t bytes = width * InfoOf(*element).bytes;
     const Rows x(order.typed_data(), rows, width, *element);
-    if (sent > rows || received > capacity ||
+    if (!all_possible || sent > rows || received > capacity ||
         (kThere ? source.dimensions() : target->dimensions())[0] != rows) {
       return Failed(operation, comm, "the counts exceed the rows of the buffers");
     }

@@ -330,6 +330,11 @@ ffi::Error WithPainter(const char* operation, const Particles& particles,
     return ffi::Error(ffi::ErrorCode::kInvalidArgument,
                       std::string("pfftjax: ") + operation + " of buffers that do not fit");
   }
+  if (const std::int64_t used = *particles.used.typed_data(); used < 0 || used > shapes.rows) {
+    return ffi::Error(ffi::ErrorCode::kInvalidArgument,
+                      std::string("pfftjax: ") + operation + " of " + std::to_string(used) +
+                          " particles in arrays of " + std::to_string(shapes.rows) + " rows");
+  }
   const auto run = [&](auto zero, auto points) {
     using T = decltype(zero);
     const Painter<T, decltype(points)::value> painter(
@@ -346,10 +351,6 @@ ffi::Error WithPainter(const char* operation, const Particles& particles,
   if (type == ffi::DataType::F64) return with_points(double{});
   return ffi::Error(ffi::ErrorCode::kInvalidArgument,
                     "pfftjax: paint and readout work on float32 and float64");
-}
-
-std::int64_t Used(const Count& used, std::int64_t rows) {
-  return std::clamp<std::int64_t>(*used.typed_data(), 0, rows);
 }
 
 // body(begin, end) for the rows that hold particles, on several threads; zeros in the others. Each
@@ -379,7 +380,7 @@ ffi::Error Paint(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
       {shape[0], shape[1], shape[2]}, values, *field, field->dimensions(),
       [&](const auto& painter, auto zero) {
         using T = decltype(zero);
-        return painter.Paint(static_cast<const T*>(values.untyped_data()), Used(used, shape[0]),
+        return painter.Paint(static_cast<const T*>(values.untyped_data()), *used.typed_data(),
                              static_cast<T*>(field->untyped_data()));
       });
 }
@@ -398,8 +399,8 @@ ffi::Error Readout(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64
                        using T = decltype(zero);
                        const T* from = static_cast<const T*>(field.untyped_data());
                        T* to = static_cast<T*>(values->untyped_data());
-                       return ForRows(pool, Used(used, shape[0]), shape[0], shape[1] * shape[2],
-                                      to, [=](std::int64_t begin, std::int64_t end) {
+                       return ForRows(pool, *used.typed_data(), shape[0], shape[1] * shape[2], to,
+                                      [=](std::int64_t begin, std::int64_t end) {
                                         return painter.Readout(from, begin, end, to);
                                       });
                      });
@@ -428,7 +429,7 @@ ffi::Error Slope(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
                        const T* at = static_cast<const T*>(field.untyped_data());
                        const T* from = static_cast<const T*>(x.untyped_data());
                        T* to = static_cast<T*>(y->untyped_data());
-                       return ForRows(pool, Used(used, in[0]), in[0], out[1], to,
+                       return ForRows(pool, *used.typed_data(), in[0], out[1], to,
                                       [=](std::int64_t begin, std::int64_t end) {
                                         return kAcross ? painter.Across(at, from, begin, end, to)
                                                        : painter.Along(at, from, begin, end, to);

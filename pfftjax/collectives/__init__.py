@@ -18,6 +18,7 @@ from ._bcast import bcast as bcast
 from ._checkpoint import save_collectives as save_collectives
 from ._comm import duplicate as duplicate
 from ._job import abort_on_error as _abort_on_error
+from ._ordering import recover as recover
 from ._reduce_scatter import reduce_scatter as reduce_scatter
 from ._sendrecv import sendrecv as sendrecv
 

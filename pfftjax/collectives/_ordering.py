@@ -133,6 +133,13 @@ def _keep_token() -> bool:
             token = self.current_tokens.get(eff)
             array = getattr(token, "_buf", None)
             if array is not None and array.devices() == set(devices):
+                if array.is_ready():
+                    try:
+                        array.block_until_ready()
+                    except jax.errors.JaxRuntimeError:
+                        # Reported once more, in case nobody has looked, and then forgotten.
+                        del self.current_tokens[eff]
+                        raise
                 return token
         return copying(self, eff, devices)
 
@@ -141,6 +148,31 @@ def _keep_token() -> bool:
 
 
 TOKEN_IS_KEPT = _keep_token()
+
+
+def recover() -> None:
+    """Go on after an error that was raised on every rank.
+
+    Programs that communicate are in order, and so the error of one is also that of the next. Call
+    this where the error is caught, on every rank: after an exchange of particles found too little
+    room, say, to repeat it with more. Where one rank alone has failed there is no way back.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from mpi4py import MPI
+        >>> from pfftjax.collectives import alltoallv, recover
+        >>> ones = jnp.ones(MPI.COMM_WORLD.size, int)
+        >>> try:
+        ...     y, _ = alltoallv(ones, ones, capacity=0)
+        ...     y = y.block_until_ready()
+        ... except jax.errors.JaxRuntimeError:
+        ...     recover()
+        ...     y, _ = alltoallv(ones, ones)
+        >>> y.size == MPI.COMM_WORLD.size
+        True
+
+    """
+    _dispatch.runtime_tokens.clear()
 
 
 def _let_checkpoint_save_complex() -> None:

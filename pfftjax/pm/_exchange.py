@@ -15,7 +15,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from pfftjax.collectives._alltoallv import exchange_counts_p
+from pfftjax.collectives._alltoallv import _MOST_ROWS, exchange_counts_p
 from pfftjax.collectives._comm import Communicator
 from pfftjax.collectives._primitive import (
     as_array,
@@ -151,7 +151,7 @@ class Route:
             ValueError, TypeError: arguments that do not fit.
             jax.errors.JaxRuntimeError: when it runs, on every rank: more particles belong to some
                 rank than it has room for (the text says which capacity would do), or a position
-                is not finite.
+                is not finite. `pfftjax.collectives.recover` lets programs go on after it.
 
         """
         checked_mesh(pencil, "Route")
@@ -161,6 +161,11 @@ class Route:
         if room < 0:
             raise ValueError(f"{where('Route', comm)}: capacity cannot be negative, got {room}")
         rows = at.offset.shape[0]
+        if max(rows, room) > _MOST_ROWS:
+            raise ValueError(
+                f"{where('Route', comm)}: {max(rows, room)} rows, but counts are 32-bit; use more "
+                "ranks"
+            )
         order, outgoing = order_by_owner_p.bind(*at, pencil=pencil)
         incoming = exchange_counts_p.bind(
             outgoing[:, None], rows=rows, capacity=room, what="particles", comm=comm

@@ -101,5 +101,7 @@ def linear_field(noise: Any, plan: PencilFFT, box_size: Any, power: Power) -> ja
     n0, n1, n2 = plan.shape
     x, y, z = sides(box_size)
     per_cell = (n0 / x) * (n1 / y) * (n2 / z)  # cells per volume
+    # The derivative of a square root at zero must not make NaN of a spectrum that is cut off.
+    zero = zero | (p == 0)
     amplitude = jnp.where(zero, 0, jnp.sqrt(per_cell * jnp.where(zero, 1, p)))
     return plan.inverse(amplitude.astype(noise.dtype) * plan.forward(noise))

@@ -67,6 +67,11 @@ def gravity_with_ghosts(
 ) -> jax.Array:
     """The same on the block and on ghosts around it along axes 0 and 1."""
     real_plan(plan, "gravity")
+    if gradient not in ("finite-difference", "spectral"):
+        raise ValueError(
+            f"{where('gravity', plan.grid._comm)}: gradient must be finite-difference or "
+            f"spectral, got {gradient!r}"
+        )
     density = jnp.asarray(density)
     if gradient == "spectral":
         density = checkpoint_name(density, KEPT)
@@ -75,11 +80,6 @@ def gravity_with_ghosts(
         width = (_REACH + before, _REACH + after)
         phi = checkpoint_name(plan.inverse(potential), KEPT)
         return _minus_gradient(halo_exchange(phi, plan.input, (width, width)), plan, box_size)
-    if gradient != "spectral":
-        raise ValueError(
-            f"{where('gravity', plan.grid._comm)}: gradient must be finite-difference or "
-            f"spectral, got {gradient!r}"
-        )
     ks = gradient_wavenumbers(plan, box_size, density.dtype)
     force = plan.inverse(jnp.stack([times_i(-k, potential) for k in ks]))
     return halo_exchange(force, plan.input, ((before, after), (before, after)))

@@ -56,9 +56,15 @@ def lpt(
     here = where("lpt", plan.grid._comm)
     if order not in (1, 2):
         raise ValueError(f"{here}: order must be 1 or 2, got {order!r}")
-    shape = static_ints(mesh_shape or plan.shape, "mesh_shape", "lpt", plan.grid._comm)
+    shape = static_ints(
+        plan.shape if mesh_shape is None else mesh_shape, "mesh_shape", "lpt", plan.grid._comm
+    )
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(f"{here}: mesh_shape must be three positive sizes, got {mesh_shape!r}")
+    if jnp.ndim(scale_factor):
+        raise ValueError(
+            f"{here}: scale_factor must be one number, got shape {jnp.shape(scale_factor)}"
+        )
     delta = jnp.asarray(delta)
     dtype = delta.dtype
     now, today = growth(cosmology, scale_factor), growth(cosmology, 1.0)
@@ -90,6 +96,7 @@ def lpt(
         momentum=_rows(momentum),
         used=jnp.int32(rows),
         total=math.prod(plan.shape),
+        mesh_shape=(shape[0], shape[1], shape[2]),
     )
 
 

@@ -52,6 +52,8 @@ def white_noise(key: jax.Array, pencil: Pencil, dtype: Any = None) -> jax.Array:
 
 
 def _key_words(key: Any, here: str) -> tuple[jax.Array, jax.Array]:
+    if not isinstance(key, jax.Array | np.ndarray):
+        raise TypeError(f"{here}: the key must be one of jax.random.key(seed), got {key!r}")
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         name = str(jax.random.key_impl(key))
         if name not in ("threefry2x32", "fry"):

@@ -299,8 +299,9 @@ def paint(
         kernel: "cic", cloud in cell, or "tsc", triangular-shaped cloud.
 
     Returns:
-        This rank's block, (*pencil.local_shape) or (components, *pencil.local_shape): the sum of
-        what is deposited at each point. Its sum over ranks is that of the values.
+        This rank's block, (*pencil.local_shape) or (components, *pencil.local_shape), of the dtype
+        of the positions: the sum of what is deposited at each point. Its sum over ranks is that of
+        the values.
 
     Raises:
         ValueError, TypeError: shapes, kernels or dtypes that do not fit.
@@ -324,7 +325,7 @@ def paint(
     form = assignment(kernel, pencil, "paint")
     at = as_positions(positions, pencil, "paint")
     rows, dtype = at.offset.shape[0], at.offset.dtype
-    values = jnp.ones(rows, dtype) if values is None else jnp.asarray(values, dtype)
+    values = jnp.ones(rows, dtype) if values is None else _real(values, dtype, pencil, "paint")
     if values.ndim not in (1, 2) or values.shape[0] != rows:
         raise ValueError(
             f"{where('paint', pencil.grid._comm)}: values must be ({rows},) or "
@@ -371,7 +372,7 @@ def readout(field: Any, positions: Any, pencil: Pencil, *, kernel: Kernel = "cic
     checked_mesh(pencil, "readout")
     form = assignment(kernel, pencil, "readout")
     at = as_positions(positions, pencil, "readout")
-    field = jnp.asarray(field, at.offset.dtype)
+    field = _real(field, at.offset.dtype, pencil, "readout")
     if field.ndim not in (3, 4) or field.shape[-3:] != pencil.local_shape:
         raise ValueError(
             f"{where('readout', pencil.grid._comm)}: the field must be {pencil.local_shape} or "
@@ -381,6 +382,15 @@ def readout(field: Any, positions: Any, pencil: Pencil, *, kernel: Kernel = "cic
     padded = halo_exchange(field, pencil, (width, width))
     values = readout_padded(padded if field.ndim == 4 else padded[None], at, pencil, form.points)
     return values if field.ndim == 4 else values[:, 0]
+
+
+def _real(x: Any, dtype: Any, pencil: Pencil, operation: str) -> jax.Array:
+    if jnp.iscomplexobj(x):
+        raise TypeError(
+            f"{where(operation, pencil.grid._comm)}: no {operation} of complex numbers; pass "
+            "real and imaginary parts as components"
+        )
+    return jnp.asarray(x, dtype)
 
 
 def readout_padded(padded: jax.Array, at: Positions, pencil: Pencil, points: int) -> jax.Array:

@@ -12,13 +12,13 @@ from pfftjax.collectives._primitive import where
 from pfftjax.pencils import Pencil
 
 from ._exchange import Route
-from ._positions import Positions
+from ._positions import Positions, checked_mesh
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["cell", "offset", "momentum", "used"],
-    meta_fields=["total"],
+    meta_fields=["total", "mesh_shape"],
 )
 @dataclasses.dataclass(frozen=True)
 class Particles:
@@ -33,6 +33,7 @@ class Particles:
         momentum: (rows, 3), a^2 dx/dt with x in Mpc/h and H0 = 1.
         used: int32 scalar, how many rows hold particles.
         total: particles on all ranks together.
+        mesh_shape: global shape of the mesh whose cells are the unit.
 
     """
 
@@ -41,6 +42,7 @@ class Particles:
     momentum: jax.Array
     used: jax.Array
     total: int
+    mesh_shape: tuple[int, int, int]
 
     @property
     def positions(self) -> Positions:
@@ -57,28 +59,25 @@ class Particles:
         """Bool (rows,), true for the rows that hold particles."""
         return jnp.arange(self.rows) < self.used
 
-    def rescaled(self, mesh: Pencil, other: Pencil) -> "Particles":
-        """The same particles in units of another mesh's cells; `to_owners` brings them to it.
-
-        Args:
-            mesh: whose cells are the unit now.
-            other: whose cells will be.
-
-        """
+    def rescaled(self, mesh: Pencil) -> "Particles":
+        """The same particles in units of another mesh's cells; `to_owners` brings them to it."""
+        n0, n1, n2 = mesh.global_shape
         dtype = self.offset.dtype
         cells, rests, ratios = [], [], []
-        for axis, (n, m) in enumerate(zip(mesh.global_shape, other.global_shape, strict=True)):
+        for axis, (n, m) in enumerate(zip(self.mesh_shape, (n0, n1, n2), strict=True)):
             whole, rest = scaled_index(self.cell[:, axis], n, m, dtype)
             cells.append(whole)
             rests.append(rest)
             ratios.append(m / n)
         offset = jnp.stack(rests, -1) + self.offset * jnp.asarray(ratios, dtype)
-        return dataclasses.replace(self, cell=jnp.stack(cells, -1), offset=offset)
+        cell = jnp.stack(cells, -1)
+        return dataclasses.replace(self, cell=cell, offset=offset, mesh_shape=(n0, n1, n2))
 
-    def coordinates(self, mesh: Pencil, box_size: Any) -> jax.Array:
-        """Positions (rows, 3) in the units of the box, from 0 to its sides."""
-        shape = jnp.asarray(mesh.global_shape, self.offset.dtype)
+    def coordinates(self, box_size: Any) -> jax.Array:
+        """Positions (rows, 3) in the units of the box, from 0 to below its sides."""
+        shape = jnp.asarray(self.mesh_shape, self.offset.dtype)
         cells = jnp.mod(self.cell.astype(self.offset.dtype) + self.offset, shape)
+        cells = jnp.where(cells < shape, cells, 0)  # what is hardly below zero is rounded up
         return cells * (jnp.asarray(box_size, self.offset.dtype) / shape)
 
 
@@ -109,11 +108,13 @@ def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -
 
     Raises:
         jax.errors.JaxRuntimeError: when it runs, on every rank: more belong to some rank than it
-            has room for; the text says which capacity would do. No particle is ever dropped.
+            has room for; the text says which capacity would do (see
+        `pfftjax.collectives.recover`). No particle is ever dropped.
 
     Its derivative is exact: which rank owns a particle is piecewise constant.
 
     """
+    check_fits(particles, mesh, "to_owners")
     room = default_capacity(particles.total, mesh.grid.size) if capacity is None else capacity
     if mesh.grid.size == 1 and particles.rows <= room:
         pad = ((0, room - particles.rows), (0, 0))
@@ -134,9 +135,21 @@ def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -
 
 
 def check_fits(particles: Particles, mesh: Pencil, operation: str) -> None:
-    """Refuse particles that could not be all of what they say they are."""
+    """Refuse what is not `Particles`, or is in units of another mesh."""
+    checked_mesh(mesh, operation)
+    here = where(operation, mesh.grid._comm)
     if not isinstance(particles, Particles):
         raise TypeError(
-            f"{where(operation, mesh.grid._comm)}: particles must be pm.Particles, as made by "
-            f"pm.lpt, got {type(particles).__name__}"
+            f"{here}: particles must be pm.Particles, as made by pm.lpt, got "
+            f"{type(particles).__name__}"
+        )
+    if tuple(particles.mesh_shape) != mesh.global_shape:
+        raise ValueError(
+            f"{here}: the particles are in units of the cells of a mesh {particles.mesh_shape}, "
+            f"but this one is {mesh.global_shape}; pass that mesh, or particles.rescaled(mesh)"
+        )
+    shapes = particles.cell.shape, particles.offset.shape, particles.momentum.shape
+    if len(set(shapes)) > 1 or len(shapes[0]) != 2 or shapes[0][1] != 3:
+        raise ValueError(
+            f"{here}: cell, offset and momentum must have one shape (rows, 3), got {shapes}"
         )

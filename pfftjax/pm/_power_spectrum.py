@@ -40,7 +40,7 @@ def power_spectrum(
     """The power spectrum of a distributed field, or the cross spectrum of two.
 
     Shell i has the modes with (i + 1/2) k_f <= |k| < (i + 3/2) k_f, k_f = 2 pi / L of the longest
-    side, up to the Nyquist frequency.
+    side, up to the highest mode that there is along every axis.
 
     Args:
         field: this rank's block, (*plan.input.local_shape,).
@@ -71,8 +71,11 @@ def power_spectrum(
     field = jnp.asarray(field)
     dtype = field.dtype
     fundamental = 2 * np.pi / max(lengths)
-    nyquist = min(np.pi * n / side for n, side in zip(plan.shape, lengths, strict=True))
-    shells = max(round(nyquist / fundamental), 1)
+    # The last shell is the one of the highest mode of the axis that has the lowest one.
+    highest = min(
+        n // 2 * max(lengths) / side for n, side in zip(plan.shape, lengths, strict=True)
+    )
+    shells = max(int(highest + 0.5), 1)
 
     y = plan.forward(field)
     if other is None:

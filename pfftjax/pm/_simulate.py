@@ -28,6 +28,7 @@ def density_contrast(
         kernel: "cic" or "tsc".
 
     """
+    check_fits(particles, plan.input, "density_contrast")
     mean = particles.total / math.prod(plan.shape)
     return paint(particles.positions, plan.input, kernel=kernel) / mean - 1
 

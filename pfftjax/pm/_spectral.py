@@ -43,5 +43,10 @@ def times_i(k: jax.Array, y: jax.Array) -> jax.Array:
 def sides(box_size: Any) -> tuple[Any, Any, Any]:
     """The side of the box along each axis."""
     several = isinstance(box_size, tuple | list) or getattr(box_size, "ndim", 0) > 0
-    x, y, z = tuple(box_size) if several else (box_size,) * 3
+    lengths = tuple(box_size) if several else (box_size,) * 3
+    if len(lengths) != 3 or any(isinstance(x, int | float) and not x > 0 for x in lengths):
+        raise ValueError(
+            f"box_size must be a positive length, or one for each of three axes, got {box_size!r}"
+        )
+    x, y, z = lengths
     return x, y, z

@@ -8,9 +8,9 @@ import jax_cosmo
 import numpy as np
 import pytest
 
-from pfftjax import PencilFFT
+from pfftjax import PencilFFT, vdot
 from pfftjax.pm import eisenstein_hu, linear_field, power_spectrum, tabulated, white_noise
-from tests.distributed import assert_block, grids
+from tests.distributed import assert_block, grids, total
 from tests.helpers import CONTROL, random
 from tests.pm.universe import cosmology, on_one_rank, table
 
@@ -98,33 +98,30 @@ def test_power_spectrum_against_numpy(shape, box):
     def spectra(blocks):
         results = []
         for plan, (x, y) in zip(plans, blocks, strict=True):
-            results.append(
-                [
-                    power_spectrum(x, plan, side),
-                    power_spectrum(x, plan, side, other=y),
-                    power_spectrum(x, plan, side, kernel="tsc"),
-                ]
-            )
-        return results, power_spectrum(blocks[0][0].astype("float32"), plans[0], side)
+            auto = power_spectrum(x, plan, side, kernel="tsc")
+            cross = power_spectrum(x, plan, side, other=y, kernel="cic", other_kernel="tsc")
+            results.append((auto, cross, power_spectrum(x.astype("float32"), plan, side)))
+        return results
 
-    k, _ = _wavenumbers(shape, box)
     x, y = np.fft.rfftn(X), np.fft.rfftn(Y)
-    unit = np.prod(box) / np.prod(shape) ** 2
-    window = 1
+    sinc = 1
     for axis, n in enumerate(shape):
-        w = np.fft.fftfreq(n)[: k.shape[axis]] if axis == 2 else np.fft.fftfreq(n)
-        window = window * np.sinc(w).reshape([-1 if a == axis else 1 for a in range(3)]) ** 6
-    squares = np.abs(x) ** 2, (x * y.conj()).real, np.abs(x) ** 2 / window
-    results, single = spectra([[p.input.local_block(a) for a in (X, Y)] for p in plans])
-    for three in results:
-        for actual, square in zip(three, squares, strict=True):
+        w = np.fft.fftfreq(n)[: x.shape[axis]]
+        sinc = sinc * np.sinc(w).reshape([-1 if a == axis else 1 for a in range(3)])
+    auto, cross = np.abs(x) ** 2, (x * y.conj()).real
+    # As often as each field has been smoothed, and the points of its kernel.
+    expected = auto / sinc**6, cross / sinc**5, auto
+    unit = np.prod(box) / np.prod(shape) ** 2
+    for result in spectra([[p.input.local_block(a) for a in (X, Y)] for p in plans]):
+        for actual, square, eps in zip(result, expected, (1e-12, 1e-12, 1e-5), strict=True):
             modes, mean_k, power = _binned(square * unit, shape, box, len(actual.modes))
             np.testing.assert_array_equal(actual.modes, modes)
-            np.testing.assert_allclose(actual.k, mean_k, rtol=1e-12)
-            np.testing.assert_allclose(actual.power, power, rtol=1e-11)
-    assert single.power.dtype == "float32"
-    np.testing.assert_allclose(single.power, three[0].power, rtol=1e-5)
-    assert len(set(CONTROL.allgather(np.asarray(three[1].power).tobytes()))) == 1
+            np.testing.assert_allclose(actual.k, mean_k, rtol=eps)
+            np.testing.assert_allclose(
+                actual.power, power, rtol=eps, atol=eps * np.abs(power).max()
+            )
+        assert result[2].power.dtype == "float32"
+        assert len(set(CONTROL.allgather(np.asarray(result[1].power).tobytes()))) == 1
 
 
 def test_shells_end_at_the_nyquist_frequency():
@@ -206,9 +203,9 @@ def test_the_amplitude_of_the_table_and_of_eisenstein_hu():
         return eisenstein_hu(cosmology())(k), exact
 
     power, exact = both()
-    # jax-cosmo leaves k < 0.018 out of the integral by which it normalises.
+    # jax-cosmo leaves k < 0.018 out of the integral by which it normalises: 0.17%.
     assert abs(_sigma8(k, np.asarray(power)) / 0.821752 - 1) < 2e-3
-    np.testing.assert_allclose(power, exact, rtol=2e-3)
+    np.testing.assert_allclose(power, exact, rtol=5e-3)
     # CAMB, of which the fit is one.
     at, camb = table()
     inside = (at > 1e-3) & (at < 1)
@@ -229,12 +226,13 @@ def test_eisenstein_hu_is_differentiable():
         power = eisenstein_hu(cosmology(**dict(zip(names, x, strict=True))))
         return jnp.sum(weight * jnp.log(power(k)))
 
-    both = jax.jit(jax.value_and_grad(loss))
-    _, gradient = both(centre)
-    for i, name in enumerate(names):
-        h = 1e-4 * centre[i] * np.eye(5)[i]
-        difference = (both(centre + h)[0] - both(centre - h)[0]) / (2 * h[i])
-        assert abs(gradient[i] / difference - 1) < 1e-3, name
+    # Forward mode, which compiles in half the time.
+    both = jax.jit(lambda x, t: jax.jvp(loss, (x,), (t,)))
+    for name, unit in zip(names, np.eye(5), strict=True):
+        step = 1e-4 * unit * centre
+        difference = both(centre + step, unit)[0] - both(centre - step, unit)[0]
+        slope = difference / (2 * step.sum())
+        assert abs(both(centre, unit)[1] / slope - 1) < 1e-3, name
 
 
 def test_what_is_refused():
@@ -258,3 +256,21 @@ def test_what_is_refused():
             traced(function, (9, 9, 9), plan, *args)
     with pytest.raises(ValueError, match="kernel must be one of cic, tsc, got 'ngp'"):
         traced(power_spectrum, block, plan, kernel="ngp")
+
+
+def test_a_spectrum_that_is_cut_off_has_derivatives():
+    plan = PencilFFT((6, 6, 6), grids()[0], real=True)
+    noise = white_noise(jax.random.key(0), plan.input)
+
+    @jax.jit
+    @jax.grad
+    def slope(amplitude):
+        def power(k):
+            return amplitude * jnp.where(k < 2, 1.0, 0.0)
+
+        return vdot(noise, linear_field(noise, plan, 6.0, power), plan.grid)
+
+    # The field goes with the square root of the amplitude.
+    field = linear_field(noise, plan, 6.0, lambda k: jnp.where(k < 2, 1.0, 0.0))
+    here = vdot(noise, field, plan.grid)
+    assert abs(total(slope(1.0), 1.0) - here / 2) < 1e-12 * abs(here)
