@@ -291,7 +291,7 @@ def test_vmap_is_a_loop():
         for f, x in ((put, values), (get, fields)):
             many = [
                 jax.vmap(f)(offsets, x),
-                jax.vmap(f, (0, None))(offsets, x[0]),
+                jax.vmap(f, (1, None))(jnp.moveaxis(offsets, 0, 1), x[0]),
                 jax.vmap(f, (None, -1))(offsets[0], jnp.moveaxis(x, 0, -1)),
             ]
             loops = [
@@ -339,6 +339,9 @@ def test_particles_that_are_not_here():
             before = (2 * RANK - 1) % (2 * SIZE)
             assert f"{name} {coordinates} is in cell ({before}, 0, 0), but" in text
             assert f"starts at ({2 * RANK}, 0, 0) and has (2, 3, 4) cells" in text
+        for used in (-1, 5):
+            text = _refused(function, Positions(np.zeros((4, 3), "int32"), here, np.int32(used)))
+            assert f"{name} of {used} particles in arrays of 4 rows" in text
     # And the ranks still agree on what comes next.
     assert abs(total(jax.jit(put)(here), 1.0) - 4 * SIZE) == 0
 
