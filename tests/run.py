@@ -63,7 +63,7 @@ def main() -> int:
         logs = pathlib.Path(name)
         if arguments.only in (None, "ranks"):
             for n in arguments.ranks:
-                docs = ["--doctest-modules", "pfftjax"] if not rest else []
+                docs = ["--doctest-modules", "pfftjax"] if not rest and n <= 2 else []
                 what = [*under_mpi, *docs, *rest]
                 # One rank needs no launcher, and leaves a core for another.
                 alone = [sys.executable, *what, "-n", "2"]

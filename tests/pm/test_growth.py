@@ -10,7 +10,7 @@ from scipy.integrate import quad, solve_ivp
 from pfftjax.pm import growth, hubble
 from tests.pm.universe import cosmology, on_one_rank
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300), on_one_rank]
 
 A = np.array([0.001, 0.01, 0.02, 0.1, 0.3, 0.5, 0.9, 1.0, 1.2])
 
@@ -53,7 +53,6 @@ def _fields(g):
     return g.d1, g.d1_rate, g.d2, g.d2_rate
 
 
-@on_one_rank
 def test_einstein_de_sitter():
     flat = {"Omega_c": 0.95, "Omega_b": 0.05}
     g = jax.jit(lambda a: growth(cosmology(**flat), a))(A)
@@ -79,7 +78,6 @@ UNIVERSES = {
 
 
 @pytest.mark.parametrize("name", UNIVERSES)
-@on_one_rank
 def test_against_integrators(name):
     options = UNIVERSES[name]
     universe = cosmology(**options)
@@ -97,7 +95,6 @@ def test_against_integrators(name):
         np.testing.assert_allclose(g.d1, expected, rtol=1e-7)
 
 
-@on_one_rank
 def test_rates_are_derivatives():
     """Those of D1 and D2, and by the growth equation that of the momentum."""
 
@@ -115,7 +112,6 @@ def test_rates_are_derivatives():
     np.testing.assert_allclose(A * g.e * momentum, g.momentum_rate, rtol=1e-6)
 
 
-@on_one_rank
 def test_derivatives_in_the_cosmology():
     """In both modes, against differences, and against those of Heath's integral."""
     a, x, h = np.array([0.1, 0.5, 1.0]), np.array([0.26, -0.95]), 1e-5
@@ -143,7 +139,6 @@ def test_derivatives_in_the_cosmology():
     assert abs(slope * 2 * h / (ends[0] - ends[1]) - 1) < 1e-5
 
 
-@on_one_rank
 def test_any_shape_of_scale_factors():
     a = np.full((2, 3), 0.5)
     single, many = jax.jit(lambda: (growth(cosmology(), 0.5), growth(cosmology(), a)))()

@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from pfftjax.pm import Steps, fastpm, growth, leapfrog
 from tests.pm.universe import cosmology, on_one_rank
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300), on_one_rank]
 
 DARK = {"w0": -0.9, "wa": 0.1}
 WAYS = {
@@ -31,7 +31,6 @@ def _followed(steps, x, p, omega_m):
     return jax.lax.scan(body, (x, p), steps)[0]
 
 
-@on_one_rank
 def test_fastpm_follows_the_growing_mode():
     """To rounding, for any number of steps of any spacing in both directions."""
     spacings = [
@@ -58,7 +57,6 @@ def test_fastpm_follows_the_growing_mode():
         assert abs(p / momentum - 1) < 1e-12
 
 
-@on_one_rank
 def test_leapfrog_converges_with_the_square_of_the_step():
     spacings = [np.geomspace(0.1, 1, n + 1) for n in (20, 40, 80)]
 
@@ -79,7 +77,6 @@ def test_leapfrog_converges_with_the_square_of_the_step():
 
 
 @pytest.mark.parametrize("way", WAYS)
-@on_one_rank
 def test_leapfrog_has_the_integrals(way):
     a = np.linspace(*WAYS[way], 6)
     steps = leapfrog(cosmology(), a)
@@ -100,7 +97,6 @@ def test_leapfrog_has_the_integrals(way):
 
 
 @pytest.mark.parametrize("integrator", [fastpm, leapfrog])
-@on_one_rank
 def test_backward_is_forward_with_the_other_sign(integrator):
     a = jnp.linspace(0.1, 1, 6)
     there, back = jax.jit(
@@ -110,7 +106,6 @@ def test_backward_is_forward_with_the_other_sign(integrator):
     np.testing.assert_allclose(back.kick, -there.kick[::-1], rtol=1e-12)
 
 
-@on_one_rank
 def test_fastpm_is_differentiable_in_the_cosmology():
     weight = np.random.default_rng(0).standard_normal((2, 4))
 
@@ -124,7 +119,6 @@ def test_fastpm_is_differentiable_in_the_cosmology():
     assert abs(both(at)[1] / slope - 1) < 1e-7
 
 
-@on_one_rank
 def test_what_is_refused_and_returned():
     for integrator in (fastpm, leapfrog):
         steps = jax.eval_shape(lambda f=integrator: f(cosmology(), [0.1, 0.2, 0.3]))

@@ -1,27 +1,19 @@
 """Particles and cosmologies in tests: every rank knows the particles of all ranks, and what paint
 and readout make of them, by sums over the whole mesh."""
 
-import functools
 import pathlib
 
 import jax_cosmo
 import numpy as np
+import pytest
 
-from tests.helpers import CONTROL, RANK
+from tests.helpers import CONTROL, SIZE
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = ROOT / "examples" / "data" / "planck2018_matter_power.txt"
 
 
-def on_one_rank(test):
-    """For a test without communication: the others leave it the cores."""
-
-    @functools.wraps(test)
-    def wrapped(*args, **kwargs):
-        if RANK == 0:
-            test(*args, **kwargs)
-
-    return wrapped
+on_one_rank = pytest.mark.skipif(SIZE > 1, reason="no communication: one rank says it all")
 
 
 def cosmology(**changes):
