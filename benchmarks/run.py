@@ -49,9 +49,8 @@ def contenders(peers: pathlib.Path | None) -> dict[str, tuple[str, str]]:
     return found
 
 
-def timed(python: str, module: str, cases: list[str]) -> dict[str, dict]:
-    """One run of all cases: case -> figures."""
-    command = launcher.command(2, "-m", module, *cases, bind=True, python=python)
+def lines_of(command: list[str]) -> list[dict]:
+    """The lines of JSON that a contender prints."""
     ended = subprocess.run(
         command,
         cwd=ROOT,
@@ -62,8 +61,14 @@ def timed(python: str, module: str, cases: list[str]) -> dict[str, dict]:
     )
     lines = [json.loads(text) for text in ended.stdout.splitlines() if text.startswith("{")]
     if ended.returncode != 0 or not lines:
-        raise RuntimeError(f"{module} failed:\n{ended.stderr[-4000:]}")
-    return {f"{line['n']}:{line['dtype']}": line for line in lines}
+        raise RuntimeError(f"{command} failed:\n{ended.stderr[-4000:]}")
+    return lines
+
+
+def timed(python: str, module: str, cases: list[str]) -> dict[str, dict]:
+    """One run of all cases: case -> figures."""
+    command = launcher.command(2, "-m", module, *cases, bind=True, python=python)
+    return {f"{line['n']}:{line['dtype']}": line for line in lines_of(command)}
 
 
 def fft(pairs: int, peers: pathlib.Path | None, cases: list[str]) -> int:
@@ -120,34 +125,18 @@ def fft(pairs: int, peers: pathlib.Path | None, cases: list[str]) -> int:
     return 0
 
 
-def lines_of(command: list[str]) -> dict[int, dict]:
-    """What a contender prints, by size."""
-    ended = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=launcher.environment(JAX_ENABLE_X64="0"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = [json.loads(text) for text in ended.stdout.splitlines() if text.startswith("{")]
-    if ended.returncode != 0 or not lines:
-        raise RuntimeError(f"{command} failed:\n{ended.stderr[-4000:]}")
-    return {line["n"]: line for line in lines}
-
-
 def particle_mesh(pairs: int, jaxpm: pathlib.Path | None, sizes: list[int]) -> int:
     """Ours on 2 ranks and JaxPM in one process, in turn; medians of the ratios of times."""
     rounds: list[dict[str, dict[int, dict]]] = []
     for number in range(pairs):
         names = [str(n) for n in sizes]
         ours = launcher.command(2, "-m", "benchmarks.pm", *names, bind=True)
-        rounds.append({"pfftjax": lines_of(ours)})
+        rounds.append({"pfftjax": {line["n"]: line for line in lines_of(ours)}})
         if jaxpm:
             rounds[-1]["jaxpm"] = {}
             for n in names:
                 peer = [str(jaxpm), "benchmarks/peers/jaxpm_step.py", n]
-                rounds[-1]["jaxpm"] |= lines_of(peer)
+                rounds[-1]["jaxpm"] |= {line["n"]: line for line in lines_of(peer)}
         print(f"round {number + 1} of {pairs}", flush=True)
 
     summary: dict = {"ranks": 2, "pairs": pairs, "sizes": {}, "rounds": rounds}

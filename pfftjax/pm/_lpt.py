@@ -32,8 +32,8 @@ def lpt(
         laplacian phi2 = sum over i < j of (phi1_ii phi1_jj - phi1_ij^2)
         p = a^2 E (dD1/dln a psi1 + dD2/dln a psi2)
 
-    (Bouchet et al. 1995; Scoccimarro 1998). The products are formed on the particle grid as it is;
-    their aliases reach only modes beyond two thirds of its Nyquist frequency.
+    (Bouchet et al. 1995; Scoccimarro 1998). The products of the second order are formed on the
+    particle grid as it is, without padding, and so have aliases.
 
     Args:
         delta: this rank's block of the linear density contrast at z = 0, of `linear_field`.

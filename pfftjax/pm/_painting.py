@@ -180,21 +180,22 @@ def _composed_across(cell: Any, offset: Any, used: Any, field: Any, x: Any, **pa
     return (slopes * x[:, :, None]).sum(1)
 
 
-def _slope_transpose(other: Primitive) -> Callable[..., Any]:
+def _transpose_to(other: Primitive) -> Callable[..., Any]:
+    """The transpose rule of a primitive that is linear in its last operand."""
+
     def transpose(cotangent: Any, *operands: Any, **params: Any) -> Any:
-        *particles_and_field, x = operands
+        *given, x = operands
         if isinstance(cotangent, ad.Zero):
-            return [None, None, None, None, ad.Zero(x.aval)]
-        back = other.bind(*particles_and_field, cotangent, **params)
-        return [None, None, None, None, back]
+            return [*(None for _ in given), ad.Zero(x.aval)]
+        return [*(None for _ in given), other.bind(*given, cotangent, **params)]
 
     return transpose
 
 
 ad.primitive_jvps[along_p] = _slope_jvp(along_p, _composed_along)
 ad.primitive_jvps[across_p] = _slope_jvp(across_p, _composed_across)
-ad.primitive_transposes[along_p] = _slope_transpose(across_p)
-ad.primitive_transposes[across_p] = _slope_transpose(along_p)
+ad.primitive_transposes[along_p] = _transpose_to(across_p)
+ad.primitive_transposes[across_p] = _transpose_to(along_p)
 
 
 def _raised(orders: Orders, points: int) -> tuple[Orders, list[list[int | None]]]:
@@ -267,16 +268,6 @@ def _paint_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
             moved = jnp.stack(each, axis=-1)
         terms.append(paint_p.bind(*particles, moved, **{**params, "orders": higher}))
     return field, sum(terms[1:], terms[0]) if terms else zero_tangent(field)
-
-
-def _transpose_to(other: Primitive) -> Callable[..., Any]:
-    def transpose(cotangent: Any, *operands: Any, **params: Any) -> Any:
-        *particles, x = operands
-        if isinstance(cotangent, ad.Zero):
-            return [None, None, None, ad.Zero(x.aval)]
-        return [None, None, None, other.bind(*particles, cotangent, **params)]
-
-    return transpose
 
 
 ad.primitive_jvps[readout_p] = _readout_jvp
