@@ -28,8 +28,8 @@ struct Payload {
   Element element = Element::kBool;
   std::int64_t count = 0;
   std::string detail{};  // root, reduction: what else must agree under PFFTJAX_CHECK
-  int source = -1;       // ranks that a point-to-point call waits for
-  int dest = -1;
+  int source = kNobody;  // ranks that a message waits for
+  int dest = kNobody;
 };
 
 class Call {
@@ -45,7 +45,7 @@ class Call {
 
  private:
   ffi::Error Check();
-  bool IsPointToPoint() const { return site_.operation == Operation::kSendrecv; }
+  bool IsPointToPoint() const { return IsMessage(site_.operation); }
 
   const CallSite& site_;
   const Payload& payload_;

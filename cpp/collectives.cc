@@ -1,10 +1,11 @@
-// The collectives that MPI has and sendrecv, as FFI handlers: one function an operation.
+// The collectives that MPI has, as FFI handlers: one function an operation.
 #include <cstring>
 #include <string>
 
 #include "agreement.h"
 #include "exchange.h"
 #include "handlers.h"
+#include "node.h"
 
 namespace pfftjax {
 namespace {
@@ -38,6 +39,9 @@ ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signat
   return RunOn(site, x, y, {}, [&](Communicator& comm, Element element) {
     const auto total = static_cast<std::int64_t>(x.element_count());
     const std::int64_t block = total / comm.size;
+    if (Node* node = block == 0 ? nullptr : NodeOf(comm)) {
+      return node->Alltoall(x.untyped_data(), y->untyped_data(), block * InfoOf(element).bytes);
+    }
     if (total <= ChunkElements(element)) {
       return block == 0
                  ? 0
@@ -53,6 +57,9 @@ ffi::Error Allgather(std::int64_t number, std::int64_t ranks, std::int64_t signa
   const CallSite site{Operation::kAllgather, number, ranks, signature, program};
   return RunOn(site, x, y, {}, [&](Communicator& comm, Element element) {
     const auto block = static_cast<std::int64_t>(x.element_count());
+    if (Node* node = block == 0 ? nullptr : NodeOf(comm)) {
+      return node->Allgather(x.untyped_data(), y->untyped_data(), block * InfoOf(element).bytes);
+    }
     if (block * comm.size <= ChunkElements(element)) {
       return block == 0 ? 0
                         : Mpi()->allgather(x.untyped_data(), y->untyped_data(), block, element,
@@ -137,6 +144,48 @@ ffi::Error Bcast(std::int64_t number, std::int64_t ranks, std::int64_t signature
   });
 }
 
+// All blocks on the root, zeros elsewhere: the adjoint of Scatter, whose operand counts on the
+// root only.
+ffi::Error Gather(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                  std::string_view program, std::int32_t root, Operand x, Token, Result y,
+                  TokenResult) {
+  const CallSite site{Operation::kGather, number, ranks, signature, program};
+  return RunOn(site, x, y, {-1, root}, [&](Communicator& comm, Element element) {
+    const auto block = static_cast<std::int64_t>(x.element_count());
+    if (comm.rank != root) std::memset(y->untyped_data(), 0, y->size_bytes());
+    if (block * comm.size <= ChunkElements(element)) {
+      return block == 0 ? 0
+                        : Mpi()->gather(x.untyped_data(), y->untyped_data(), block, element, root,
+                                        comm.data);
+    }
+    const auto to = [&](int rank) { return Block{0, rank == root ? block : 0}; };
+    const auto from = [&](int rank) {
+      return comm.rank == root ? Block{rank * block, block} : Block{};
+    };
+    return ExchangeBlocks(comm, x.untyped_data(), to, y->untyped_data(), from, element);
+  });
+}
+
+ffi::Error Scatter(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                   std::string_view program, std::int32_t root, Operand x, Token, Result y,
+                   TokenResult) {
+  const CallSite site{Operation::kScatter, number, ranks, signature, program};
+  // What all ranks have alike is the result.
+  return RunOn(site, *y, y, {-1, root}, [&](Communicator& comm, Element element) {
+    const auto block = static_cast<std::int64_t>(y->element_count());
+    if (block * comm.size <= ChunkElements(element)) {
+      return block == 0 ? 0
+                        : Mpi()->scatter(x.untyped_data(), y->untyped_data(), block, element, root,
+                                         comm.data);
+    }
+    const auto to = [&](int rank) {
+      return comm.rank == root ? Block{rank * block, block} : Block{};
+    };
+    const auto from = [&](int rank) { return Block{0, rank == root ? block : 0}; };
+    return ExchangeBlocks(comm, x.untyped_data(), to, y->untyped_data(), from, element);
+  });
+}
+
 ffi::Error Barrier(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                    std::string_view program, Token, TokenResult) {
   const CallSite site{Operation::kBarrier, number, ranks, signature, program};
@@ -167,77 +216,6 @@ ffi::Error CheckReplicated(std::int64_t number, std::int64_t ranks, std::int64_t
   });
 }
 
-// Ranks come as shifts from one's own rank (modulo the size), so that the program of a ring is the
-// same on every rank; kNoRank stands for MPI_PROC_NULL.
-constexpr std::int32_t kNoRank = -1;
-
-ffi::Error Sendrecv(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                    std::string_view program, std::int32_t source_shift, std::int32_t dest_shift,
-                    std::int32_t send_tag, std::int32_t recv_tag, Operand x, Token, Result y,
-                    TokenResult) {
-  const std::optional<Element> element = ElementOf(x.element_type());
-  const std::optional<Element> recv_element = ElementOf(y->element_type());
-  if (!element) return BadElement(Operation::kSendrecv, x.element_type());
-  if (!recv_element) return BadElement(Operation::kSendrecv, y->element_type());
-  const Communicator* registered = FindCommunicator(number);
-  const int here = registered ? registered->rank : 0;
-  const auto rank_at = [&](std::int32_t shift) {
-    return shift == kNoRank ? Mpi()->proc_null : static_cast<int>((here + shift) % ranks);
-  };
-  const int source = rank_at(source_shift);
-  const int dest = rank_at(dest_shift);
-
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
-  const CallSite site{Operation::kSendrecv, number, ranks, signature, program};
-  const auto sent_total = static_cast<std::int64_t>(x.element_count());
-  const auto recv_total = static_cast<std::int64_t>(y->element_count());
-  const auto partner = [here](std::int32_t shift, int rank) {
-    return shift == kNoRank || rank == here ? -1 : rank;
-  };
-  const Payload payload{
-      *element, sent_total, {}, partner(source_shift, source), partner(dest_shift, dest)};
-  return Run(site, payload, [&](Communicator& comm) {
-    Channel channel;
-    if (!PointToPoint(comm, send_tag, recv_tag, &channel)) {
-      return Failed(site.operation, comm,
-                    "recvtag=MPI.ANY_TAG on a communicator that pfftjax has no private duplicate "
-                    "of would take other libraries' messages; give recvtag, or call "
-                    "pfftjax.collectives.duplicate(comm) once on all ranks of the communicator");
-    }
-    // Nothing is received from nobody; Python puts recvbuf in its place.
-    if (source_shift == kNoRank) std::memset(y->untyped_data(), 0, y->size_bytes());
-    const std::int64_t to_send = dest_shift == kNoRank ? 0 : sent_total;
-    const std::int64_t to_recv = source_shift == kNoRank ? 0 : recv_total;
-    const std::int64_t send_limit = ChunkElements(*element);
-    const std::int64_t recv_limit = ChunkElements(*recv_element);
-    // At least one message even for no elements, so that both sides meet as in MPI.
-    const auto pieces = [](std::int64_t count, std::int64_t limit, std::int32_t shift) {
-      return shift == kNoRank ? 0 : std::max<std::int64_t>(1, (count + limit - 1) / limit);
-    };
-    const std::int64_t sends = pieces(to_send, send_limit, dest_shift);
-    const std::int64_t recvs = pieces(to_recv, recv_limit, source_shift);
-    for (std::int64_t i = 0; i < std::max(sends, recvs); ++i) {
-      const std::int64_t sent = i < sends ? std::min(send_limit, to_send - i * send_limit) : 0;
-      const std::int64_t expected = i < recvs ? std::min(recv_limit, to_recv - i * recv_limit) : 0;
-      std::int64_t arrived = expected;
-      const int code =
-          Mpi()->sendrecv(At(x.untyped_data(), i < sends ? i * send_limit : 0, *element), sent,
-                          *element, i < sends ? dest : Mpi()->proc_null, channel.send_tag,
-                          At(y->untyped_data(), i < recvs ? i * recv_limit : 0, *recv_element),
-                          expected, *recv_element, i < recvs ? source : Mpi()->proc_null,
-                          channel.recv_tag, channel.comm, &arrived);
-      if (code != 0) return MpiFailed(site.operation, comm, *element, sent_total, code);
-      if (i < recvs && arrived != expected) {
-        return Failed(site.operation, comm,
-                      "rank " + std::to_string(source) + " sent " + std::to_string(arrived) +
-                          " elements where recvbuf has " + std::to_string(recv_total) + " " +
-                          InfoOf(*recv_element).name + "; give recvbuf the shape that is sent");
-      }
-    }
-    return ffi::Error::Success();
-  });
-}
-
 // Bindings: the attributes of the site, those of the operation, then operands and results.
 auto Site() { return BindSite(ffi::Ffi::Bind()); }
 
@@ -257,14 +235,10 @@ XLA_FFI_DEFINE_HANDLER(kAllreduce, Allreduce, OneToOne(Site().Attr<std::int32_t>
 XLA_FFI_DEFINE_HANDLER(kReduce, Reduce,
                        OneToOne(Site().Attr<std::int32_t>("op").Attr<std::int32_t>("root")));
 XLA_FFI_DEFINE_HANDLER(kBcast, Bcast, OneToOne(Site().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kGather, Gather, OneToOne(Site().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kScatter, Scatter, OneToOne(Site().Attr<std::int32_t>("root")));
 XLA_FFI_DEFINE_HANDLER(kBarrier, Barrier, Site().Arg<ffi::Token>().Ret<ffi::Token>());
 XLA_FFI_DEFINE_HANDLER(kCheckReplicated, CheckReplicated, OneToOne(Site()));
-XLA_FFI_DEFINE_HANDLER(kSendrecv, Sendrecv,
-                       OneToOne(Site()
-                                    .Attr<std::int32_t>("source")
-                                    .Attr<std::int32_t>("dest")
-                                    .Attr<std::int32_t>("sendtag")
-                                    .Attr<std::int32_t>("recvtag")));
 
 }  // namespace
 
@@ -322,9 +296,10 @@ std::vector<Registration> CollectiveHandlers() {
       entry("pfftjax_allreduce", kAllreduce),
       entry("pfftjax_reduce", kReduce),
       entry("pfftjax_bcast", kBcast),
+      entry("pfftjax_gather", kGather),
+      entry("pfftjax_scatter", kScatter),
       entry("pfftjax_barrier", kBarrier),
       entry("pfftjax_replicate", kCheckReplicated),
-      entry("pfftjax_sendrecv", kSendrecv),
   };
 }
 

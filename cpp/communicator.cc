@@ -6,6 +6,8 @@
 #include <stdexcept>
 
 #include "departure.h"
+#include "node.h"
+#include "split.h"
 #include "terminate.h"
 #include "watch.h"
 
@@ -28,6 +30,7 @@ void BecomePrivate(Communicator& comm) {
 
 void AtFinalize() {
   Leave();  // where MPI is finalized by hand on some ranks and the others just end
+  StopProgress();
   StopWatch();
   finalized = true;
 }
@@ -36,14 +39,20 @@ void AtFinalize() {
 
 const char* NameOf(Operation operation) {
   constexpr std::array names = {
-      "nothing",    "alltoall",       "alltoallv",   "alltoallv (counts)",
-      "allgather",  "reduce_scatter", "allreduce",   "reduce",
-      "bcast",      "barrier",        "replicate",   "sendrecv",
-      "transpose",  "halo_exchange",  "halo_reduce", "move_rows",
+      "nothing",    "alltoall",      "alltoallv",      "alltoallv (counts)",
+      "allgather",  "allgatherv",    "reduce_scatter", "allreduce",
+      "reduce",     "scan",          "bcast",          "gather",
+      "scatter",    "barrier",       "replicate",      "sendrecv",
+      "send",       "recv",          "start",          "wait",
+      "transpose",  "halo_exchange", "halo_reduce",    "move_rows",
       "return_rows"};
+  static_assert(names.size() == static_cast<std::size_t>(Operation::kReturnRows) + 1);
   const auto index = static_cast<std::size_t>(operation);
   return index < names.size() ? names[index] : "an unknown operation";
 }
+
+Communicator::Communicator() = default;
+Communicator::~Communicator() = default;
 
 std::string Communicator::Where() const {
   return "rank " + std::to_string(rank) + " of " + std::to_string(size);
@@ -137,7 +146,7 @@ bool PointToPoint(const Communicator& comm, int send_tag, int recv_tag, Channel*
   }
   if (recv_tag == kAnyTag) return false;
   const int base = MaxTag() + 1;
-  *channel = {comm.user, base + send_tag, base + (recv_tag < 0 ? send_tag : recv_tag)};
+  *channel = {comm.user, base + send_tag, base + (recv_tag < 0 ? send_tag : recv_tag), base};
   return true;
 }
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_set>
 
@@ -11,8 +12,10 @@
 
 namespace pfftjax {
 
-// In place of an MPI code: a message was shorter than both sides had agreed.
+// In place of an MPI code: a message was shorter than both sides had agreed; another rank is in
+// another call, or in one of another size.
 inline constexpr int kShortMessage = -1;
+inline constexpr int kOtherSizes = -2;
 
 enum class Operation : std::int32_t {
   kNone,
@@ -20,13 +23,21 @@ enum class Operation : std::int32_t {
   kAlltoallv,
   kExchangeCounts,
   kAllgather,
+  kAllgatherv,
   kReduceScatter,
   kAllreduce,
   kReduce,
+  kScan,
   kBcast,
+  kGather,
+  kScatter,
   kBarrier,
   kReplicate,
   kSendrecv,
+  kSend,
+  kRecv,
+  kStart,
+  kWait,
   kTranspose,
   kHaloExchange,
   kHaloReduce,
@@ -35,6 +46,16 @@ enum class Operation : std::int32_t {
 };
 
 const char* NameOf(Operation operation);
+
+// Whether an operation waits for its partners only, and not for all ranks of a communicator.
+constexpr bool IsMessage(Operation operation) {
+  return operation == Operation::kSendrecv || operation == Operation::kSend ||
+         operation == Operation::kRecv;
+}
+
+// In place of a rank that a message waits for.
+inline constexpr int kNobody = -1;
+inline constexpr int kAnybody = -2;
 
 enum class Stage : std::int32_t { kIdle, kChecking, kRunning };
 
@@ -46,12 +67,16 @@ struct Progress {
   std::atomic<Operation> operation{Operation::kNone};
   std::atomic<Element> element{Element::kBool};
   std::atomic<std::int64_t> count{0};
-  // The ranks a point-to-point call waits for, -1: none. A collective waits for all.
-  std::atomic<int> source{-1};
-  std::atomic<int> dest{-1};
+  // The ranks that a message waits for, or kNobody or kAnybody. A collective waits for all.
+  std::atomic<int> source{kNobody};
+  std::atomic<int> dest{kNobody};
 };
 
+class Node;
+
 struct Communicator {
+  Communicator();
+  ~Communicator();
   std::int64_t number = 0;
   MpiHandle user = 0;     // the caller's own communicator
   MpiHandle data = 0;     // private: MPI's collectives, and sendrecv with the user's tags
@@ -67,6 +92,10 @@ struct Communicator {
   // Programs whose first call was compared; touched only by the call that holds `busy`.
   std::unordered_set<std::int64_t> verified;
   std::int64_t last_verified = 0;
+  // Shared memory of the ranks, made by the first call that wants it (node.h); null where there is
+  // none. Touched only by the call that holds `busy`.
+  std::unique_ptr<Node> node;
+  bool is_node_known = false;
 
   // "rank 1 of 4"
   std::string Where() const;
@@ -105,6 +134,7 @@ struct Channel {
   MpiHandle comm = 0;
   int send_tag = 0;
   int recv_tag = 0;
+  int tag_base = 0;  // what was added to the user's tags
 };
 // False for kAnyTag on a communicator without private duplicates, where it would take messages
 // that are not pfftjax's.

@@ -53,7 +53,8 @@ constexpr const ElementInfo& InfoOf(Element element) {
   return kElements[static_cast<std::size_t>(element)];
 }
 
-// The values are part of the programs that pfftjax/collectives/_reduction.py lowers: only append.
+// The values are part of the programs that pfftjax/collectives/_reduction.py lowers. Those from
+// kReductions on are operations of the user's, in the order in which MpiApi::add_op met them.
 enum class Reduction : std::int32_t {
   kSum,
   kProd,

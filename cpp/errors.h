@@ -29,6 +29,11 @@ inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Eleme
   if (code == kShortMessage) {
     return Failed(operation, comm, "a message was shorter than both sides had agreed");
   }
+  if (code == kOtherSizes) {
+    return Failed(operation, comm,
+                  "another rank is in another collective, or sends another size than the " +
+                      std::to_string(count) + " " + InfoOf(element).name + " elements here");
+  }
   std::array<char, 1024> text{};
   Mpi()->error_text(code, text.data(), text.size());
   return Failed(operation, comm,

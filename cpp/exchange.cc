@@ -1,4 +1,5 @@
-// alltoallv: rows between all pairs of ranks, counted at run time, in results of static size.
+// alltoallv and allgatherv: rows between all pairs of ranks, counted at run time, in results of
+// static size.
 #include "exchange.h"
 
 #include <array>
@@ -47,16 +48,18 @@ ffi::Error ExchangeCounts(std::int64_t number, std::int64_t ranks, std::int64_t 
     const int reduced = Mpi()->allreduce(mine.data(), all.data(), kWords, Element::kS64,
                                          Reduction::kMax, comm.data);
     if (reduced != 0) return MpiFailed(site.operation, comm, Element::kS64, kWords, reduced);
+    const Operation operation =
+        what == "gathered rows" ? Operation::kAllgatherv : Operation::kAlltoallv;
     if (all[kBadRank] >= 0) {
       const std::string there = " on rank " + std::to_string(all[kBadRank]);
-      return Failed(
-          Operation::kAlltoallv, comm,
-          what == "rows"
-              ? "the counts" + there + " are negative, or add up to more than the rows of x there"
-              : "a position of " + std::string(what) + there + " is not finite");
+      return Failed(operation, comm,
+                    what == "particles"
+                        ? "a position of particles" + there + " is not finite"
+                        : "the counts" + there +
+                              " are negative, or add up to more than the rows of x there");
     }
     if (all[kTooMany]) {
-      return Failed(Operation::kAlltoallv, comm,
+      return Failed(operation, comm,
                     std::to_string(mine[kNeeded]) + " " + std::string(what) +
                         " arrive here, where capacity is " + std::to_string(capacity) +
                         "; a capacity of " + std::to_string(all[kNeeded]) +
@@ -64,6 +67,31 @@ ffi::Error ExchangeCounts(std::int64_t number, std::int64_t ranks, std::int64_t 
     }
     return ffi::Error::Success();
   });
+}
+
+std::int64_t ElementsInARow(const Operand& x) {
+  std::int64_t width = 1;
+  for (std::size_t i = 1; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
+  return width;
+}
+
+// Rows of `width` elements, one block after the other, and the number of elements in all.
+std::pair<std::vector<Block>, std::int64_t> Blocks(const Communicator& comm,
+                                                   const std::int32_t* counts,
+                                                   std::int64_t width) {
+  std::vector<Block> result(static_cast<std::size_t>(comm.size));
+  std::int64_t offset = 0;
+  for (int rank = 0; rank < comm.size; ++rank) {
+    result[rank] = {offset, counts[rank] * width};
+    offset += counts[rank] * width;
+  }
+  return {std::move(result), offset};
+}
+
+// Zeros after the first `filled` elements.
+void ClearRest(Result& y, std::int64_t filled, Element element) {
+  const auto bytes = static_cast<std::size_t>(filled * InfoOf(element).bytes);
+  std::memset(static_cast<char*>(y->untyped_data()) + bytes, 0, y->size_bytes() - bytes);
 }
 
 // x (rows, ...): the rows for rank 0 first, then those for rank 1, and so on. y (capacity, ...):
@@ -74,22 +102,12 @@ ffi::Error Alltoallv(std::int64_t number, std::int64_t ranks, std::int64_t signa
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(Operation::kAlltoallv, x.element_type());
   const CallSite site{Operation::kAlltoallv, number, ranks, signature, program};
-  std::int64_t width = 1;  // elements a row
-  for (std::size_t i = 1; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
+  const std::int64_t width = ElementsInARow(x);
 
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return Run(site, Payload{*element, width}, [&](Communicator& comm) {
-    const auto blocks = [&](const std::int32_t* counts) {
-      std::vector<Block> result(static_cast<std::size_t>(comm.size));
-      std::int64_t offset = 0;
-      for (int rank = 0; rank < comm.size; ++rank) {
-        result[rank] = {offset, counts[rank] * width};
-        offset += counts[rank] * width;
-      }
-      return std::make_pair(std::move(result), offset);
-    };
-    const auto [to, sent] = blocks(outgoing.typed_data());
-    const auto [from, received] = blocks(incoming.typed_data());
+    const auto [to, sent] = Blocks(comm, outgoing.typed_data(), width);
+    const auto [from, received] = Blocks(comm, incoming.typed_data(), width);
     if (sent > static_cast<std::int64_t>(x.element_count()) ||
         received > static_cast<std::int64_t>(y->element_count())) {
       return Failed(site.operation, comm, "the counts exceed the rows of the buffers");
@@ -98,9 +116,34 @@ ffi::Error Alltoallv(std::int64_t number, std::int64_t ranks, std::int64_t signa
         comm, x.untyped_data(), [&to = to](int rank) { return to[rank]; }, y->untyped_data(),
         [&from = from](int rank) { return from[rank]; }, *element);
     if (code != 0) return MpiFailed(site.operation, comm, *element, sent, code);
-    const std::int64_t filled = received * InfoOf(*element).bytes;
-    std::memset(static_cast<char*>(y->untyped_data()) + filled, 0,
-                y->size_bytes() - static_cast<std::size_t>(filled));
+    ClearRest(y, received, *element);
+    return ffi::Error::Success();
+  });
+}
+
+// The first `count` rows of x to every rank. y (capacity, ...): the rows of rank 0 first; zeros
+// after the last.
+ffi::Error Allgatherv(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                      std::string_view program, Operand x, ffi::Buffer<ffi::S32> count,
+                      ffi::Buffer<ffi::S32> incoming, Token, Result y, TokenResult) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(Operation::kAllgatherv, x.element_type());
+  const CallSite site{Operation::kAllgatherv, number, ranks, signature, program};
+  const std::int64_t width = ElementsInARow(x);
+
+  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  return Run(site, Payload{*element, width}, [&](Communicator& comm) {
+    const std::int64_t sent = *count.typed_data() * width;
+    const auto [from, received] = Blocks(comm, incoming.typed_data(), width);
+    if (sent < 0 || sent > static_cast<std::int64_t>(x.element_count()) ||
+        received > static_cast<std::int64_t>(y->element_count())) {
+      return Failed(site.operation, comm, "the counts exceed the rows of the buffers");
+    }
+    const int code = ExchangeBlocks(
+        comm, x.untyped_data(), [sent](int) { return Block{0, sent}; }, y->untyped_data(),
+        [&from = from](int rank) { return from[rank]; }, *element);
+    if (code != 0) return MpiFailed(site.operation, comm, *element, sent, code);
+    ClearRest(y, received, *element);
     return ffi::Error::Success();
   });
 }
@@ -123,10 +166,20 @@ XLA_FFI_DEFINE_HANDLER(kAlltoallv, Alltoallv,
                            .Ret<ffi::AnyBuffer>()
                            .Ret<ffi::Token>());
 
+XLA_FFI_DEFINE_HANDLER(kAllgatherv, Allgatherv,
+                       BindSite(ffi::Ffi::Bind())
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::Buffer<ffi::S32>>()
+                           .Arg<ffi::Buffer<ffi::S32>>()
+                           .Arg<ffi::Token>()
+                           .Ret<ffi::AnyBuffer>()
+                           .Ret<ffi::Token>());
+
 }  // namespace
 
 std::vector<Registration> ExchangeHandlers() {
   return {{"pfftjax_exchange_counts", reinterpret_cast<void*>(kExchangeCounts)},
+          {"pfftjax_allgatherv", reinterpret_cast<void*>(kAllgatherv)},
           {"pfftjax_alltoallv", reinterpret_cast<void*>(kAlltoallv)}};
 }
 

@@ -58,14 +58,14 @@ int ExchangeBlocks(const Communicator& comm, const void* send, To&& to, void* re
     for (std::int64_t offset = 0; offset < most; offset += limit) {
       const std::int64_t sent = std::clamp<std::int64_t>(out.count - offset, 0, limit);
       const std::int64_t received = std::clamp<std::int64_t>(in.count - offset, 0, limit);
-      std::int64_t arrived = 0;
+      Envelope arrived;
       const int code = mpi.sendrecv(At(send, out.offset + (sent > 0 ? offset : 0), element), sent,
                                     element, sent > 0 ? dest : mpi.proc_null, kExchangeTag,
                                     At(recv, in.offset + (received > 0 ? offset : 0), element),
                                     received, element, received > 0 ? source : mpi.proc_null,
                                     kExchangeTag, comm.control, &arrived);
       if (code != 0) return code;
-      if (received > 0 && arrived != received) return kShortMessage;
+      if (received > 0 && arrived.count != received) return kShortMessage;
     }
   }
   return 0;

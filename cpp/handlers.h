@@ -17,6 +17,9 @@ struct Registration {
   void* handler;
 };
 std::vector<Registration> CollectiveHandlers();
+std::vector<Registration> MessageHandlers();
+std::vector<Registration> ScanHandlers();
+std::vector<Registration> SplitHandlers();
 std::vector<Registration> ExchangeHandlers();
 std::vector<Registration> PencilHandlers();
 std::vector<Registration> FftHandlers();
@@ -30,6 +33,9 @@ using TokenResult = ffi::Result<ffi::Token>;
 
 // Nothing for a type that has no Element; Python refuses those when it traces.
 std::optional<Element> ElementOf(ffi::DataType type);
+
+// Registers the user's MPI_Status at `address`, which stays; its number.
+std::int64_t AddStatus(void* address);
 
 ffi::Error BadElement(Operation operation, ffi::DataType type);
 

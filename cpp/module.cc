@@ -22,7 +22,8 @@ namespace {
 
 nb::dict Registrations() {
   nb::dict result;
-  for (const auto& handlers : {CollectiveHandlers(), ExchangeHandlers(), PencilHandlers(),
+  for (const auto& handlers : {CollectiveHandlers(), MessageHandlers(), ScanHandlers(),
+                               SplitHandlers(), ExchangeHandlers(), PencilHandlers(),
                                FftHandlers(), ParticleHandlers(), PaintingHandlers()}) {
     for (const Registration& entry : handlers) result[entry.name] = nb::capsule(entry.handler);
   }
@@ -50,16 +51,18 @@ NB_MODULE(_native, m) {
   m.def("finalized", [] { return !Mpi() || Finalized() || Mpi()->finalized(); });
   m.def(
       "configure",
-      [](std::int64_t max_chunk_bytes, bool check, bool debug, double timeout, bool first_call) {
+      [](std::int64_t max_chunk_bytes, bool check, bool debug, double timeout, bool first_call,
+         bool shared_memory) {
         Options& options = GetOptions();
         options.max_chunk_bytes = max_chunk_bytes;
         options.check = check;
         options.debug = debug;
         options.timeout = timeout;
         options.first_call = first_call;
+        options.shared_memory = shared_memory;
       },
       nb::arg("max_chunk_bytes"), nb::arg("check"), nb::arg("debug"), nb::arg("timeout"),
-      nb::arg("first_call"));
+      nb::arg("first_call"), nb::arg("shared_memory"));
 
   m.def(
       "choose_simd",
@@ -85,6 +88,20 @@ NB_MODULE(_native, m) {
     ThrowOn(MakePrivatePoll(Known(number), &done), "duplicate");
     return done;
   });
+  m.def(
+      "add_op",
+      [](std::uintptr_t address) {
+        const int number = Mpi()->add_op(reinterpret_cast<const void*>(address));  // NOLINT
+        if (number < 0) throw std::runtime_error("too many user-defined operations; reuse them");
+        return number;
+      },
+      nb::arg("address"), "Registers the user's MPI_Op at `address`; its number.");
+  m.def(
+      "add_status",
+      [](std::uintptr_t address) {
+        return AddStatus(reinterpret_cast<void*>(address));  // NOLINT
+      },
+      nb::arg("address"), "Registers the user's MPI_Status at `address`; its number.");
   m.def("max_tag", &MaxTag);
   m.def(
       "calls", [](std::int64_t number) { return Known(number).progress.entered.load(); },

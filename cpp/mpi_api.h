@@ -18,7 +18,14 @@ namespace pfftjax {
 // An MPI_Comm or an MPI_Request, whichever way the library represents it.
 using MpiHandle = std::intptr_t;
 
-inline constexpr int kMpiApiVersion = 2;
+inline constexpr int kMpiApiVersion = 3;
+
+// Where a message came from, and how many elements it had; -1 if they are not whole.
+struct Envelope {
+  int source = -1;
+  int tag = -1;
+  std::int64_t count = 0;
+};
 
 struct MpiApi {
   int version;
@@ -26,6 +33,7 @@ struct MpiApi {
 
   // Neutral forms of the special ranks and tags, for callers that cannot see <mpi.h>.
   int proc_null;
+  int any_source;
   int any_tag;
 
   int (*alltoall)(const void* send, void* recv, std::int64_t count, Element, MpiHandle comm);
@@ -36,11 +44,28 @@ struct MpiApi {
                    MpiHandle comm);
   int (*reduce)(const void* send, void* recv, std::int64_t count, Element, Reduction, int root,
                 MpiHandle comm);
+  // The sum over the ranks up to this one, or over those before it.
+  int (*scan)(const void* send, void* recv, std::int64_t count, Element, Reduction,
+              MpiHandle comm);
+  int (*exscan)(const void* send, void* recv, std::int64_t count, Element, Reduction,
+                MpiHandle comm);
+  // inout = in (op) inout.
+  int (*reduce_local)(const void* in, void* inout, std::int64_t count, Element, Reduction);
   int (*bcast)(void* buffer, std::int64_t count, Element, int root, MpiHandle comm);
+  int (*gather)(const void* send, void* recv, std::int64_t count, Element, int root,
+                MpiHandle comm);
+  int (*scatter)(const void* send, void* recv, std::int64_t count, Element, int root,
+                 MpiHandle comm);
   int (*sendrecv)(const void* send, std::int64_t send_count, Element send_element, int dest,
                   int send_tag, void* recv, std::int64_t recv_count, Element recv_element,
-                  int source, int recv_tag, MpiHandle comm, std::int64_t* received);
+                  int source, int recv_tag, MpiHandle comm, Envelope* envelope);
   int (*barrier)(MpiHandle comm);
+
+  // The number of the user's MPI_Op at `address`, to be used as a Reduction; -1 if there is no
+  // room for more.
+  int (*add_op)(const void* address);
+  // Writes an envelope to the user's MPI_Status at `status`.
+  int (*write_status)(void* status, const Envelope& envelope, Element element);
 
   // Communicators. `address` points to the user's MPI_Comm.
   int (*from_address)(const void* address, MpiHandle* comm);
@@ -59,6 +84,9 @@ struct MpiApi {
   // Waits for a receive or a send, whichever is first; one of them may be null. `*received` says
   // which it was, and `*bytes` how much came.
   int (*wait_either)(MpiHandle* receive, MpiHandle* send, int* received, std::int64_t* bytes);
+
+  // Lets MPI see to messages that other calls have begun.
+  int (*progress)(MpiHandle comm);
 
   // Requests, and small messages of 64-bit words, for the watch thread and the way out.
   int (*test)(MpiHandle* request, int* done);

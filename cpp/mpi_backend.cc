@@ -2,6 +2,7 @@
 #include <mpi.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 
@@ -156,8 +157,16 @@ MPI_Datatype Type(Element element) {
   return MPI_DATATYPE_NULL;
 }
 
+// MPI_Ops of users. Programs refer to them by number, and only after they were added.
+std::array<MPI_Op, 1 << 12> user_ops{};
+std::atomic<std::size_t> user_op_count{0};
+
 MPI_Op Op(Reduction reduction, Element element) {
   const auto index = static_cast<std::size_t>(reduction);
+  if (index >= kReductions) {
+    const std::size_t user = index - kReductions;
+    return user < user_op_count.load(std::memory_order_acquire) ? user_ops[user] : MPI_OP_NULL;
+  }
   if (IsHalf(element)) {
     const HalfType& half = Half(element);
     return index < half.ops.size() ? half.ops[index] : MPI_OP_NULL;
@@ -202,13 +211,43 @@ int Reduce(const void* send, void* recv, std::int64_t count, Element element, Re
                     root, Comm(comm));
 }
 
+int Scan(const void* send, void* recv, std::int64_t count, Element element, Reduction reduction,
+         MpiHandle comm) {
+  return MPI_Scan(send, recv, static_cast<int>(count), Type(element), Op(reduction, element),
+                  Comm(comm));
+}
+
+int Exscan(const void* send, void* recv, std::int64_t count, Element element, Reduction reduction,
+           MpiHandle comm) {
+  return MPI_Exscan(send, recv, static_cast<int>(count), Type(element), Op(reduction, element),
+                    Comm(comm));
+}
+
+int ReduceLocal(const void* in, void* inout, std::int64_t count, Element element,
+                Reduction reduction) {
+  return MPI_Reduce_local(in, inout, static_cast<int>(count), Type(element),
+                          Op(reduction, element));
+}
+
 int Bcast(void* buffer, std::int64_t count, Element element, int root, MpiHandle comm) {
   return MPI_Bcast(buffer, static_cast<int>(count), Type(element), root, Comm(comm));
 }
 
+int Gather(const void* send, void* recv, std::int64_t count, Element element, int root,
+           MpiHandle comm) {
+  const int n = static_cast<int>(count);
+  return MPI_Gather(send, n, Type(element), recv, n, Type(element), root, Comm(comm));
+}
+
+int Scatter(const void* send, void* recv, std::int64_t count, Element element, int root,
+            MpiHandle comm) {
+  const int n = static_cast<int>(count);
+  return MPI_Scatter(send, n, Type(element), recv, n, Type(element), root, Comm(comm));
+}
+
 int Sendrecv(const void* send, std::int64_t send_count, Element send_element, int dest,
              int send_tag, void* recv, std::int64_t recv_count, Element recv_element, int source,
-             int recv_tag, MpiHandle comm, std::int64_t* received) {
+             int recv_tag, MpiHandle comm, Envelope* envelope) {
   MPI_Status status;
   const int code = MPI_Sendrecv(send, static_cast<int>(send_count), Type(send_element), dest,
                                 send_tag, recv, static_cast<int>(recv_count), Type(recv_element),
@@ -216,11 +255,34 @@ int Sendrecv(const void* send, std::int64_t send_count, Element send_element, in
   if (code != MPI_SUCCESS) return code;
   int count = 0;
   const int counted = MPI_Get_count(&status, Type(recv_element), &count);
-  *received = count == MPI_UNDEFINED ? -1 : count;
+  *envelope = {status.MPI_SOURCE, status.MPI_TAG, count == MPI_UNDEFINED ? -1 : count};
   return counted;
 }
 
 int Barrier(MpiHandle comm) { return MPI_Barrier(Comm(comm)); }
+
+int AddOp(const void* address) {
+  const std::size_t index = user_op_count.load();
+  if (index == user_ops.size()) return -1;
+  user_ops[index] = *static_cast<const MPI_Op*>(address);
+  user_op_count.store(index + 1, std::memory_order_release);
+  return static_cast<int>(kReductions + index);
+}
+
+int WriteStatus(void* address, const Envelope& envelope, Element element) {
+  auto& status = *static_cast<MPI_Status*>(address);
+  status.MPI_SOURCE = envelope.source;
+  status.MPI_TAG = envelope.tag;
+  status.MPI_ERROR = MPI_SUCCESS;
+  return MPI_Status_set_elements_x(&status, Type(element), envelope.count);
+}
+
+int Progress(MpiHandle comm) {
+  // Messages with this tag are never sent.
+  constexpr int kNoTag = 7;
+  int found = 0;
+  return MPI_Iprobe(MPI_ANY_SOURCE, kNoTag, Comm(comm), &found, MPI_STATUS_IGNORE);
+}
 
 // ---- Communicators ------------------------------------------------------------------------
 
@@ -371,15 +433,24 @@ int OnFinalize(void (*callback)()) {
 extern "C" __attribute__((visibility("default"))) const pfftjax::MpiApi* pfftjax_mpi_api() {
   using namespace pfftjax;
   static const MpiApi api = {
-      kMpiApiVersion, PFFTJAX_MPI_FAMILY, MPI_PROC_NULL,
-      MPI_ANY_TAG,    Alltoall,           Allgather,
-      ReduceScatter,  Allreduce,          Reduce,
-      Bcast,          Sendrecv,           Barrier,
-      FromAddress,    Duplicate,          DuplicateStart,
-      ReturnErrors,   RankAndSize,        TagLimit,
-      SendStart,      ReceiveStart,       WaitEither,
-      Test,           BarrierStart,       SendWordsStart,
-      ReceiveWords,   ErrorText,          Finalized,
+      kMpiApiVersion, PFFTJAX_MPI_FAMILY,
+      MPI_PROC_NULL,  MPI_ANY_SOURCE,
+      MPI_ANY_TAG,    Alltoall,
+      Allgather,      ReduceScatter,
+      Allreduce,      Reduce,
+      Scan,           Exscan,
+      ReduceLocal,    Bcast,
+      Gather,         Scatter,
+      Sendrecv,       Barrier,
+      AddOp,          WriteStatus,
+      FromAddress,    Duplicate,
+      DuplicateStart, ReturnErrors,
+      RankAndSize,    TagLimit,
+      SendStart,      ReceiveStart,
+      WaitEither,     Progress,
+      Test,           BarrierStart,
+      SendWordsStart, ReceiveWords,
+      ErrorText,      Finalized,
       Abort,          OnFinalize,
   };
   return &api;

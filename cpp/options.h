@@ -13,7 +13,8 @@ struct Options {
   bool debug = false;      // PFFTJAX_DEBUG: one line a call
   double timeout = 0.0;    // PFFTJAX_TIMEOUT: seconds until a waiting call ends the job; 0: never
   bool first_call = true;  // PFFTJAX_FIRST_CALL_CHECK
-  double patience = 2.0;   // seconds until a waiting call asks the other ranks where they are
+  bool shared_memory = true;  // PFFTJAX_SHARED_MEMORY
+  double patience = 2.0;      // seconds until a waiting call asks the other ranks where they are
 };
 
 inline Options& GetOptions() {

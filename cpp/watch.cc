@@ -72,7 +72,7 @@ struct State {
             count,
             leaving};
   }
-  bool IsPointToPoint() const { return operation == Operation::kSendrecv; }
+  bool IsPointToPoint() const { return IsMessage(operation); }
 
   // "in alltoall float32[12], after 3 collectives"
   std::string Say() const {
@@ -187,15 +187,23 @@ class Watch {
       times = why.empty() ? 0 : times + 1;
       // Twice, a round apart: the first may have crossed with the end of the wait. A message waits
       // for either partner, and may have come from one that has left since.
-      const bool certain = here.IsPointToPoint() ? Suspected(watched, comm.progress.source) &&
-                                                       Suspected(watched, comm.progress.dest)
-                                                 : times >= kRounds;
+      const bool certain = here.IsPointToPoint()
+                               ? Suspected(watched, comm, comm.progress.source) &&
+                                     Suspected(watched, comm, comm.progress.dest)
+                               : times >= kRounds;
       if (times >= kRounds && certain) AbortJob((Waits(comm, here) + ", but " + why).c_str());
     }
   }
 
-  static bool Suspected(const Watched& watched, int rank) {
-    if (rank < 0) return true;
+  // Whether nothing can come from (or be taken by) `rank`, which may be kNobody or kAnybody.
+  static bool Suspected(const Watched& watched, const Communicator& comm, int rank) {
+    if (rank == kNobody) return true;
+    if (rank == kAnybody) {
+      for (int other = 0; other < comm.size; ++other) {
+        if (other != comm.rank && !Suspected(watched, comm, other)) return false;
+      }
+      return true;
+    }
     const auto found = watched.suspicions.find(rank);
     return found != watched.suspicions.end() && found->second >= kRounds;
   }
@@ -265,12 +273,14 @@ class Watch {
   void Ask(const Communicator& comm, std::int64_t question, const Watched& watched) {
     std::vector<int> ranks;
     const Progress& now = comm.progress;
-    if (now.operation == Operation::kSendrecv) {
+    const bool is_message = IsMessage(now.operation);
+    if (is_message && now.source != kAnybody) {
       if (now.source >= 0) ranks.push_back(now.source);
       if (now.dest >= 0 && now.dest != now.source) ranks.push_back(now.dest);
     } else {
       for (int r = 0; r < comm.size; ++r) {
-        if (r != comm.rank) ranks.push_back(r);
+        // Whose answer is certain need not be asked again: a message from anybody waits for all.
+        if (r != comm.rank && !(is_message && Suspected(watched, comm, r))) ranks.push_back(r);
       }
     }
     if (ranks.size() > kMostAsked) {

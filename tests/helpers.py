@@ -98,6 +98,35 @@ def open_line(x):
     return pc.sendrecv(x, jnp.zeros_like(x), source=before, dest=after)
 
 
+def gathered_on_root(x):
+    """gather, with the blocks that the root receives weighted into one of the shape of `x`."""
+    y = pc.gather(x, ROOT)
+    return jnp.tensordot(WEIGHTS.astype(y.dtype), y, 1) if RANK == ROOT else y
+
+
+def gathered_on_root_model(x):
+    """The serial model of `gathered_on_root`."""
+    return x.at[ROOT].set(jnp.tensordot(WEIGHTS.astype(x.dtype), x, 1))
+
+
+def from_everybody(x):
+    """allgatherv of as many rows as the rank is above one, out of ROWS; the padded result."""
+    return pc.allgatherv(x, RANK + 1, capacity=SIZE * (SIZE + 1) // 2 + 1)[0]
+
+
+def from_everybody_model(x):
+    """The serial model of `from_everybody`."""
+    rows = jnp.concatenate([x[rank, : rank + 1] for rank in range(SIZE)])
+    return _everywhere(jnp.concatenate([rows, jnp.zeros_like(rows[:1])]))
+
+
+def with_status(x):
+    """`open_line` with a status."""
+    before = RANK - 1 if RANK > 0 else MPI.PROC_NULL
+    after = RANK + 1 if RANK + 1 < SIZE else MPI.PROC_NULL
+    return pc.sendrecv(x, jnp.zeros_like(x), source=before, dest=after, status=STATUS)
+
+
 # alltoallv: rank i sends (i + j + 1) % 3 rows to rank j, out of ROWS.
 ROWS = 2 * SIZE
 CAPACITY = 2 * SIZE + 1
@@ -137,7 +166,21 @@ def _everywhere(x):
     return jnp.broadcast_to(x, (SIZE, *x.shape))
 
 
+# Every transformation of every operation is tested on three ranks; on others, of these.
+BASIC = (
+    "alltoall",
+    "alltoallv",
+    "allgather",
+    "reduce_scatter",
+    "allreduce_replicate",
+    "sendrecv_ring",
+    "sendrecv_line",
+    "bcast",
+)
+
 ROOT = SIZE - 1
+STATUS = MPI.Status()
+WEIGHTS = jnp.arange(1, SIZE + 1)
 
 CASES = (
     Case("alltoall", (SIZE, 3), pc.alltoall, lambda x: jnp.swapaxes(x, 0, 1)),
@@ -158,5 +201,34 @@ CASES = (
         open_line,
         lambda x: jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]]),
     ),
+    Case(
+        "sendrecv_status",
+        (4,),
+        with_status,
+        lambda x: jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]]),
+    ),
     Case("bcast", (2, 3), lambda x: pc.bcast(x, ROOT), lambda x: _everywhere(x[ROOT])),
+    Case(
+        "reduce",
+        (2, 3),
+        lambda x: pc.reduce(x, MPI.SUM, ROOT),
+        lambda x: x.at[ROOT].set(x.sum(0)),
+    ),
+    Case("gather", (2, 3), gathered_on_root, gathered_on_root_model),
+    Case(
+        "scatter",
+        (SIZE, 2),
+        lambda x: pc.scatter(x if RANK == ROOT else x[0], ROOT),
+        lambda x: x[ROOT],
+    ),
+    Case("scan", (2, 3), pc.scan, lambda x: jnp.cumsum(x, 0)),
+    Case("exscan", (2, 3), pc.exscan, lambda x: jnp.cumsum(x, 0) - x),
+    Case("allgatherv", (ROWS, 2), from_everybody, from_everybody_model),
+    Case(
+        "alltoall_split",
+        (SIZE, 3),
+        lambda x: pc.wait(pc.alltoall_start(x)),
+        lambda x: jnp.swapaxes(x, 0, 1),
+    ),
+    Case("allgather_split", (2, 3), lambda x: pc.wait(pc.allgather_start(x)), _everywhere),
 )

@@ -9,6 +9,7 @@ What the environment sets (``PFFTJAX_CHECK``, ``PFFTJAX_TIMEOUT``, ...) is in `_
 
 from . import _while_loop as _while_loop
 from ._allgather import allgather as allgather
+from ._allgatherv import allgatherv as allgatherv
 from ._allreduce import allreduce as allreduce
 from ._allreduce import replicate as replicate
 from ._alltoall import alltoall as alltoall
@@ -16,10 +17,22 @@ from ._alltoallv import alltoallv as alltoallv
 from ._barrier import barrier as barrier
 from ._bcast import bcast as bcast
 from ._checkpoint import save_collectives as save_collectives
+from ._comm import communicator as communicator
 from ._comm import duplicate as duplicate
+from ._gather import gather as gather
+from ._gather import scatter as scatter
 from ._job import abort_on_error as _abort_on_error
 from ._ordering import recover as recover
+from ._reduce import reduce as reduce
 from ._reduce_scatter import reduce_scatter as reduce_scatter
+from ._scan import exscan as exscan
+from ._scan import scan as scan
+from ._send import recv as recv
+from ._send import send as send
 from ._sendrecv import sendrecv as sendrecv
+from ._split import Pending as Pending
+from ._split import allgather_start as allgather_start
+from ._split import alltoall_start as alltoall_start
+from ._split import wait as wait
 
 _abort_on_error()

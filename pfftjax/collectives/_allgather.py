@@ -6,7 +6,7 @@ import jax
 from mpi4py import MPI
 
 from ._comm import Communicator, as_private
-from ._primitive import as_array, communicating, elements, linear
+from ._primitive import as_array, communicating, elements, linear, over_leaves
 from ._reduce_scatter import reduce_scatter_p
 from ._reduction import SUM
 
@@ -23,6 +23,7 @@ linear(
 )
 
 
+@over_leaves
 def allgather(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
     """Gather the arrays of all ranks on every rank.
 

@@ -10,15 +10,16 @@ docs/theory/adjoints.md has the derivation and an example that goes wrong withou
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
+from jax.interpreters import ad, mlir
 from mpi4py import MPI
 
 from ._comm import Communicator, as_private
 from ._options import options
-from ._primitive import as_array, communicating, elements, linear
-from ._reduction import SUM, as_truth_values, name_of, only_sums, reduction
+from ._primitive import as_array, communicating, elements, linear, over_leaves, where
+from ._reduction import MAX, MIN, SUM, as_truth_values, is_location, name_of, only_sums, reduction
 
 allreduce_p = communicating(
     "allreduce",
@@ -50,6 +51,21 @@ linear(
     adjoint=lambda cotangent, _, *, op, comm: replicate_p.bind(cotangent, comm=comm),
     differentiable=only_sums,
 )
+_jvp_of_sum = ad.primitive_jvps[allreduce_p]
+
+
+def _jvp(primals: Any, tangents: Any, *, op: int, comm: Communicator) -> Any:
+    (x,), (tangent,) = primals, tangents
+    if op not in (MIN, MAX) or isinstance(tangent, ad.Zero):
+        return _jvp_of_sum(primals, tangents, op=op, comm=comm)
+    # Where several elements attain the extreme, the mean of their tangents, as in jnp.max.
+    y = allreduce_p.bind(x, op=op, comm=comm)
+    attained = (x == y).astype(x.dtype)
+    number = allreduce_p.bind(attained, op=SUM, comm=comm)
+    return y, allreduce_p.bind(tangent * (attained / number), op=SUM, comm=comm)
+
+
+ad.primitive_jvps[allreduce_p] = _jvp
 linear(
     replicate_p,
     batch=(0, 0),
@@ -57,27 +73,29 @@ linear(
 )
 
 
-def allreduce(
-    x: Any, op: MPI.Op = MPI.SUM, *, comm: MPI.Comm | Communicator | None = None
-) -> jax.Array:
+def allreduce(x: Any, op: MPI.Op = MPI.SUM, *, comm: MPI.Comm | Communicator | None = None) -> Any:
     """Reduce the arrays of all ranks; every rank gets the result.
 
     Args:
-        x: array of any shape, of the same size and dtype on every rank.
-        op: one of MPI's predefined reductions. On booleans sums are "or", products "and".
+        x: array of any shape, of the same size and dtype on every rank, or a pytree of arrays.
+            For `MPI.MAXLOC` and `MPI.MINLOC` a pair (values, integer indices) of equal shape.
+        op: one of MPI's reductions, or one made by `MPI.Op.Create`. On booleans sums are "or",
+            products "and". A NaN wins every minimum and maximum.
         comm: communicator, `MPI.COMM_WORLD` by default.
 
     Returns:
-        Array of the shape and dtype of `x`, equal on every rank.
+        Array of the shape and dtype of `x`, equal on every rank; for `MPI.MAXLOC` and
+        `MPI.MINLOC` the pair of the extremes and of the smallest index where each is attained.
 
     Raises:
-        ValueError: an unknown `op`.
+        ValueError: an `op` that means nothing for arrays.
         TypeError: a dtype that cannot be sent or that `op` is not defined for; the derivative of
-            any `op` but `MPI.SUM`.
+            any `op` but `MPI.SUM`, `MPI.MIN` and `MPI.MAX`.
 
     The derivative takes the result for one value, the same for all ranks: the gradient of
     ``allreduce(local_loss)`` is the gradient of the total loss. Parameters that such a loss
-    depends on on every rank go through `replicate` first.
+    depends on on every rank go through `replicate` first. The derivative of an extreme is shared
+    out equally over the ranks that attain it, as that of `jax.numpy.max` over elements.
 
     Example:
         >>> import jax
@@ -88,12 +106,41 @@ def allreduce(
         6.0
 
     """
+    if is_location(op):
+        return _extreme_with_location(x, op, comm)
+    return _allreduce(x, op, comm=comm)
+
+
+@over_leaves
+def _allreduce(x: Any, op: MPI.Op, *, comm: MPI.Comm | Communicator | None) -> jax.Array:
     comm = as_private(comm, "allreduce")
     x = as_array(x, "allreduce", comm)
     number = reduction(op, x.dtype, "allreduce", comm)
     return allreduce_p.bind(as_truth_values(x, number), op=number, comm=comm)
 
 
+def _extreme_with_location(
+    pair: Any, op: MPI.Op, comm: MPI.Comm | Communicator | None
+) -> tuple[jax.Array, jax.Array]:
+    comm = as_private(comm, "allreduce")
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise TypeError(
+            f"{where('allreduce', comm)}: MPI.MAXLOC and MPI.MINLOC take a pair (values, indices)"
+        )
+    values, indices = (as_array(x, "allreduce", comm) for x in pair)
+    if values.shape != indices.shape or not jnp.issubdtype(indices.dtype, jnp.integer):
+        raise TypeError(
+            f"{where('allreduce', comm)}: the indices of MPI.MAXLOC and MPI.MINLOC must be "
+            f"integers in the shape of the values, {values.shape}, got {indices.dtype} of shape "
+            f"{indices.shape}"
+        )
+    extreme = _allreduce(values, MPI.MAX if op == MPI.MAXLOC else MPI.MIN, comm=comm)
+    is_here = (values == extreme) | (values != values)  # a NaN is the extreme, and unlike itself
+    most = jnp.iinfo(indices.dtype).max
+    return extreme, _allreduce(jnp.where(is_here, indices, most), MPI.MIN, comm=comm)
+
+
+@over_leaves
 def replicate(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
     """Bring a value that is equal on all ranks into work that differs between ranks.
 

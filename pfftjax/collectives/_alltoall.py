@@ -6,7 +6,7 @@ import jax
 from mpi4py import MPI
 
 from ._comm import Communicator, as_private
-from ._primitive import as_array, communicating, elements, linear, one_entry_a_rank
+from ._primitive import as_array, communicating, elements, linear, one_entry_a_rank, over_leaves
 
 alltoall_p = communicating(
     "alltoall", result=lambda x, **_: x.update(weak_type=False), agreement=elements
@@ -19,6 +19,7 @@ linear(
 )
 
 
+@over_leaves
 def alltoall(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
     """Send block ``x[j]`` to rank j, for all j: a transposition between ranks and blocks.
 

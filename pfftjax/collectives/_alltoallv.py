@@ -120,8 +120,23 @@ def _batched(operands: Any, axes: Any, *, capacity: int, comm: Communicator) -> 
     return arrived[back].reshape(size, capacity, *x.shape[2:]), 0
 
 
-def _as_int32(counts: jax.Array) -> jax.Array:
-    """Clipped, so that what does not fit is refused as impossible, not wrapped into range."""
+def row_count(
+    counts: jax.Array, rows: int, room: int, operation: str, comm: Communicator
+) -> jax.Array:
+    """`counts` as int32, after a check that numbers of rows are possible.
+
+    Clipped, so that what does not fit is refused as impossible, not wrapped into range.
+    """
+    if room < 0:
+        raise ValueError(
+            f"{where(operation, comm)}: capacity is {room}; give the number of rows that the "
+            "result has room for"
+        )
+    if max(rows, room) > _MOST_ROWS:
+        raise ValueError(
+            f"{where(operation, comm)}: {max(rows, room)} rows, but counts are 32-bit; put more "
+            "than one element in a row"
+        )
     if counts.dtype.itemsize < 4 or counts.dtype == jnp.int32:
         return counts.astype(jnp.int32)
     least = 0 if jnp.issubdtype(counts.dtype, jnp.unsignedinteger) else -1
@@ -205,19 +220,7 @@ def alltoallv(
     one_entry_a_rank(counts, "alltoallv (counts)", comm)
     rows = int(x.shape[0])
     room = rows if capacity is None else static_int(capacity, "capacity", "alltoallv", comm)
-    if room < 0:
-        raise ValueError(
-            f"{where('alltoallv', comm)}: capacity is {room}; give the number of rows that the "
-            "result has room for"
-        )
-
-    if max(rows, room) > _MOST_ROWS:
-        raise ValueError(
-            f"{where('alltoallv', comm)}: {max(rows, room)} rows, but counts are 32-bit; put more "
-            "than one element in a row"
-        )
-
-    to = _as_int32(counts)
+    to = row_count(counts, rows, room, "alltoallv", comm)
     from_ = exchange_counts_p.bind(to[:, None], rows=rows, capacity=room, comm=comm)[:, 0]
     y = alltoallv_p.bind(x, to, from_, capacity=room, comm=comm)
     return y, (jnp.less(jnp.arange(room), from_.sum()) if return_mask else from_)

@@ -7,7 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ._comm import Communicator, as_private
-from ._primitive import as_array, communicating, elements, linear, root_rank
+from ._primitive import as_array, communicating, elements, linear, over_leaves, root_rank
 from ._reduction import SUM, name_of, only_sums
 
 bcast_p = communicating(
@@ -39,6 +39,7 @@ linear(
 )
 
 
+@over_leaves
 def bcast(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
     """Give every rank the array of rank `root`.
 

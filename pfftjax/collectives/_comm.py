@@ -8,16 +8,18 @@ the same bytes.
 import sys
 import time
 
+import jax
 from mpi4py import MPI
 
 from ._ffi import native
 from ._options import options
 
 
+@jax.tree_util.register_static
 class Communicator:
     """An MPI communicator as a static value of a JAX program: hashed and compared by its number.
 
-    Made by `as_communicator`. Keeps the mpi4py communicator alive.
+    Made by `communicator`. Keeps the mpi4py communicator alive.
     """
 
     __slots__ = ("__weakref__", "mpi", "number", "rank", "size")
@@ -60,7 +62,8 @@ def _make_private(comm: Communicator, waits_for: str) -> None:
     settings = (
         f"PFFTJAX_CHECK={options.check:d}\n"
         f"PFFTJAX_FIRST_CALL_CHECK={options.first_call:d}\n"
-        f"PFFTJAX_MAX_CHUNK_BYTES={options.max_chunk_bytes}"
+        f"PFFTJAX_MAX_CHUNK_BYTES={options.max_chunk_bytes}\n"
+        f"PFFTJAX_SHARED_MEMORY={options.shared_memory:d}"
     )
     how = native.compare(comm.number, settings) if comm.size > 1 else ""
     if how:
@@ -130,6 +133,33 @@ def as_private(comm: MPI.Comm | Communicator | None, operation: str) -> Communic
             f"it is {operation}",
         )
     return wrapper
+
+
+def communicator(comm: MPI.Comm | Communicator | None = None) -> Communicator:
+    """`comm` as a value that jitted functions take as an argument.
+
+    mpi4py's communicators cannot be hashed, so JAX refuses them. What this returns can be passed
+    to `jax.jit`, as a static argument or as any other (it is a pytree without leaves), and as
+    ``comm=`` to every operation. Another communicator makes another program.
+
+    Args:
+        comm: an mpi4py intracommunicator, `MPI.COMM_WORLD` by default. No communication.
+
+    Returns:
+        The same object for the same communicator, with attributes mpi, rank and size.
+
+    Raises:
+        TypeError, ValueError: `comm` is no intracommunicator, or null.
+
+    Example:
+        >>> import jax
+        >>> from pfftjax.collectives import allreduce
+        >>> total = jax.jit(lambda x, comm: allreduce(x, comm=comm))
+        >>> float(total(1.0, communicator())) == communicator().size
+        True
+
+    """
+    return as_communicator(comm, "communicator")
 
 
 def duplicate(comm: MPI.Comm) -> None:

@@ -53,6 +53,7 @@ def _load() -> None:
         debug=options.debug,
         timeout=options.timeout,
         first_call=options.first_call,
+        shared_memory=options.shared_memory,
     )
     for name, handler in native.registrations().items():
         jax.ffi.register_ffi_target(name, handler, platform="cpu")

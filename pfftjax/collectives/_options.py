@@ -11,6 +11,8 @@
 ``PFFTJAX_LAZY_WORLD=1``      for jobs in which not every rank imports pfftjax: MPI_COMM_WORLD is
                               not duplicated at import, but at the first collective on it, as any
                               other communicator is
+``PFFTJAX_SHARED_MEMORY=0``   exchanges between ranks of one node go through MPI, not through
+                              memory that they share
 ``PFFTJAX_SIMD=NAME``         the instruction set of the FFT on CPUs: baseline, avx2 or avx512; by
                               default the widest that the processor has
 ============================  =====================================================================
@@ -31,6 +33,7 @@ class Options:
     timeout: float = 0.0
     first_call: bool = True
     lazy_world: bool = False
+    shared_memory: bool = True
     simd: str = ""
 
 
@@ -79,6 +82,7 @@ def read(environment: Mapping[str, str]) -> Options:
         timeout=_number(environment, "PFFTJAX_TIMEOUT", default.timeout, 0),
         first_call=_flag(environment, "PFFTJAX_FIRST_CALL_CHECK", default.first_call),
         lazy_world=_flag(environment, "PFFTJAX_LAZY_WORLD", default.lazy_world),
+        shared_memory=_flag(environment, "PFFTJAX_SHARED_MEMORY", default.shared_memory),
         simd=_choice(environment, "PFFTJAX_SIMD", ("baseline", "avx2", "avx512")),
     )
 

@@ -150,6 +150,11 @@ def _keep_token() -> bool:
 TOKEN_IS_KEPT = _keep_token()
 
 
+def is_tracing() -> bool:
+    """Whether an operation bound now becomes part of a program, rather than being run at once."""
+    return not _core.trace_state_clean()
+
+
 def recover() -> None:
     """Go on after an error that was raised on every rank.
 

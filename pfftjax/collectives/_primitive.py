@@ -87,7 +87,7 @@ def communicating(
 def linear(
     primitive: Primitive,
     *,
-    batch: tuple[int, int],
+    batch: tuple[int, int] | Callable[..., tuple[int, int]],
     adjoint: Callable[..., Any],
     batched_params: Callable[[int, Params], Params] = lambda _, params: params,
     differentiable: Callable[..., str | None] = lambda **_: None,
@@ -98,7 +98,7 @@ def linear(
     Args:
         primitive: linear in its one operand.
         batch: axis of the operand to which a batch axis is moved, and the axis of the result at
-            which it then appears. One message carries the batch.
+            which it then appears, or (**params) -> these. One message carries the batch.
         adjoint: (cotangent, aval of the operand, **params) -> cotangent of the operand. It binds
             a primitive: a rule that returned the cotangent itself would be wrong one order up.
         batched_params: (size of the batch, params) -> params of the batched operation.
@@ -110,15 +110,15 @@ def linear(
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
         (x,), (tangent,) = primals, tangents
-        y = primitive.bind(x, **params)
-        if isinstance(tangent, ad.Zero):
-            if not message or not jnp.issubdtype(x.dtype, jnp.inexact):
-                return y, zero_tangent(y)
+        if message and isinstance(tangent, ad.Zero) and jnp.issubdtype(x.dtype, jnp.inexact):
             tangent = ad.instantiate_zeros(tangent)
-        why_not = differentiable(**params)
+        if isinstance(tangent, ad.Zero):
+            y = primitive.bind(x, **params)
+            return y, zero_tangent(y)
+        why_not = differentiable(**params)  # before anything is sent
         if why_not is not None:
             raise TypeError(f"{primitive.name}: {why_not}")
-        return y, primitive.bind(tangent, **params)
+        return primitive.bind(x, **params), primitive.bind(tangent, **params)
 
     def transpose(cotangent: Any, x: Any, **params: Any) -> Any:
         # Also for a cotangent that is known to be zero on this rank (a loss on one rank only):
@@ -127,8 +127,9 @@ def linear(
 
     def batched(operands: Any, axes: Any, **params: Any) -> Any:
         (x,), (axis,) = operands, axes
-        moved = jnp.moveaxis(x, axis, batch[0])
-        return primitive.bind(moved, **batched_params(x.shape[axis], params)), batch[1]
+        into, out_of = batch(**params) if callable(batch) else batch
+        moved = jnp.moveaxis(x, axis, into)
+        return primitive.bind(moved, **batched_params(x.shape[axis], params)), out_of
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
@@ -157,6 +158,18 @@ def as_array(x: Any, operation: str, comm: Communicator) -> jax.Array:
         raise TypeError(f"{where(operation, comm)}: dtype {array.dtype} cannot be sent; {remedy}")
     # A Python number has a weak type, which jitted code would not keep either.
     return array.astype(array.dtype) if array.weak_type else array
+
+
+def over_leaves(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `operation`, on one array, take a pytree of arrays: one call for each leaf, in order."""
+
+    @functools.wraps(operation)
+    def on_tree(x: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(x, jax.Array) or jax.tree_util.all_leaves([x]):
+            return operation(x, *arguments, **options)
+        return jax.tree.map(lambda leaf: operation(leaf, *arguments, **options), x)
+
+    return on_tree
 
 
 def where(operation: str, comm: Communicator) -> str:
@@ -199,6 +212,7 @@ def one_entry_a_rank(x: jax.Array, operation: str, comm: Communicator) -> None:
     """Check that axis 0 of `x` counts the ranks."""
     if x.ndim < 1 or x.shape[0] != comm.size:
         raise ValueError(
-            f"{where(operation, comm)}: axis 0 of x must have one entry for each rank, "
-            f"{comm.size} in all, got shape {x.shape}; reshape x to ({comm.size}, ...)"
+            f"{where(operation, comm)}: {operation.capitalize()} input must have shape "
+            f"(nproc, ...), one entry for each of the {comm.size} ranks, got shape {x.shape}; "
+            f"reshape it to ({comm.size}, ...)"
         )

@@ -7,7 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ._comm import Communicator, as_private
-from ._primitive import as_array, communicating, elements, linear, one_entry_a_rank
+from ._primitive import as_array, communicating, elements, linear, one_entry_a_rank, over_leaves
 from ._reduction import as_truth_values, name_of, only_sums, reduction
 
 reduce_scatter_p = communicating(
@@ -29,6 +29,7 @@ def _adjoint(cotangent: Any, _: Any, *, op: int, comm: Communicator) -> Any:
 linear(reduce_scatter_p, batch=(1, 0), adjoint=_adjoint, differentiable=only_sums)
 
 
+@over_leaves
 def reduce_scatter(
     x: Any, op: MPI.Op = MPI.SUM, *, comm: MPI.Comm | Communicator | None = None
 ) -> jax.Array:

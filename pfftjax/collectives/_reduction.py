@@ -1,4 +1,4 @@
-"""The predefined MPI reductions, and for which dtypes they mean something."""
+"""The predefined MPI reductions, for which dtypes they mean something, and those of users."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ._comm import Communicator
+from ._ffi import native
 from ._primitive import where
 
 # Name, MPI operation; the index is Reduction in cpp/element.h.
@@ -23,8 +24,11 @@ _OPS: tuple[tuple[str, MPI.Op], ...] = (
     ("BOR", MPI.BOR),
     ("BXOR", MPI.BXOR),
 )
+# Of arrays that are not pairs, or of one-sided communication.
+_WITHOUT_MEANING = (MPI.MAXLOC, MPI.MINLOC, MPI.REPLACE, MPI.NO_OP, MPI.OP_NULL)
 SUM = 0
 _INDEX = {name: index for index, (name, _) in enumerate(_OPS)}
+MIN, MAX = _INDEX["MIN"], _INDEX["MAX"]
 # NumPy's arithmetic of booleans, and its bitwise operations on them, are logical ones.
 _ON_BOOL = {
     "SUM": "LOR", "PROD": "LAND", "MIN": "LAND", "MAX": "LOR",
@@ -32,9 +36,23 @@ _ON_BOOL = {
 }  # fmt: skip
 
 
+# Operations of users, numbered after these in the order in which they are first used: the same on
+# every rank. Kept alive with the programs that name them.
+_user_ops: list[tuple[MPI.Op, int]] = []
+
+
 def name_of(op: int) -> str:
     """MPI's name of a reduction by its number."""
-    return f"MPI.{_OPS[op][0]}"
+    return f"MPI.{_OPS[op][0]}" if op < len(_OPS) else f"user-defined operation {op - len(_OPS)}"
+
+
+def _user_op(op: MPI.Op) -> int:
+    for known, number in _user_ops:
+        if known == op:
+            return number
+    number = native.add_op(MPI._addressof(op))
+    _user_ops.append((op, number))
+    return number
 
 
 def reduction(op: Any, dtype: np.dtype, operation: str, comm: Communicator) -> int:
@@ -44,11 +62,14 @@ def reduction(op: Any, dtype: np.dtype, operation: str, comm: Communicator) -> i
             f"{where(operation, comm)}: op must be an mpi4py operation such as MPI.SUM, got {op!r}"
         )
     name = next((name for name, known in _OPS if known == op), None)
-    if name is None:
+    if name is None and op in _WITHOUT_MEANING:
         raise ValueError(
             f"{where(operation, comm)}: op must be one of "
-            f"{', '.join('MPI.' + name for name, _ in _OPS)}"
+            f"{', '.join('MPI.' + name for name, _ in _OPS)}, or made by MPI.Op.Create; "
+            "MPI.MAXLOC and MPI.MINLOC take a pair (values, indices), in allreduce only"
         )
+    if name is None:
+        return _user_op(op)
     if dtype == np.bool_:
         return _INDEX[_ON_BOOL.get(name, name)]
     integer = jnp.issubdtype(dtype, jnp.integer)
@@ -59,13 +80,18 @@ def reduction(op: Any, dtype: np.dtype, operation: str, comm: Communicator) -> i
     return _INDEX[name]
 
 
+def is_location(op: Any) -> bool:
+    """Whether `op` is MPI.MAXLOC or MPI.MINLOC."""
+    return isinstance(op, MPI.Op) and op in (MPI.MAXLOC, MPI.MINLOC)
+
+
 def as_truth_values(x: jax.Array, op: int) -> jax.Array:
     """`x` as the logical reductions take it: zeros and ones.
 
     MPI's results are zeros and ones only where something was combined; on a single rank the
     operand would come back as it is.
     """
-    if x.dtype == np.bool_ or not _OPS[op][0].startswith("L"):
+    if x.dtype == np.bool_ or op >= len(_OPS) or not _OPS[op][0].startswith("L"):
         return x
     return (x != 0).astype(x.dtype)
 

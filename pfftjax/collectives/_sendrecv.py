@@ -1,33 +1,43 @@
 """sendrecv: one message to a rank, one from a rank, in either order."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import ad, batching
 from mpi4py import MPI
 
 from ._comm import Communicator, as_communicator
-from ._ffi import native
-from ._primitive import as_array, communicating, linear, static_int, where
+from ._partner import ANYBODY, NOBODY, partner, tag_number
+from ._primitive import as_array, communicating, linear, where, zero_tangent
+from ._status import NO_STATUS, with_status
 
-# Ranks are kept as shifts from one's own rank, modulo the size: the program of a ring is the same
-# on every rank. _NOBODY stands for MPI.PROC_NULL.
-_NOBODY = -1
-# As in cpp/communicator.h.
-_ANY_TAG = -1
-_DEFAULT_TAG = -2
+
+def _attributes(
+    *, source: int, dest: int, sendtag: int, recvtag: int, **_: Any
+) -> Mapping[str, Any]:
+    return {
+        "source": np.int32(source),
+        "dest": np.int32(dest),
+        "sendtag": np.int32(sendtag),
+        "recvtag": np.int32(recvtag),
+    }
+
 
 sendrecv_p = communicating(
     "sendrecv",
     result=lambda x, *, shape, dtype, **_: x.update(shape=shape, dtype=dtype, weak_type=False),
     agreement=lambda *_, **__: None,
-    attributes=lambda *, source, dest, sendtag, recvtag, **_: {
-        "source": np.int32(source),
-        "dest": np.int32(dest),
-        "sendtag": np.int32(sendtag),
-        "recvtag": np.int32(recvtag),
-    },
+    attributes=_attributes,
+)
+# With a second operand: what the result is where nothing arrives.
+sendrecv_status_p = communicating(
+    "sendrecv_status",
+    result=lambda x, template, **_: template.update(weak_type=False),
+    agreement=lambda *_, **__: None,
+    attributes=lambda *, status, **params: {**_attributes(**params), "status": np.int64(status)},
 )
 
 
@@ -62,7 +72,56 @@ linear(
     adjoint=_adjoint,
     message=True,
     batched_params=lambda size, params: {**params, "shape": (size, *params["shape"])},
+    differentiable=lambda *, source, **_: (
+        "a message from MPI.ANY_SOURCE has no derivative: its adjoint would not know where to go; "
+        "name the source, or wrap sendbuf in jax.lax.stop_gradient"
+        if source == ANYBODY
+        else None
+    ),
 )
+
+
+def _status_jvp(primals: Any, tangents: Any, *, status: int, **params: Any) -> Any:
+    x, template = primals
+    y = sendrecv_status_p.bind(x, template, status=status, **params)
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return y, zero_tangent(y)
+    if params["source"] == NOBODY:
+        tangents = tangents[0], ad.instantiate_zeros(tangents[1])
+    # The tangent's message has no status: one that is shorter than recvbuf is an error.
+    _, tangent = jax.jvp(
+        lambda x: sendrecv_p.bind(x, shape=template.shape, dtype=template.dtype, **params),
+        (x,),
+        (ad.instantiate_zeros(tangents[0]),),
+    )
+    if params["source"] == NOBODY:
+        tangent = jax.lax.select(np.False_, tangent, tangents[1])
+    return y, tangent
+
+
+def _status_transpose(cotangent: Any, x: Any, template: Any, *, status: int, **params: Any) -> Any:
+    del status
+    (back,) = ad.primitive_transposes[sendrecv_p](
+        cotangent, x, shape=template.shape, dtype=template.dtype, **params
+    )
+    if not ad.is_undefined_primal(template):
+        return [back, None]
+    from_nobody = params["source"] == NOBODY
+    return [back, cotangent if from_nobody else ad.Zero(template.aval.to_tangent_aval())]
+
+
+def _status_batched(operands: Any, axes: Any, **params: Any) -> Any:
+    size = next(x.shape[d] for x, d in zip(operands, axes, strict=True) if d is not None)
+    batched = (
+        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        for x, d in zip(operands, axes, strict=True)
+    )
+    return sendrecv_status_p.bind(*batched, **params), 0
+
+
+ad.primitive_jvps[sendrecv_status_p] = _status_jvp
+ad.primitive_transposes[sendrecv_status_p] = _status_transpose
+batching.primitive_batchers[sendrecv_status_p] = _status_batched
 
 
 def sendrecv(
@@ -74,19 +133,26 @@ def sendrecv(
     sendtag: int = 0,
     recvtag: int | None = None,
     comm: MPI.Comm | Communicator | None = None,
-) -> jax.Array:
+    status: MPI.Status | None = None,
+) -> Any:
     """Send `sendbuf` to rank `dest` and receive an array from rank `source`.
 
     Args:
-        sendbuf: array to send.
-        recvbuf: array of the shape and dtype to receive. It is not changed.
-        source: the rank to receive from, a static integer, or `MPI.PROC_NULL` for nobody.
-        dest: the rank to send to, likewise.
+        sendbuf: array to send, or a pytree of arrays: a message for each, in order.
+        recvbuf: array of the shape and dtype to receive, or a pytree like `sendbuf` of such
+            arrays. It is not changed.
+        source: the rank to receive from, a static integer; `MPI.PROC_NULL` for nobody, or
+            `MPI.ANY_SOURCE` for any rank.
+        dest: the rank to send to, a static integer, or `MPI.PROC_NULL` for nobody.
         sendtag: tag of the message sent.
         recvtag: tag to receive, `MPI.ANY_TAG`, or None for any tag among pfftjax's messages (on
             a communicator that pfftjax has not duplicated yet, see `duplicate`, None means
             `sendtag`).
         comm: communicator, `MPI.COMM_WORLD` by default.
+        status: filled with source, tag and number of elements of what was received. Inside jitted
+            code it is valid once the result is. With a status the message may be shorter than
+            `recvbuf`; the rest of the result is then that of `recvbuf`. Without one that is an
+            error.
 
     Returns:
         Array of the shape and dtype of `recvbuf`: what was received, or `recvbuf` itself where
@@ -94,8 +160,10 @@ def sendrecv(
 
     Raises:
         ValueError: a rank or a tag out of range.
-        TypeError: a rank or a tag that is not static, a dtype that cannot be sent, or one buffer
-            of floating-point numbers and one of others.
+        TypeError: a rank or a tag that is not static, a dtype that cannot be sent, one buffer of
+            floating-point numbers and one of others, or the derivative of a message from
+            `MPI.ANY_SOURCE`.
+        jax.errors.JaxRuntimeError: when it runs: a message of another size.
 
     Its adjoint is the message the other way round. Where it is differentiated on one side, let
     `sendbuf` depend on what is differentiated on the other side too, if only as ``0 * x``: JAX
@@ -110,6 +178,25 @@ def sendrecv(
         True
 
     """
+    if isinstance(recvbuf, jax.Array) or jax.tree_util.all_leaves([recvbuf]):
+        return _sendrecv(sendbuf, recvbuf, source, dest, sendtag, recvtag, comm, status)
+    return jax.tree.map(
+        lambda x, template: _sendrecv(x, template, source, dest, sendtag, recvtag, comm, status),
+        sendbuf,
+        recvbuf,
+    )
+
+
+def _sendrecv(
+    sendbuf: Any,
+    recvbuf: Any,
+    source: int,
+    dest: int,
+    sendtag: int,
+    recvtag: int | None,
+    comm: MPI.Comm | Communicator | None,
+    status: MPI.Status | None,
+) -> jax.Array:
     comm = as_communicator(comm, "sendrecv")
     x = as_array(sendbuf, "sendrecv", comm)
     template = as_array(recvbuf, "sendrecv", comm)
@@ -119,46 +206,22 @@ def sendrecv(
             f"{where('sendrecv', comm)}: sendbuf is {x.dtype} and recvbuf {template.dtype}, of "
             "which only one has a derivative; cast one of them"
         )
-    received = sendrecv_p.bind(
-        x,
-        source=_shift(source, "source", comm),
-        dest=_shift(dest, "dest", comm),
-        sendtag=_tag(sendtag, "sendtag", comm),
-        recvtag=_DEFAULT_TAG if recvtag is None else _tag(recvtag, "recvtag", comm),
-        shape=tuple(template.shape),
-        dtype=template.dtype,
-        comm=comm,
-    )
-    if source != MPI.PROC_NULL:
-        return received
-    # Selected, not returned as it is: the derivative of the message must stay part of the program
-    # on this rank too, or its partner waits.
-    return jax.lax.select(np.False_, received, template)
+    params: dict[str, Any] = {
+        "source": partner(source, "source", "sendrecv", comm),
+        "dest": partner(dest, "dest", "sendrecv", comm),
+        "sendtag": tag_number(sendtag, "sendtag", "sendrecv", comm),
+        "recvtag": tag_number(recvtag, "recvtag", "sendrecv", comm),
+        "comm": comm,
+    }
 
+    def exchange(number: int) -> jax.Array:
+        if number != NO_STATUS:
+            return sendrecv_status_p.bind(x, template, status=number, **params)
+        received = sendrecv_p.bind(x, shape=template.shape, dtype=template.dtype, **params)
+        if params["source"] != NOBODY:
+            return received
+        # Selected, not returned as it is: the derivative of the message must stay part of the
+        # program on this rank too, or its partner waits.
+        return jax.lax.select(np.False_, received, template)
 
-def _shift(rank: Any, name: str, comm: Communicator) -> int:
-    rank = static_int(rank, name, "sendrecv", comm)
-    if rank == MPI.PROC_NULL:
-        return _NOBODY
-    if rank == MPI.ANY_SOURCE:
-        raise ValueError(
-            f"{where('sendrecv', comm)}: {name}=MPI.ANY_SOURCE has no adjoint and no order; name "
-            "the rank"
-        )
-    if not 0 <= rank < comm.size:
-        raise ValueError(
-            f"{where('sendrecv', comm)}: {name} is {rank}, but the ranks are 0 to "
-            f"{comm.size - 1} (MPI.PROC_NULL for nobody)"
-        )
-    return (rank - comm.rank) % comm.size
-
-
-def _tag(tag: Any, name: str, comm: Communicator) -> int:
-    tag = static_int(tag, name, "sendrecv", comm)
-    if name == "recvtag" and tag == MPI.ANY_TAG:
-        return _ANY_TAG
-    if not 0 <= tag <= native.max_tag():
-        raise ValueError(
-            f"{where('sendrecv', comm)}: {name} is {tag}, but tags go from 0 to {native.max_tag()}"
-        )
-    return tag
+    return with_status("sendrecv", status, comm, exchange)

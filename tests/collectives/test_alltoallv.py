@@ -134,7 +134,7 @@ def test_shapes_that_do_not_fit():
         pc.alltoallv(jnp.ones(()), jnp.ones(SIZE, int))
     with pytest.raises(TypeError, match="vector of"):
         pc.alltoallv(x, jnp.ones(SIZE))
-    with pytest.raises(ValueError, match="one entry for each rank"):
+    with pytest.raises(ValueError, match="one entry for each of the"):
         pc.alltoallv(x, jnp.ones(SIZE + 1, int))
     with pytest.raises(ValueError, match="capacity is -1"):
         pc.alltoallv(x, jnp.ones(SIZE, int), capacity=-1)

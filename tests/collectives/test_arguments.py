@@ -13,10 +13,10 @@ pytestmark = pytest.mark.mpi
 WHERE = f"on rank {RANK} of {SIZE}"
 
 
-@pytest.mark.parametrize("name", ["alltoall", "reduce_scatter"])
+@pytest.mark.parametrize("name", ["alltoall", "reduce_scatter", "alltoall_start"])
 @pytest.mark.parametrize("shape", [(), (SIZE + 1, 3), (0,)])
 def test_axis_0_counts_the_ranks(name, shape):
-    with pytest.raises(ValueError, match=f"{name} {WHERE}: axis 0 of x must have one entry"):
+    with pytest.raises(ValueError, match=rf"{name} {WHERE}: .* must have shape \(nproc, "):
         getattr(pc, name)(jnp.ones(shape))
 
 
@@ -51,5 +51,5 @@ def test_root():
 
 
 def test_message_names_the_shape():
-    with pytest.raises(ValueError, match=rf"got shape \({SIZE + 1}, 2\); reshape x to"):
+    with pytest.raises(ValueError, match=rf"got shape \({SIZE + 1}, 2\); reshape it to"):
         jax.jit(pc.alltoall)(jnp.ones((SIZE + 1, 2)))

@@ -18,10 +18,11 @@ def test_values():
             "PFFTJAX_MAX_CHUNK_BYTES": "64",
             "PFFTJAX_FIRST_CALL_CHECK": "0",
             "PFFTJAX_LAZY_WORLD": "1",
+            "PFFTJAX_SHARED_MEMORY": "0",
             "PFFTJAX_SIMD": "avx2",
         }
     )
-    assert options == _options.Options(64, True, False, 2.5, False, True, "avx2")
+    assert options == _options.Options(64, True, False, 2.5, False, True, False, "avx2")
 
 
 @pytest.mark.parametrize(

@@ -169,8 +169,10 @@ def test_arguments():
         pc.sendrecv(x, x, 0, SIZE)
     with pytest.raises(ValueError, match="source is -7"):
         pc.sendrecv(x, x, -7, 0)
-    with pytest.raises(ValueError, match="ANY_SOURCE"):
-        pc.sendrecv(x, x, MPI.ANY_SOURCE, 0)
+    with pytest.raises(ValueError, match=r"dest is .*but the ranks"):
+        pc.sendrecv(x, x, 0, MPI.ANY_SOURCE)
+    with pytest.raises(TypeError, match="ANY_SOURCE has no derivative"):
+        jax.grad(lambda x: pc.sendrecv(x, x, MPI.ANY_SOURCE, 0).sum())(x)
     with pytest.raises(ValueError, match="sendtag is -1"):
         pc.sendrecv(x, x, 0, 0, sendtag=-1)
     with pytest.raises(TypeError, match="source must be a static integer"):

@@ -1,0 +1,252 @@
+#include "node.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agreement.h"
+#include "options.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace pfftjax {
+namespace {
+
+constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kSlots = 2;
+constexpr std::int64_t kSlotBytes = std::int64_t{256} << 10;
+constexpr int kMostRanks = 64;  // beyond, a rank's share of a slot is too small to be worth it
+
+void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+// What ranks tell each other to find out whether they can share memory.
+struct Offer {
+  std::uint64_t kernel = 0;     // of this boot of this kernel
+  std::uint64_t processes = 0;  // the name space of process numbers
+  std::uint64_t secret = 0;     // at the beginning of the memory, to recognise it
+  std::int64_t process = 0;
+  std::int64_t file = -1;  // of rank 0's memory
+  std::int64_t cores = 0;  // that this rank may use
+};
+
+std::uint64_t KernelNumber() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id.empty() ? std::random_device{}() : Hash(id.data(), id.size());
+}
+
+std::uint64_t ProcessNamespace() {
+  struct stat status{};
+  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
+// A file without a name: it goes when the last rank has gone, however that ends.
+int MakeFile(std::size_t bytes) {
+#ifdef MFD_CLOEXEC
+  const int file = memfd_create("pfftjax", MFD_CLOEXEC);
+  if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0) {
+    close(file);
+    return -1;
+  }
+  return file;
+#else
+  static_cast<void>(bytes);
+  return -1;
+#endif
+}
+
+void* MapFile(int file, std::size_t bytes) {
+  void* base =
+      file < 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return base == MAP_FAILED ? nullptr : base;
+}
+
+int Cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace
+
+// Of one rank: the last round that it has written, and what it was about; the last that it has
+// read. On cache lines of their own.
+struct Node::Flags {
+  alignas(kLine) std::atomic<std::int64_t> written;
+  std::atomic<std::int64_t> about;
+  alignas(kLine) std::atomic<std::int64_t> read;
+};
+
+std::unique_ptr<Node> Node::Make(const Communicator& comm) {
+  if (comm.size > kMostRanks || !GetOptions().shared_memory) return nullptr;
+  static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+  const MpiApi& mpi = *Mpi();
+  const std::size_t flags = static_cast<std::size_t>(comm.size) * sizeof(Flags);
+  const std::size_t header = (kLine + flags + 4095) / 4096 * 4096;
+  const std::size_t bytes = header + static_cast<std::size_t>(comm.size) * kSlots * kSlotBytes;
+
+  Offer mine;
+  mine.kernel = KernelNumber();
+  mine.processes = ProcessNamespace();
+  mine.process = getpid();
+  mine.cores = Cores();
+  void* base = nullptr;
+  int file = -1;
+  if (comm.rank == 0) {
+    std::random_device random;
+    mine.secret = (std::uint64_t{random()} << 32) | random();
+    file = MakeFile(bytes);
+    mine.file = file;
+    base = MapFile(file, bytes);
+    if (base) std::memcpy(base, &mine.secret, sizeof mine.secret);
+  }
+  std::vector<Offer> all(static_cast<std::size_t>(comm.size));
+  bool ok = mpi.allgather(&mine, all.data(), sizeof mine, Element::kU8, comm.control) == 0;
+
+  const Offer& first = all[0];
+  std::int64_t cores = 0;
+  for (const Offer& offer : all) {
+    ok &= offer.kernel == first.kernel && offer.processes == first.processes;
+    cores = std::max(cores, offer.cores);
+  }
+  ok &= first.file >= 0;
+  if (ok && comm.rank > 0) {
+    const std::string path =
+        "/proc/" + std::to_string(first.process) + "/fd/" + std::to_string(first.file);
+    file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    base = MapFile(file, bytes);
+    ok = base && std::memcmp(base, &first.secret, sizeof first.secret) == 0;
+  }
+  ok &= base != nullptr;
+  // Also a barrier: rank 0's file is open until all have it.
+  std::int64_t able = ok;
+  std::int64_t all_able = 0;
+  const int code =
+      mpi.allreduce(&able, &all_able, 1, Element::kS64, Reduction::kMin, comm.control);
+  if (file >= 0) close(file);
+  if (code != 0 || !all_able) {
+    if (base) munmap(base, bytes);
+    return nullptr;
+  }
+  // Bound to one core each, the ranks' cores add up; unbound, they share them.
+  const bool is_bound = cores == 1;
+  const bool is_crowded = !is_bound && cores < comm.size;
+  std::unique_ptr<Node> node(new Node(comm, base, bytes, is_crowded));
+  // Pages of a rank's own, near it, before the first exchange needs them.
+  std::memset(node->Slot(comm.rank, 0), 0, kSlots * kSlotBytes);
+  return node;
+}
+
+Node::Node(const Communicator& comm, void* base, std::size_t bytes, bool is_crowded)
+    : comm_(comm), base_(static_cast<char*>(base)), bytes_(bytes), is_crowded_(is_crowded) {}
+
+Node::~Node() { munmap(base_, bytes_); }
+
+Node::Flags& Node::FlagsOf(int rank) const {
+  return reinterpret_cast<Flags*>(base_ + kLine)[rank];
+}
+
+char* Node::Slot(int rank, std::int64_t round) const {
+  const std::size_t data = bytes_ - static_cast<std::size_t>(comm_.size) * kSlots * kSlotBytes;
+  return base_ + data + (rank * kSlots + round % kSlots) * kSlotBytes;
+}
+
+template <typename Condition>
+void Node::WaitFor(Condition&& condition) const {
+  constexpr int kSpins = 4000;
+  constexpr int kYields = 1000;
+  constexpr int kYieldsToProgress = 64;
+  for (int i = 0; i < (is_crowded_ ? 1 : kSpins); ++i) {
+    if (condition()) return;
+    Pause();
+  }
+  for (int i = 0; !condition(); ++i) {
+    // Somebody may wait for a message of ours that MPI has not finished.
+    if (i % kYieldsToProgress == kYieldsToProgress - 1) Mpi()->progress(comm_.control);
+    if (i < kYields) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+}
+
+int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all) {
+  const int size = comm_.size;
+  const int rank = comm_.rank;
+  // What one rank has for another in one round.
+  const std::int64_t share = is_same_for_all ? kSlotBytes : kSlotBytes / size / kLine * kLine;
+  const std::int64_t most = std::min(share, GetOptions().max_chunk_bytes);
+  const auto place = [&](int dest) { return is_same_for_all ? 0 : dest * share; };
+  const std::int64_t about = 2 * block + is_same_for_all;
+  Flags& mine = FlagsOf(rank);
+
+  for (std::int64_t offset = 0; offset < block; offset += most) {
+    const auto piece = static_cast<std::size_t>(std::min(most, block - offset));
+    const std::int64_t round = ++round_;
+    char* slot = Slot(rank, round);
+    WaitFor([&] {
+      for (int other = 0; other < size; ++other) {
+        if (FlagsOf(other).read.load(std::memory_order_acquire) < round - kSlots) return false;
+      }
+      return true;
+    });
+    if (is_same_for_all) {
+      std::memcpy(slot, send + offset, piece);
+    } else {
+      for (int dest = 0; dest < size; ++dest) {
+        if (dest != rank) std::memcpy(slot + place(dest), send + dest * block + offset, piece);
+      }
+    }
+    mine.about.store(about, std::memory_order_relaxed);
+    mine.written.store(round, std::memory_order_release);
+
+    std::memcpy(recv + rank * block + offset, send + (is_same_for_all ? 0 : rank * block) + offset,
+                piece);
+    for (int step = 1; step < size; ++step) {
+      const int source = (rank + step) % size;
+      const Flags& theirs = FlagsOf(source);
+      WaitFor([&] { return theirs.written.load(std::memory_order_acquire) >= round; });
+      if (theirs.about.load(std::memory_order_relaxed) != about) return kOtherSizes;
+      std::memcpy(recv + source * block + offset, Slot(source, round) + place(rank), piece);
+    }
+    mine.read.store(round, std::memory_order_release);
+  }
+  return 0;
+}
+
+int Node::Alltoall(const void* send, void* recv, std::int64_t block) {
+  return Exchange(static_cast<const char*>(send), static_cast<char*>(recv), block, false);
+}
+
+int Node::Allgather(const void* send, void* recv, std::int64_t block) {
+  return Exchange(static_cast<const char*>(send), static_cast<char*>(recv), block, true);
+}
+
+Node* NodeOf(Communicator& comm) {
+  if (!comm.is_node_known) {
+    comm.node = comm.size > 1 ? Node::Make(comm) : nullptr;
+    comm.is_node_known = true;
+  }
+  return comm.node.get();
+}
+
+}  // namespace pfftjax

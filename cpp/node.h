@@ -1,0 +1,52 @@
+// Memory shared by the ranks of a communicator that all run on one node, and exchanges through it.
+//
+// Each rank owns two slots. In a round it copies what the others are to have into one of them and
+// publishes the number of the round; then it copies its part out of the slots of the others, and
+// publishes that too. A slot is written again two rounds later, when all have read it: no rank
+// waits for a round trip. The slots stay in the cache, so this costs two copies out of and into
+// the cache, where MPI's own single copy goes through the kernel, page by page.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "communicator.h"
+
+namespace pfftjax {
+
+class Node {
+ public:
+  // Null where the ranks cannot share memory (more than one node, or they may not open each
+  // other's files), on all ranks alike. Collective.
+  static std::unique_ptr<Node> Make(const Communicator& comm);
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  // Block j of `send` becomes block i of `recv` on rank j, where i is this rank; `block` bytes
+  // each.
+  int Alltoall(const void* send, void* recv, std::int64_t block);
+  // All of `send`, `block` bytes, becomes block i of `recv` on every rank.
+  int Allgather(const void* send, void* recv, std::int64_t block);
+
+ private:
+  struct Flags;
+
+  Node(const Communicator& comm, void* base, std::size_t bytes, bool is_crowded);
+  int Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all);
+  Flags& FlagsOf(int rank) const;
+  char* Slot(int rank, std::int64_t round) const;
+  template <typename Condition>
+  void WaitFor(Condition&& condition) const;
+
+  const Communicator& comm_;
+  char* base_;
+  std::size_t bytes_;
+  bool is_crowded_;  // more ranks than cores: do not spin
+  std::int64_t round_ = 0;
+};
+
+// The shared memory of `comm`, made on the first call; null where there is none. Collective.
+Node* NodeOf(Communicator& comm);
+
+}  // namespace pfftjax

@@ -1,0 +1,146 @@
+"""allgatherv: rows of every rank on every rank, as many as each has at run time."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import ad, batching
+from mpi4py import MPI
+
+from ._alltoallv import alltoallv_p, exchange_counts_p, row_count
+from ._comm import Communicator, as_private
+from ._primitive import as_array, communicating, static_int, where, zero_tangent
+
+# x (rows, ...), the number of its rows that are sent, the numbers of all ranks -> (capacity, ...).
+allgatherv_p = communicating(
+    "allgatherv",
+    result=lambda x, *_, capacity, **__: x.update(shape=(capacity, *x.shape[1:]), weak_type=False),
+    agreement=lambda x, *_, **__: (
+        f"{np.dtype(x.dtype).name} rows of {int(np.prod(x.shape[1:]))} elements"
+    ),
+    attributes=lambda **_: {},
+)
+
+
+def _jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    x, count, counts = primals
+    y = allgatherv_p.bind(x, count, counts, **params)
+    if isinstance(tangents[0], ad.Zero):
+        return y, zero_tangent(y)
+    return y, allgatherv_p.bind(tangents[0], count, counts, **params)
+
+
+# <allgatherv x, y> pairs each row of x with the same row of y on every rank: the adjoint sends the
+# part of y that belongs to each rank there, where the parts of all ranks add up.
+def _transpose(
+    cotangent: Any, x: Any, count: Any, counts: Any, *, capacity: int, comm: Communicator
+) -> Any:
+    del capacity
+    rows = x.aval.shape[0]
+    parts = alltoallv_p.bind(
+        ad.instantiate_zeros(cotangent),
+        counts,
+        jnp.broadcast_to(count, (comm.size,)),
+        capacity=comm.size * rows,
+        comm=comm,
+    )
+    row = jnp.arange(rows)
+    # Part i begins where i * count rows have come before it.
+    places = jnp.arange(comm.size)[:, None] * count + row
+    total = parts[jnp.where(row < count, places, 0)].sum(0)
+    is_sent = (row < count).reshape(-1, *[1] * (total.ndim - 1))
+    return [jnp.where(is_sent, total, jnp.zeros_like(total)), None, None]
+
+
+def _batched(operands: Any, axes: Any, **params: Any) -> Any:
+    x, count, counts = operands
+    if axes[1] is None and axes[2] is None:
+        # The same rows of the whole batch: it travels inside them.
+        return allgatherv_p.bind(jnp.moveaxis(x, axes[0], 1), count, counts, **params), 1
+    size = next(a.shape[d] for a, d in zip(operands, axes, strict=True) if d is not None)
+    each = [
+        [a if d is None else jnp.take(a, i, axis=d) for a, d in zip(operands, axes, strict=True)]
+        for i in range(size)
+    ]
+    return jnp.stack([allgatherv_p.bind(*one, **params) for one in each]), 0
+
+
+ad.primitive_jvps[allgatherv_p] = _jvp
+ad.primitive_transposes[allgatherv_p] = _transpose
+batching.primitive_batchers[allgatherv_p] = _batched
+
+
+def allgatherv(
+    x: Any,
+    count: Any = None,
+    *,
+    capacity: int | None = None,
+    return_mask: bool = False,
+    comm: MPI.Comm | Communicator | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Gather the first `count` rows of every rank's `x` on every rank.
+
+    Args:
+        x: array of shape (rows, ...). Shapes may differ between ranks in axis 0 only.
+        count: how many rows are sent, an integer, may be traced; all of them by default.
+        capacity: rows of the result, a static integer; by default those of `x` times the number
+            of ranks. It may differ between ranks.
+        return_mask: return which rows are valid in place of the counts.
+        comm: communicator, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        (y, received): y of shape (capacity, ...) has the rows of rank 0 first, then those of rank
+        1, and so on, then zeros. received is the number of rows from each rank, int32 of shape
+        (size of `comm`,), or, with `return_mask`, a boolean array of shape (capacity,), true for
+        the rows that were received.
+
+    Raises:
+        ValueError: `x` without rows, or a capacity that is negative or too large.
+        TypeError: a count that is no integer, or a dtype that cannot be sent.
+        jax.errors.JaxRuntimeError: when it runs, on every rank: more rows arrive somewhere than
+            fit there (the text names the capacity that would do), or a count that is negative or
+            exceeds the rows of `x`.
+
+    Its adjoint sends each rank its rows back, where those of all ranks add up.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from mpi4py import MPI
+        >>> rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        >>> y, received = allgatherv(jnp.full(size, rank), rank + 1, capacity=size * (size + 1))
+        >>> received.tolist() == list(range(1, size + 1))
+        True
+        >>> y[: received.sum()].tolist() == [r for r in range(size) for _ in range(r + 1)]
+        True
+
+    """
+    comm = as_private(comm, "allgatherv")
+    x = as_array(x, "allgatherv", comm)
+    if x.ndim < 1:
+        raise ValueError(
+            f"{where('allgatherv', comm)}: x must have rows along axis 0, got a scalar"
+        )
+    rows = int(x.shape[0])
+    sent = as_array(rows if count is None else count, "allgatherv", comm)
+    if not jnp.issubdtype(sent.dtype, jnp.integer) or sent.ndim != 0:
+        raise TypeError(
+            f"{where('allgatherv', comm)}: count must be one integer, got {sent.dtype} of shape "
+            f"{sent.shape}"
+        )
+    room = (
+        rows * comm.size
+        if capacity is None
+        else static_int(capacity, "capacity", "allgatherv", comm)
+    )
+    sent = row_count(sent, rows, room, "allgatherv", comm)
+    # Every rank sends as many to each.
+    counts = exchange_counts_p.bind(
+        jnp.broadcast_to(sent, (comm.size, 1)),
+        rows=rows * comm.size,
+        capacity=room,
+        what="gathered rows",
+        comm=comm,
+    )[:, 0]
+    y = allgatherv_p.bind(x, sent, counts, capacity=room, comm=comm)
+    return y, (jnp.less(jnp.arange(room), counts.sum()) if return_mask else counts)

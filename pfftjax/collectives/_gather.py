@@ -1,0 +1,134 @@
+"""gather and scatter: the blocks of all ranks on one rank, and from there; adjoints of each other.
+
+The primitives are exact adjoints because what does not arrive is zero: gather gives zeros on the
+other ranks, and scatter reads nothing there. The functions put the operand in place of those
+zeros, as their users expect.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from mpi4py import MPI
+
+from ._comm import Communicator, as_private
+from ._primitive import (
+    as_array,
+    communicating,
+    elements,
+    linear,
+    one_entry_a_rank,
+    over_leaves,
+    root_rank,
+)
+
+
+def _is_root(*, root: int, comm: Communicator) -> bool:
+    return comm.rank == root
+
+
+def _block(x: Any, *, root: int, comm: Communicator) -> str:
+    size = x.size // comm.size if _is_root(root=root, comm=comm) else x.size
+    return f"{np.dtype(x.dtype).name}[{size}] from {root}"
+
+
+gather_p = communicating(
+    "gather",
+    result=lambda x, *, root, comm: x.update(
+        shape=(comm.size, *x.shape) if _is_root(root=root, comm=comm) else x.shape,
+        weak_type=False,
+    ),
+    agreement=lambda x, *, root, **_: f"{elements(x)} to {root}",
+    attributes=lambda root: {"root": np.int32(root)},
+)
+scatter_p = communicating(
+    "scatter",
+    result=lambda x, *, root, comm: x.update(
+        shape=x.shape[1:] if _is_root(root=root, comm=comm) else x.shape, weak_type=False
+    ),
+    agreement=_block,
+    attributes=lambda root: {"root": np.int32(root)},
+)
+# <gather x, y> = sum over j of <x_j, y_root[j]> = sum over j of <x_j, (scatter y)_j>.
+linear(
+    gather_p,
+    batch=lambda **params: (0, 1 if _is_root(**params) else 0),
+    adjoint=lambda cotangent, _, **params: scatter_p.bind(cotangent, **params),
+)
+linear(
+    scatter_p,
+    batch=lambda **params: (1 if _is_root(**params) else 0, 0),
+    adjoint=lambda cotangent, _, **params: gather_p.bind(cotangent, **params),
+)
+
+
+@over_leaves
+def gather(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
+    """Gather the arrays of all ranks on rank `root`.
+
+    Args:
+        x: array of any shape, of the same size and dtype on every rank, or a pytree of arrays.
+        root: the rank that receives, a static integer.
+        comm: communicator, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        On rank `root` an array of shape (size of `comm`, *x.shape), whose entry i is the array of
+        rank i; elsewhere `x`.
+
+    Raises:
+        ValueError: `root` is not a rank of `comm`.
+        TypeError: `root` is not static, or a dtype that cannot be sent.
+
+    Its adjoint scatters the root's cotangent.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        >>> gather(rank, 0).tolist() == (list(range(size)) if rank == 0 else rank)
+        True
+
+    """
+    comm = as_private(comm, "gather")
+    x = as_array(x, "gather", comm)
+    root = root_rank(root, "gather", comm)
+    gathered = gather_p.bind(x, root=root, comm=comm)
+    # Selected, not returned as it is: the derivative of the message must stay part of the program
+    # on this rank too, or the root waits.
+    return gathered if comm.rank == root else jax.lax.select(np.False_, gathered, x)
+
+
+@over_leaves
+def scatter(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
+    """Give each rank its block of the array of rank `root`.
+
+    Args:
+        x: on rank `root` an array of shape (size of `comm`, ...), whose entry i goes to rank i;
+            elsewhere an array of the shape and dtype of one entry, which is not read. Or a pytree
+            of such arrays.
+        root: the rank that sends, a static integer.
+        comm: communicator, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        Array of the shape of one entry.
+
+    Raises:
+        ValueError: `root` is not a rank of `comm`, or axis 0 of its `x` does not count the ranks.
+        TypeError: `root` is not static, or a dtype that cannot be sent.
+
+    Its adjoint gathers the cotangents on the root; the other ranks' `x` get zeros.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from mpi4py import MPI
+        >>> rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        >>> x = jnp.arange(size) if rank == 0 else jnp.asarray(0)
+        >>> int(scatter(x, 0)) == rank
+        True
+
+    """
+    comm = as_private(comm, "scatter")
+    x = as_array(x, "scatter", comm)
+    root = root_rank(root, "scatter", comm)
+    if comm.rank == root:
+        one_entry_a_rank(x, "scatter", comm)
+    return scatter_p.bind(x, root=root, comm=comm)

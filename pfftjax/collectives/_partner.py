@@ -1,0 +1,51 @@
+"""The rank and the tag of a message, as programs hold them.
+
+Ranks are kept as shifts from one's own rank, modulo the size: the program of a ring is the same on
+every rank.
+"""
+
+from typing import Any
+
+from mpi4py import MPI
+
+from ._comm import Communicator
+from ._ffi import native
+from ._primitive import static_int, where
+
+# MPI.PROC_NULL and MPI.ANY_SOURCE; as in cpp/messages.cc.
+NOBODY = -1
+ANYBODY = -2
+# As in cpp/communicator.h.
+_ANY_TAG = -1
+_DEFAULT_TAG = -2
+
+
+def partner(rank: Any, name: str, operation: str, comm: Communicator) -> int:
+    """The shift to `rank`, checked; `name` is that of the argument: source or dest."""
+    rank = static_int(rank, name, operation, comm)
+    if rank == MPI.PROC_NULL:
+        return NOBODY
+    if rank == MPI.ANY_SOURCE and name == "source":
+        return ANYBODY
+    if not 0 <= rank < comm.size:
+        raise ValueError(
+            f"{where(operation, comm)}: {name} is {rank}, but the ranks are 0 to "
+            f"{comm.size - 1} (MPI.PROC_NULL for nobody"
+            f"{', MPI.ANY_SOURCE for any rank' if name == 'source' else ''})"
+        )
+    return (rank - comm.rank) % comm.size
+
+
+def tag_number(tag: Any, name: str, operation: str, comm: Communicator) -> int:
+    """`tag`, checked; None and `MPI.ANY_TAG` are for what is received."""
+    is_received = operation == "recv" or name == "recvtag"
+    if tag is None and is_received:
+        return _DEFAULT_TAG
+    tag = static_int(tag, name, operation, comm)
+    if tag == MPI.ANY_TAG and is_received:
+        return _ANY_TAG
+    if not 0 <= tag <= native.max_tag():
+        raise ValueError(
+            f"{where(operation, comm)}: {name} is {tag}, but tags go from 0 to {native.max_tag()}"
+        )
+    return tag

@@ -1,0 +1,116 @@
+"""scan and exscan: reductions over the ranks up to this one, and over those before it."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from mpi4py import MPI
+
+from ._comm import Communicator, as_private
+from ._primitive import as_array, communicating, elements, linear, over_leaves
+from ._reduction import as_truth_values, name_of, only_sums, reduction
+
+
+def _agreement(x: Any, *, op: int, exclusive: bool, reverse: bool, **_: Any) -> str:
+    manner = f"{'exclusive ' if exclusive else ''}{'from the last rank ' if reverse else ''}"
+    return f"{manner}{elements(x)} {name_of(op)}"
+
+
+scan_p = communicating(
+    "scan",
+    result=lambda x, **_: x.update(weak_type=False),
+    agreement=_agreement,
+    attributes=lambda *, op, exclusive, reverse: {
+        "op": np.int32(op),
+        "exclusive": np.bool_(exclusive),
+        "reverse": np.bool_(reverse),
+    },
+)
+# <scan x, y> = sum over j <= i of <x_j, y_i> = <x, z> with z_j = sum over i >= j of y_i: the same
+# from the last rank.
+linear(
+    scan_p,
+    batch=(0, 0),
+    adjoint=lambda cotangent, _, *, reverse, **params: scan_p.bind(
+        cotangent, reverse=not reverse, **params
+    ),
+    differentiable=only_sums,
+)
+
+
+@over_leaves
+def scan(
+    x: Any, op: MPI.Op = MPI.SUM, *, comm: MPI.Comm | Communicator | None = None
+) -> jax.Array:
+    """Reduce the arrays of the ranks up to and including this one.
+
+    Args:
+        x: array of any shape, of the same size and dtype on every rank, or a pytree of arrays.
+        op: one of MPI's reductions, or one made by `MPI.Op.Create`, as in `allreduce`.
+        comm: communicator, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        Array of the shape and dtype of `x`.
+
+    Raises:
+        ValueError: an `op` that means nothing for arrays.
+        TypeError: a dtype that cannot be sent or that `op` is not defined for; the derivative of
+            any `op` but `MPI.SUM`.
+
+    The adjoint of the sum is the sum over the ranks from this one to the last.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> int(scan(1)) == MPI.COMM_WORLD.rank + 1
+        True
+
+    """
+    return _scan(x, op, comm, "scan", exclusive=False)
+
+
+@over_leaves
+def exscan(
+    x: Any, op: MPI.Op = MPI.SUM, *, comm: MPI.Comm | Communicator | None = None
+) -> jax.Array:
+    """Reduce the arrays of the ranks before this one: where a rank's part of a whole begins.
+
+    Args:
+        x: array of any shape, of the same size and dtype on every rank, or a pytree of arrays.
+        op: one of MPI's reductions, or one made by `MPI.Op.Create`, as in `allreduce`.
+        comm: communicator, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        Array of the shape and dtype of `x`. Rank 0, where MPI leaves the result undefined, gets
+        the value that changes nothing: 0 for a sum, 1 for a product, infinity (or the largest
+        integer) for a minimum, and so on; zeros for an operation made by `MPI.Op.Create`.
+
+    Raises:
+        ValueError: an `op` that means nothing for arrays.
+        TypeError: a dtype that cannot be sent or that `op` is not defined for; the derivative of
+            any `op` but `MPI.SUM`.
+
+    The adjoint of the sum is the sum over the ranks after this one.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> int(exscan(5)) == 5 * MPI.COMM_WORLD.rank
+        True
+
+    """
+    return _scan(x, op, comm, "exscan", exclusive=True)
+
+
+def _scan(
+    x: Any,
+    op: MPI.Op,
+    comm: MPI.Comm | Communicator | None,
+    operation: str,
+    *,
+    exclusive: bool,
+) -> jax.Array:
+    comm = as_private(comm, operation)
+    x = as_array(x, operation, comm)
+    number = reduction(op, x.dtype, operation, comm)
+    return scan_p.bind(
+        as_truth_values(x, number), op=number, exclusive=exclusive, reverse=False, comm=comm
+    )

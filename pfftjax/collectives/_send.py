@@ -1,0 +1,155 @@
+"""send and recv: one message from one rank to another."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.interpreters import ad, batching
+from mpi4py import MPI
+
+from ._comm import Communicator, as_communicator
+from ._partner import NOBODY, partner, tag_number
+from ._primitive import as_array, communicating, over_leaves, where, zero_tangent
+from ._status import with_status
+
+send_p = communicating(
+    "send",
+    result=lambda *_, **__: [],
+    agreement=lambda *_, **__: None,
+    attributes=lambda *, dest, tag: {"dest": np.int32(dest), "tag": np.int32(tag)},
+    multiple_results=True,
+)
+recv_p = communicating(
+    "recv",
+    result=lambda x, **_: x.update(weak_type=False),
+    agreement=lambda *_, **__: None,
+    attributes=lambda *, source, tag, status: {
+        "source": np.int32(source),
+        "tag": np.int32(tag),
+        "status": np.int64(status),
+    },
+)
+
+
+# A send has no result, so no cotangent comes back through it: the receiver would differentiate a
+# constant, silently.
+def _send_jvp(primals: Any, tangents: Any, *, comm: Communicator, **params: Any) -> Any:
+    if not isinstance(tangents[0], ad.Zero):
+        raise TypeError(
+            f"{where('send', comm)}: send has no derivative, because nothing comes back through "
+            "it; call sendrecv on both ranks (with MPI.PROC_NULL for the direction that is not "
+            "used), or wrap the argument in jax.lax.stop_gradient"
+        )
+    return send_p.bind(*primals, comm=comm, **params), []
+
+
+def _recv_jvp(primals: Any, _: Any, **params: Any) -> Any:
+    y = recv_p.bind(*primals, **params)
+    return y, zero_tangent(y)
+
+
+def _send_batched(operands: Any, axes: Any, **params: Any) -> Any:
+    (x,), (axis,) = operands, axes
+    return send_p.bind(jax.numpy.moveaxis(x, axis, 0), **params), []
+
+
+def _recv_batched(operands: Any, axes: Any, **params: Any) -> Any:
+    (x,), (axis,) = operands, axes
+    return recv_p.bind(jax.numpy.moveaxis(x, axis, 0), **params), 0
+
+
+ad.primitive_jvps[send_p] = _send_jvp
+ad.primitive_jvps[recv_p] = _recv_jvp
+batching.primitive_batchers[send_p] = _send_batched
+batching.primitive_batchers[recv_p] = _recv_batched
+
+
+def send(x: Any, dest: int, *, tag: int = 0, comm: MPI.Comm | Communicator | None = None) -> None:
+    """Send `x` to rank `dest`, which receives it by `recv` or `sendrecv`.
+
+    Takes its place in the order of communication, and is sent whether or not anything depends on
+    it. A large message waits for its receiver, so two ranks that both send first may wait for each
+    other: that is what `sendrecv` is for.
+
+    Args:
+        x: array, or a pytree of arrays: a message for each, in order.
+        dest: the rank to send to, a static integer, or `MPI.PROC_NULL` for nobody.
+        tag: tag of the message, a static integer.
+        comm: communicator, `MPI.COMM_WORLD` by default.
+
+    Raises:
+        ValueError: a rank or a tag out of range.
+        TypeError: a rank or a tag that is not static, a dtype that cannot be sent, or the
+            derivative: `sendrecv` has one.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        >>> if rank > 0:
+        ...     send(float(rank), 0)
+        >>> if rank == 0:
+        ...     assert sum(recv(0.0, source) for source in range(1, size)) == sum(range(size))
+
+    """
+    comm = as_communicator(comm, "send")
+    to = partner(dest, "dest", "send", comm)
+    number = tag_number(tag, "tag", "send", comm)
+    for leaf in jax.tree.leaves(x):
+        send_p.bind(as_array(leaf, "send", comm), dest=to, tag=number, comm=comm)
+
+
+@over_leaves
+def recv(
+    x: Any,
+    source: int = MPI.ANY_SOURCE,
+    *,
+    tag: int | None = None,
+    comm: MPI.Comm | Communicator | None = None,
+    status: MPI.Status | None = None,
+) -> jax.Array:
+    """Receive an array from rank `source`.
+
+    Args:
+        x: array of the shape and dtype to receive, or a pytree of such arrays: a message for
+            each, in order. It is not changed.
+        source: the rank to receive from, a static integer; `MPI.ANY_SOURCE` for any rank, or
+            `MPI.PROC_NULL` for nobody.
+        tag: tag to receive, `MPI.ANY_TAG`, or None for any tag among pfftjax's messages (on a
+            communicator that pfftjax has not duplicated yet, see `duplicate`, None means 0).
+        comm: communicator, `MPI.COMM_WORLD` by default.
+        status: filled with source, tag and number of elements of what was received. Inside jitted
+            code it is valid once the result is. With a status the message may be shorter than
+            `x`; the rest of the result is then that of `x`. Without one that is an error.
+
+    Returns:
+        Array of the shape and dtype of `x`: what was received, or `x` itself from
+        `MPI.PROC_NULL`.
+
+    Raises:
+        ValueError: a rank or a tag out of range.
+        TypeError: a rank or a tag that is not static, or a dtype that cannot be sent.
+        jax.errors.JaxRuntimeError: when it runs: a message of another size.
+
+    What is received is a constant for derivatives, and `send` refuses to be differentiated:
+    `sendrecv` has derivatives.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> status = MPI.Status()
+        >>> send(3.0, MPI.COMM_WORLD.rank, tag=5)
+        >>> float(recv(0.0, status=status)), status.Get_tag()
+        (3.0, 5)
+
+    """
+    comm = as_communicator(comm, "recv")
+    x = as_array(x, "recv", comm)
+    shift = partner(source, "source", "recv", comm)
+    number = tag_number(tag, "tag", "recv", comm)
+    if shift == NOBODY and status is None:
+        return x
+    return with_status(
+        "recv",
+        status,
+        comm,
+        lambda status: recv_p.bind(x, source=shift, tag=number, status=status, comm=comm),
+    )

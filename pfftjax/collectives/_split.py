@@ -1,0 +1,206 @@
+"""Exchanges that go on while something else is computed: start them, and wait for them later.
+
+What is started is the message, not the operation: `wait` takes the operand again, and is the
+operation itself as far as values and derivatives are concerned. So a program with start and wait
+has the derivatives of one without.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import ad, batching
+from mpi4py import MPI
+
+from ._allgather import allgather_p
+from ._alltoall import alltoall_p
+from ._comm import Communicator, as_private
+from ._primitive import as_array, communicating, elements, one_entry_a_rank, zero_tangent
+
+# The operations that can be started, by the attribute that tells them apart.
+_OPERATIONS = {False: alltoall_p, True: allgather_p}
+
+
+def _name(same_for_all: bool) -> str:
+    return "allgather" if same_for_all else "alltoall"
+
+
+def _attributes(*, same_for_all: bool) -> dict[str, Any]:
+    return {"same_for_all": np.bool_(same_for_all)}
+
+
+# x -> ticket
+start_p = communicating(
+    "start",
+    result=lambda x, **_: x.update(shape=(2,), dtype=np.dtype("uint32"), weak_type=False),
+    agreement=lambda x, *, same_for_all, **_: f"{_name(same_for_all)} {elements(x)}",
+    attributes=_attributes,
+)
+# x, ticket -> what the operation gives on x
+wait_p = communicating(
+    "wait",
+    result=lambda x, _, *, same_for_all, comm: x.update(
+        shape=(comm.size, *x.shape) if same_for_all else x.shape, weak_type=False
+    ),
+    agreement=lambda x, _, *, same_for_all, **__: f"{_name(same_for_all)} {elements(x)}",
+    attributes=_attributes,
+)
+
+
+def _start_jvp(primals: Any, _: Any, **params: Any) -> Any:
+    ticket = start_p.bind(*primals, **params)
+    return ticket, zero_tangent(ticket)
+
+
+# The tangent's message was not started: it is the operation itself, and so is its adjoint.
+def _wait_jvp(primals: Any, tangents: Any, *, same_for_all: bool, comm: Communicator) -> Any:
+    y = wait_p.bind(*primals, same_for_all=same_for_all, comm=comm)
+    if isinstance(tangents[0], ad.Zero):
+        return y, zero_tangent(y)
+    return y, _OPERATIONS[same_for_all].bind(tangents[0], comm=comm)
+
+
+# `jax.linear_transpose` sees start and wait with an unknown operand: the exchange is that of wait.
+def _start_transpose(_: Any, x: Any, **__: Any) -> Any:
+    return [ad.Zero(x.aval.to_tangent_aval())]
+
+
+def _wait_transpose(
+    cotangent: Any, x: Any, _: Any, *, same_for_all: bool, comm: Communicator
+) -> Any:
+    adjoint = ad.primitive_transposes[_OPERATIONS[same_for_all]]
+    return [*adjoint(cotangent, x, comm=comm), None]
+
+
+# One message for a batch, with the batch inside its blocks.
+def _start_batched(operands: Any, axes: Any, *, same_for_all: bool, **params: Any) -> Any:
+    (x,), (axis,) = operands, axes
+    moved = jnp.moveaxis(x, axis, 0 if same_for_all else 1)
+    return start_p.bind(moved, same_for_all=same_for_all, **params), None
+
+
+def _wait_batched(operands: Any, axes: Any, *, same_for_all: bool, **params: Any) -> Any:
+    (x, ticket), (axis, ticket_axis) = operands, axes
+    if ticket_axis is not None or axis is None:
+        raise ValueError("wait: start and wait of an exchange must be under the same jax.vmap")
+    moved = jnp.moveaxis(x, axis, 0 if same_for_all else 1)
+    return wait_p.bind(moved, ticket, same_for_all=same_for_all, **params), 1
+
+
+ad.primitive_jvps[start_p] = _start_jvp
+ad.primitive_jvps[wait_p] = _wait_jvp
+ad.primitive_transposes[start_p] = _start_transpose
+ad.primitive_transposes[wait_p] = _wait_transpose
+batching.primitive_batchers[start_p] = _start_batched
+batching.primitive_batchers[wait_p] = _wait_batched
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class Pending:
+    """An exchange that has been started; a pytree, so that loops and branches can carry it."""
+
+    x: jax.Array
+    ticket: jax.Array
+    same_for_all: bool
+    comm: Communicator
+
+    def tree_flatten(self) -> Any:
+        """Arrays, and what is static."""
+        return (self.x, self.ticket), (self.same_for_all, self.comm)
+
+    @classmethod
+    def tree_unflatten(cls, static: Any, arrays: Any) -> "Pending":
+        """The reverse of `tree_flatten`."""
+        return cls(*arrays, *static)
+
+
+def alltoall_start(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> Pending:
+    """Begin an `alltoall`; `wait` gives its result.
+
+    The operand is copied aside and travels while whatever comes before `wait` in the program is
+    computed. Starting and waiting copy the data once more each, so this pays where the other ranks
+    are late or the network is slow, and not for two ranks on one node that arrive together.
+
+    Inside jitted code XLA may move computation that does not depend on the exchange: let what is
+    to overlap come between start and wait, and use its result after `wait`, or in it.
+
+    Args:
+        x: array of shape (size of `comm`, ...), of the same size and dtype on every rank.
+        comm: communicator, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        What `wait` takes, once.
+
+    Raises:
+        ValueError, TypeError: as `alltoall`.
+
+    Derivatives are those of `alltoall`; the exchange of cotangents is not split.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from mpi4py import MPI
+        >>> x = jnp.zeros((MPI.COMM_WORLD.size, 3)) + MPI.COMM_WORLD.rank
+        >>> pending = alltoall_start(x)
+        >>> other = jnp.sum(x**2)
+        >>> [float(block[0]) for block in wait(pending)] == list(range(MPI.COMM_WORLD.size))
+        True
+
+    """
+    comm = as_private(comm, "alltoall_start")
+    x = as_array(x, "alltoall_start", comm)
+    one_entry_a_rank(x, "alltoall_start", comm)
+    return Pending(x, start_p.bind(x, same_for_all=False, comm=comm), False, comm)
+
+
+def allgather_start(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> Pending:
+    """Begin an `allgather`; `wait` gives its result. See `alltoall_start`.
+
+    Args:
+        x: array of any shape, of the same size and dtype on every rank.
+        comm: communicator, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        What `wait` takes, once.
+
+    Raises:
+        TypeError: as `allgather`.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> pending = allgather_start(MPI.COMM_WORLD.rank)
+        >>> wait(pending).tolist() == list(range(MPI.COMM_WORLD.size))
+        True
+
+    """
+    comm = as_private(comm, "allgather_start")
+    x = as_array(x, "allgather_start", comm)
+    return Pending(x, start_p.bind(x, same_for_all=True, comm=comm), True, comm)
+
+
+def wait(pending: Pending) -> jax.Array:
+    """Wait for an exchange that was started, and return its result.
+
+    Every rank of the communicator waits for its exchanges at the same places of the program, in
+    any order among those that were started; each once.
+
+    Args:
+        pending: from `alltoall_start` or `allgather_start`.
+
+    Returns:
+        What `alltoall` or `allgather` returns.
+
+    Raises:
+        TypeError: `pending` is something else.
+        jax.errors.JaxRuntimeError: when it runs: an exchange that was waited for already.
+
+    """
+    if not isinstance(pending, Pending):
+        raise TypeError(
+            f"wait: takes what alltoall_start or allgather_start returned, got {pending!r}"
+        )
+    return wait_p.bind(
+        pending.x, pending.ticket, same_for_all=pending.same_for_all, comm=pending.comm
+    )
