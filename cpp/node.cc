@@ -26,14 +26,41 @@
 namespace pfftjax {
 namespace {
 
-constexpr std::int64_t kLine = 64;
+constexpr std::size_t kLine = 64;
 constexpr std::int64_t kSlots = 2;
-constexpr std::int64_t kSlotBytes = std::int64_t{256} << 10;
+constexpr std::int64_t kSlotBytes = std::int64_t{512} << 10;
+// Results larger than this do not stay in a cache: they are written past it.
+constexpr std::int64_t kStreamedBytes = std::int64_t{8} << 20;
 constexpr int kMostRanks = 64;  // beyond, a rank's share of a slot is too small to be worth it
 
 void Pause() {
 #if defined(__x86_64__)
   _mm_pause();
+#endif
+}
+
+// memcpy without reading what is overwritten, and without driving the slots out of the cache.
+void CopyPastCache(char* to, const char* from, std::size_t bytes) {
+#if defined(__x86_64__)
+  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % kLine;
+  std::size_t done = misaligned == 0 ? 0 : std::min(bytes, kLine - misaligned);
+  std::memcpy(to, from, done);
+  for (; done + kLine <= bytes; done += kLine) {
+    const auto* source = reinterpret_cast<const __m128i*>(from + done);
+    auto* target = reinterpret_cast<__m128i*>(to + done);
+    const __m128i a = _mm_loadu_si128(source);
+    const __m128i b = _mm_loadu_si128(source + 1);
+    const __m128i c = _mm_loadu_si128(source + 2);
+    const __m128i d = _mm_loadu_si128(source + 3);
+    _mm_stream_si128(target, a);
+    _mm_stream_si128(target + 1, b);
+    _mm_stream_si128(target + 2, c);
+    _mm_stream_si128(target + 3, d);
+  }
+  _mm_sfence();
+  std::memcpy(to + done, from + done, bytes - done);
+#else
+  std::memcpy(to, from, bytes);
 #endif
 }
 
@@ -193,10 +220,19 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
   const int size = comm_.size;
   const int rank = comm_.rank;
   // What one rank has for another in one round.
-  const std::int64_t share = is_same_for_all ? kSlotBytes : kSlotBytes / size / kLine * kLine;
+  const std::int64_t share =
+      is_same_for_all ? kSlotBytes : kSlotBytes / size / std::int64_t{kLine} * std::int64_t{kLine};
   const std::int64_t most = std::min(share, GetOptions().max_chunk_bytes);
   const auto place = [&](int dest) { return is_same_for_all ? 0 : dest * share; };
   const std::int64_t about = 2 * block + is_same_for_all;
+  const auto copy_out = [is_large = block * size > kStreamedBytes](char* to, const char* from,
+                                                                   std::size_t bytes) {
+    if (is_large) {
+      CopyPastCache(to, from, bytes);
+    } else {
+      std::memcpy(to, from, bytes);
+    }
+  };
   Flags& mine = FlagsOf(rank);
 
   for (std::int64_t offset = 0; offset < block; offset += most) {
@@ -219,14 +255,14 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
     mine.about.store(about, std::memory_order_relaxed);
     mine.written.store(round, std::memory_order_release);
 
-    std::memcpy(recv + rank * block + offset, send + (is_same_for_all ? 0 : rank * block) + offset,
-                piece);
+    copy_out(recv + rank * block + offset, send + (is_same_for_all ? 0 : rank * block) + offset,
+             piece);
     for (int step = 1; step < size; ++step) {
       const int source = (rank + step) % size;
       const Flags& theirs = FlagsOf(source);
       WaitFor([&] { return theirs.written.load(std::memory_order_acquire) >= round; });
       if (theirs.about.load(std::memory_order_relaxed) != about) return kOtherSizes;
-      std::memcpy(recv + source * block + offset, Slot(source, round) + place(rank), piece);
+      copy_out(recv + source * block + offset, Slot(source, round) + place(rank), piece);
     }
     mine.read.store(round, std::memory_order_release);
   }
