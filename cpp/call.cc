@@ -33,20 +33,22 @@ ffi::Error Call::Begin() {
                           ", which this process has not made; programs from jax.export need the "
                           "communicators used in the same order as when they were exported");
   }
-  if (Finalized()) {
-    return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
-                      std::string("pfftjax: ") + NameOf(site_.operation) + " on " + comm->Where() +
-                          " was called after MPI_Finalize");
-  }
   if (site_.ranks != comm->size) {
     return Failed(site_.operation, *comm,
                   "the program was traced for " + std::to_string(site_.ranks) +
                       " ranks; trace it again for this number of ranks");
   }
-  if (comm->busy.exchange(true, std::memory_order_acquire)) {
+  if (comm->busy.exchange(true)) {
     return Failed(site_.operation, *comm,
                   "another thread of this process is in an operation on the same communicator; "
                   "give each Python thread and each device a communicator of its own");
+  }
+  // Not before `busy` is set: whoever finalizes MPI first refuses calls and then looks at `busy`.
+  if (Finalized()) {
+    comm->busy = false;
+    return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                      std::string("pfftjax: ") + NameOf(site_.operation) + " on " + comm->Where() +
+                          " was called after MPI_Finalize");
   }
   comm_ = comm;
 

@@ -30,9 +30,10 @@ void BecomePrivate(Communicator& comm) {
 
 void AtFinalize() {
   Leave();  // where MPI is finalized by hand on some ranks and the others just end
+  finalized = true;
+  LeaveLastCalls();
   StopProgress();
   StopWatch();
-  finalized = true;
 }
 
 }  // namespace
@@ -74,7 +75,7 @@ void LoadMpi(const std::string& path) {
   mpi->on_finalize(AtFinalize);
 }
 
-bool Finalized() { return finalized.load(std::memory_order_relaxed); }
+bool Finalized() { return finalized; }
 
 std::int64_t AddCommunicator(const void* address) {
   const std::int64_t number = communicator_count.load();

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -11,17 +12,36 @@
 namespace pfftjax {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+// For calls that the watch cannot judge.
+constexpr auto kLongestWait = std::chrono::seconds(5);
+constexpr auto kPause = std::chrono::milliseconds(1);
+
 std::mutex mutex;
 bool started = false;
+bool joined = false;
+Clock::time_point since;
 std::vector<MpiHandle> barriers;  // one for each private communicator of more than one rank
 
-}  // namespace
+// A communicator on which a call of another thread is under way, or null.
+const Communicator* UnderWay() {
+  for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
+    const Communicator* comm = FindCommunicator(i);
+    if (comm->busy) return comm;
+  }
+  return nullptr;
+}
 
-void LeaveStart() {
-  const std::lock_guard lock(mutex);
-  if (started) return;
-  started = true;
-  AnnounceLeaving();
+void AbortUnder(const Communicator& comm) {
+  const std::string text = comm.Where() + " ends while one of its threads waits in " +
+                           NameOf(comm.progress.operation.load()) + " (communicator " +
+                           std::to_string(comm.number) +
+                           "): join threads that communicate before the program ends";
+  AbortJob(text.c_str());
+}
+
+void Join() {
   for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
     const Communicator* comm = FindCommunicator(i);
     if (!comm->is_private || comm->size == 1) continue;
@@ -30,8 +50,28 @@ void LeaveStart() {
   }
 }
 
+}  // namespace
+
+void LeaveStart() {
+  const std::lock_guard lock(mutex);
+  if (started) return;
+  started = true;
+  since = Clock::now();
+  AnnounceLeaving();
+}
+
 bool LeavePoll() {
   const std::lock_guard lock(mutex);
+  if (!joined) {
+    // MPI must not be finalized under a call. One that can never end is for the watch to find,
+    // while this rank and the others still answer.
+    if (const Communicator* comm = UnderWay()) {
+      if (!comm->is_private && Clock::now() - since > kLongestWait) AbortUnder(*comm);
+      return false;
+    }
+    Join();
+    joined = true;
+  }
   while (!barriers.empty()) {
     int done = 0;
     // A barrier that fails has lost a rank: there is nothing to wait for.
@@ -43,7 +83,15 @@ bool LeavePoll() {
 
 void Leave() {
   LeaveStart();
-  while (!LeavePoll()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (!LeavePoll()) std::this_thread::sleep_for(kPause);
+}
+
+void LeaveLastCalls() {
+  const auto limit = Clock::now() + kLongestWait;
+  while (const Communicator* comm = UnderWay()) {
+    if (Clock::now() > limit) AbortUnder(*comm);
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 }  // namespace pfftjax

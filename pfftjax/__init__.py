@@ -10,6 +10,8 @@ from . import collectives as collectives
 from . import fft as fft
 from . import pencils as pencils
 from . import pm as pm
+from ._info import Info as Info
+from ._info import info as info
 from .fft import PencilFFT as PencilFFT
 from .fft import fft3d as fft3d
 from .fft import ifft3d as ifft3d

@@ -34,5 +34,7 @@ from ._split import Pending as Pending
 from ._split import allgather_start as allgather_start
 from ._split import alltoall_start as alltoall_start
 from ._split import wait as wait
+from ._support import has_cuda_support as has_cuda_support
+from ._support import has_sycl_support as has_sycl_support
 
 _abort_on_error()

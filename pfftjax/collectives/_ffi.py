@@ -12,16 +12,17 @@ from . import _native as native
 from ._options import options
 
 
-def _family(library_version: str) -> str | None:
-    """The MPI family by MPI_Get_library_version: those of one family share an ABI."""
-    if "Open MPI" in library_version:
+def family_of(text: str) -> str | None:
+    """The MPI family that a library or a launcher names: those of one family share an ABI."""
+    if "Open MPI" in text:
         return "openmpi"
-    if any(name in library_version for name in ("MPICH", "Intel(R) MPI", "MVAPICH")):
+    if any(name in text for name in ("MPICH", "HYDRA", "Intel(R) MPI", "MVAPICH")):
         return "mpich"
     return None
 
 
-def _load() -> None:
+def _load() -> tuple[str, str]:
+    """Load the backend and register the handlers; MPI's family, and its version in its words."""
     if not MPI.Is_initialized():
         raise ImportError(
             "pfftjax needs MPI to be initialised: call mpi4py.MPI.Init_thread() before importing "
@@ -35,7 +36,7 @@ def _load() -> None:
             "not help, this MPI was built without thread support"
         )
     version = MPI.Get_library_version().split("\x00")[0].strip().splitlines()[0]
-    family = _family(version)
+    family = family_of(version)
     folder = pathlib.Path(native.__file__).parent
     built = {path.name.split(".")[0][len("_mpi_") :]: path for path in folder.glob("_mpi_*.so")}
     if family not in built:
@@ -55,8 +56,15 @@ def _load() -> None:
         first_call=options.first_call,
         shared_memory=options.shared_memory,
     )
-    for name, handler in native.registrations().items():
-        jax.ffi.register_ffi_target(name, handler, platform="cpu")
+    return family, version
 
 
-_load()
+def _register(platform: str, handlers: dict[str, object]) -> str:
+    for name, handler in handlers.items():
+        jax.ffi.register_ffi_target(name, handler, platform=platform)
+    return platform
+
+
+family, library_version = _load()
+# XLA's names of the platforms whose arrays can be communicated.
+platforms = frozenset({_register("cpu", native.registrations())})

@@ -5,6 +5,7 @@ Otherwise the others would wait in MPI for a message that never comes.
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ import time
 from types import TracebackType
 
 import jax
+from mpi4py import MPI
 
 from ._comm import world
 from ._ffi import native
@@ -62,10 +64,31 @@ def abort_on_error() -> None:
     # Registered after JAX's own exit handlers, so run before them, and long before mpi4py
     # finalizes MPI.
     atexit.register(_leave)
+    _leave_before_finalize()
+
+
+def _leave_before_finalize() -> None:
+    """Where a program finalizes MPI itself, finish its asynchronous work first.
+
+    Inside MPI_Finalize is too late for MPICH: it ends in an error if another thread was in MPI
+    when it began. Only a caller who had taken the function from mpi4py before gets there.
+    """
+    finalize = MPI.Finalize
+
+    @functools.wraps(finalize)
+    def leave_and_finalize() -> None:
+        _leave()
+        finalize()
+
+    MPI.Finalize = leave_and_finalize
+    # MPI begins to finalize by deleting this.
+    keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: _leave())
+    MPI.COMM_SELF.Set_attr(keyval, True)
 
 
 def _leave() -> None:
-    """Finish what is still running, then wait until every rank has come here.
+    """Finish what is still running, then wait until every rank has come here; before
+    MPI_Finalize, and once.
 
     Until then the watch thread answers for this rank: one that waits for it learns that it has
     ended.

@@ -36,6 +36,29 @@ class Options:
     shared_memory: bool = True
     simd: str = ""
 
+    def set_by_hand(self) -> dict[str, str]:
+        """The variables whose values are not the default ones.
+
+        >>> Options(check=True).set_by_hand()
+        {'PFFTJAX_CHECK': '1'}
+        """
+        return {
+            VARIABLES[field.name]: f"{value:d}" if isinstance(value, bool) else str(value)
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        }
+
+
+VARIABLES = {
+    "max_chunk_bytes": "PFFTJAX_MAX_CHUNK_BYTES",
+    "check": "PFFTJAX_CHECK",
+    "debug": "PFFTJAX_DEBUG",
+    "timeout": "PFFTJAX_TIMEOUT",
+    "first_call": "PFFTJAX_FIRST_CALL_CHECK",
+    "lazy_world": "PFFTJAX_LAZY_WORLD",
+    "simd": "PFFTJAX_SIMD",
+}
+
 
 def _flag(environment: Mapping[str, str], name: str, default: bool) -> bool:
     text = environment.get(name, "")

@@ -1,0 +1,69 @@
+"""What the launcher has told this process, in environment variables: without communication."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How a process was started; None for what nobody has said.
+
+    Attributes:
+        ranks: processes that were started as one job.
+        rank: number of this process among them.
+        local_ranks: of the job, on this node.
+
+    """
+
+    ranks: int | None = None
+    rank: int | None = None
+    local_ranks: int | None = None
+
+
+# mpirun of Open MPI; that of MPICH and its kin; srun. The first that is there counts: mpirun
+# itself may have been started by srun, as one task a node.
+_VARIABLES = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS"),
+    # Not SLURM_NTASKS, which a batch script sees without having been started as many times.
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", ""),
+)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isdigit() else None
+
+
+def _tasks_on_node(environment: Mapping[str, str]) -> int | None:
+    """From Slurm's list of tasks for each node of the step, such as "4(x2),3"."""
+    node = _number(environment, "SLURM_NODEID")
+    if node is None:
+        return None
+    for entry in environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", entry)
+        if found is None:
+            return None
+        node -= int(found[2] or 1)
+        if node < 0:
+            return int(found[1])
+    return None
+
+
+def read(environment: Mapping[str, str]) -> Launch:
+    """The launch that these variables describe.
+
+    >>> read({"PMI_SIZE": "8", "PMI_RANK": "3", "MPI_LOCALNRANKS": "4"})
+    Launch(ranks=8, rank=3, local_ranks=4)
+    >>> srun = {"SLURM_STEP_NUM_TASKS": "11", "SLURM_PROCID": "9", "SLURM_NODEID": "2"}
+    >>> read({**srun, "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"})
+    Launch(ranks=11, rank=9, local_ranks=3)
+    >>> read({})
+    Launch(ranks=None, rank=None, local_ranks=None)
+    """
+    for names in _VARIABLES:
+        ranks, rank, local_ranks = (_number(environment, name) for name in names)
+        if ranks is not None:
+            return Launch(ranks, rank, local_ranks or _tasks_on_node(environment))
+    return Launch()

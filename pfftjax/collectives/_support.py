@@ -1,0 +1,51 @@
+"""Which devices' arrays can be communicated: by this pfftjax, and by the MPI below it."""
+
+import ctypes
+
+from mpi4py import MPI
+
+from ._ffi import family, platforms
+
+
+def has_cuda_support() -> bool:
+    """Whether this pfftjax communicates arrays that live on NVIDIA's GPUs.
+
+    The question of mpi4jax of the same name. Whether the MPI below takes pointers to GPU memory
+    is another one, which `pfftjax.info().mpi_takes_cuda_pointers` answers.
+
+    Example:
+        >>> has_cuda_support()
+        False
+
+    """
+    return "CUDA" in platforms
+
+
+def has_sycl_support() -> bool:
+    """Whether this pfftjax communicates arrays that live on Intel's GPUs, as mpi4jax asks.
+
+    Example:
+        >>> has_sycl_support()
+        False
+
+    """
+    return "SYCL" in platforms
+
+
+# MPIX_GPU_SUPPORT_CUDA in MPICH's mpi.h
+_CUDA = 0
+
+
+def mpi_takes_cuda_pointers() -> bool | None:
+    """What the MPI in this process says of itself; None where it does not say."""
+    if MPI.Is_finalized():
+        return None
+    # A name is searched for in what mpi4py is linked with: the very MPI that it runs on.
+    library = ctypes.CDLL(MPI.__file__)
+    if family == "mpich":
+        ask = getattr(library, "MPIX_GPU_query_support", None)
+        supported = ctypes.c_int(0)
+        if ask is not None and ask(_CUDA, ctypes.byref(supported)) == MPI.SUCCESS:
+            return bool(supported.value)
+    ask = getattr(library, "MPIX_Query_cuda_support", None)
+    return None if ask is None else bool(ask())

@@ -1,0 +1,85 @@
+"""python -m pfftjax info and doctor, as users start them."""
+
+import re
+import subprocess
+
+import pytest
+
+from tests import launcher
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def _run(ranks, *arguments, **environment):
+    """Under the launcher, or without one for 0 ranks."""
+    command = launcher.command(ranks or 1, "-m", "pfftjax", *arguments)
+    if ranks == 0:
+        command = command[command.index("-m") - 1 :]
+    return subprocess.run(
+        command,
+        env=launcher.environment(**environment),
+        cwd=launcher.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 2])
+def test_doctor(ranks):
+    ended = _run(ranks, "doctor", PFFTJAX_CHEKC="1")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("Operations, transforms and their gradient: right") == 1
+    numbers = re.findall(
+        r"alltoall of .*: ([\d.]+) (?:us|GB/s) in a jitted program, ([\d.]+) ", ended.stdout
+    )
+    assert len(numbers) == 2
+    assert all(float(number) > 0 for pair in numbers for number in pair)
+    assert "PFFTJAX_CHEKC in the environment means nothing to pfftjax: see" in ended.stdout
+    assert "hint: programs are compiled in each run: JAX_COMPILATION_CACHE_DIR" in ended.stdout
+    assert ("rank 1 on" in ended.stdout) == (ranks == 2)
+
+
+def test_a_wrong_result_sets_the_status():
+    """On one rank of two, as a broken node would."""
+    script = """
+import sys
+from unittest import mock
+from mpi4py import MPI
+import pfftjax._doctor
+wrong = ["alltoall"] if MPI.COMM_WORLD.rank == 1 else []
+with mock.patch.object(pfftjax._doctor, "wrong_operations", lambda comm: wrong):
+    sys.exit(pfftjax._doctor.doctor())
+"""
+    ended = subprocess.run(
+        launcher.command(2, "-c", script),
+        env=launcher.environment(),
+        cwd=launcher.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "transforms and their gradient: WRONG" in ended.stdout
+    assert "alltoall gives a wrong result on rank 1: build pfftjax again" in ended.stdout
+
+
+def test_processes_that_are_no_job():
+    """What an mpirun of another MPI does: each process is rank 0 of 1."""
+    variables = {"OMPI_COMM_WORLD_SIZE": "2", "PMI_SIZE": "2"}
+    ended = _run(0, "doctor", **variables, OMPI_COMM_WORLD_RANK="0", PMI_RANK="0")
+    assert ended.returncode == 1
+    assert "started 2 processes, but they are jobs of 1 each: start them" in ended.stdout
+    ended = _run(0, "info", **variables, OMPI_COMM_WORLD_RANK="1", PMI_RANK="1")
+    assert ended.returncode == 0
+    assert ended.stdout == ""
+
+
+def test_info_and_unknown_commands():
+    ended = _run(2, "info")
+    assert ended.returncode == 0
+    assert ended.stdout.count("0 of 2 on") == 1
+    assert "1 of 2 on" not in ended.stdout
+    assert "usage: python -m pfftjax" in _run(0).stderr

@@ -1,0 +1,208 @@
+"""What the doctor finds, in jobs that are made up."""
+
+import dataclasses
+
+import pytest
+
+import pfftjax
+from pfftjax._exchange_times import ExchangeTime
+from pfftjax._findings import Job, Observed, findings, hints
+from pfftjax.collectives._options import Options
+
+HEALTHY = dataclasses.replace(
+    pfftjax.info(),
+    mpi_family="openmpi",
+    size=2,
+    host="node1",
+    local_ranks=2,
+    cores=(0, 1, 2, 3),
+    node_cores=4,
+    simd="avx2",
+    options=Options(),
+    huge_pages="madvise",
+    ptrace_scope=0,
+    xpmem=False,
+    gpus=(),
+    visible_gpus=None,
+    platforms=("cpu",),
+    mpi_takes_cuda_pointers=False,
+)
+SEEN = Observed(xla_threads=4, reads_neighbour=True)
+
+
+def job(each=lambda rank: {}, seen=lambda rank: {}, ranks=2, **rest):
+    """A healthy job but for what is given."""
+    everyone = [
+        (
+            dataclasses.replace(
+                HEALTHY, **{"rank": rank, "size": ranks, "launched_ranks": ranks, **each(rank)}
+            ),
+            dataclasses.replace(SEEN, **seen(rank)),
+        )
+        for rank in range(ranks)
+    ]
+    small, large = ExchangeTime(16, 3e-6, 1e-6), ExchangeTime(1 << 24, 3e-3, 2e-3)
+    return Job(everyone, **{"small": small, "large": large, **rest})
+
+
+def one(job):
+    """The only finding."""
+    (finding,) = findings(job)
+    return finding
+
+
+def test_nothing():
+    assert findings(job()) == []
+    assert findings(job(ranks=1)) == []
+    assert hints(job()) == []
+
+
+def test_a_compilation_cache_is_a_hint():
+    (hint,) = hints(job(has_compilation_cache=False))
+    assert "JAX_COMPILATION_CACHE_DIR" in hint
+
+
+def test_a_wrong_result():
+    finding = one(job(seen=lambda rank: {"wrong": ("alltoall",) if rank == 1 else ()}))
+    assert str(finding).startswith("alltoall gives a wrong result on rank 1: build pfftjax again")
+    assert finding.wrong
+
+
+def test_processes_of_another_mpi():
+    finding = one(
+        job(
+            lambda _: {"launched_ranks": 4, "cores": (0,), "node_cores": 1},
+            ranks=1,
+            seen=lambda _: {"xla_threads": 1},
+        )
+    )
+    assert "the launcher has started 4 processes, but they are jobs of 1 each" in str(finding)
+    assert "the mpirun of the MPI that mpi4py runs on" in finding.remedy
+    assert finding.wrong
+
+
+def test_another_mpirun_on_the_path():
+    finding = one(job(ranks=1, mpirun_family="mpich"))
+    assert "mpirun on PATH is one of mpich, and mpi4py runs on openmpi" in str(finding)
+    assert findings(job(ranks=1, mpirun_family="openmpi")) == []
+
+
+def test_what_differs():
+    def each(rank):
+        return {"simd": "avx512" if rank == 3 else "avx2", "node_cores": 4}
+
+    finding = one(job(each, ranks=4))
+    assert "ranks differ in simd: avx2 on ranks 0-2; avx512 on rank 3" in finding.text
+    assert "PFFTJAX_SIMD" in finding.remedy
+    finding = one(job(lambda rank: {"x64": rank == 0}))
+    assert finding.wrong
+    assert "JAX_ENABLE_X64" in finding.remedy
+    finding = one(job(lambda rank: {"options": Options(debug=rank == 0)}))
+    assert "options: PFFTJAX_DEBUG=1 on rank 0; defaults on rank 1" in finding.text
+
+
+def test_a_variable_with_a_wrong_name():
+    finding = one(job(seen=lambda _: {"unknown_variables": ("PFFTJAX_CHEKC",)}))
+    assert "PFFTJAX_CHEKC in the environment means nothing" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("family", "yields", "remedy"),
+    [
+        ("openmpi", False, "--oversubscribe"),
+        ("mpich", False, "MPIR_CVAR_POLLS_BEFORE_YIELD=0"),
+        ("mpich", True, "start at most 2 ranks on each node"),
+    ],
+)
+def test_more_ranks_than_cores(family, yields, remedy):
+    finding = one(
+        job(
+            lambda _: {"mpi_family": family, "node_cores": 2, "cores": (0, 1)},
+            lambda _: {"yields": yields, "xla_threads": 2},
+            ranks=3,
+        )
+    )
+    assert finding.text == "3 ranks run on 2 cores on node1"
+    assert finding.remedy.endswith(remedy)
+
+
+def test_ranks_on_one_core():
+    finding = one(job(lambda _: {"cores": (2,)}, lambda _: {"xla_threads": 1}))
+    assert finding.text == "2 ranks share core 2, of 4 on node1"
+    assert "--bind-to core" in finding.remedy
+
+
+def test_one_core_a_rank_where_there_are_more():
+    finding = one(job(lambda rank: {"cores": (rank,)}, lambda _: {"xla_threads": 1}))
+    assert finding.text == "each of 2 ranks may use one core only, of 4 on node1"
+    assert "PE=2" in finding.remedy
+    assert (
+        findings(
+            job(lambda rank: {"cores": (rank,), "node_cores": 2}, lambda _: {"xla_threads": 1})
+        )
+        == []
+    )
+
+
+def test_more_threads_than_cores():
+    finding = one(job(seen=lambda _: {"xla_threads": 16}))
+    assert finding.text == "XLA computes with 16 threads on cores 0-3 of a rank on node1"
+
+
+def test_huge_pages():
+    finding = one(job(lambda _: {"huge_pages": "never"}))
+    assert "echo madvise" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("scope", "remedy"), [(0, "SYS_PTRACE"), (None, "SYS_PTRACE"), (1, "ptrace_scope=0")]
+)
+def test_memory_of_other_ranks(scope, remedy):
+    def seen(_):
+        return {"reads_neighbour": False}
+
+    finding = one(job(lambda _: {"ptrace_scope": scope}, seen))
+    assert remedy in finding.remedy
+    assert findings(job(lambda _: {"xpmem": True}, seen)) == []
+
+
+def test_gpus():
+    first, second = findings(job(lambda _: {"gpus": ("cuda:0",)}))
+    assert "JAX_PLATFORMS=cpu" in first.remedy
+    assert "not CUDA-aware" in second.text
+    # Unknown is not a no.
+    assert not findings(
+        job(
+            lambda _: {
+                "gpus": ("cuda:0",),
+                "platforms": ("CUDA", "cpu"),
+                "mpi_takes_cuda_pointers": None,
+            }
+        )
+    )
+
+
+def test_hidden_gpus():
+    finding = one(job(lambda rank: {"visible_gpus": str(rank)}))
+    assert "one GPU to each of 2 ranks" in finding.text
+    assert "--gpu-bind=none" in finding.remedy
+    for visible in ("0,1", None, ""):
+        assert findings(job(lambda _, visible=visible: {"visible_gpus": visible})) == []
+
+
+def test_nodes_in_the_same_state_say_so_once():
+    finding = one(job(lambda rank: {"host": f"node{rank // 2}", "huge_pages": "never"}, ranks=6))
+    assert finding.text == "transparent huge pages are switched off on node0 and 2 more nodes"
+
+
+def test_slow_exchanges():
+    finding = one(job(large=ExchangeTime(1 << 24, 20e-3, 2e-3)))
+    assert "runs at 0.10 of the speed of MPI alone" in finding.text
+    slow = ExchangeTime(16, 2e-3, 1e-3)
+    assert "takes 1000 us by MPI alone" in one(job(small=slow)).text
+    # Between nodes there is no telling, and where ranks wait for a core it is said already.
+    assert findings(job(lambda rank: {"host": f"node{rank}"}, small=slow)) == []
+    crowded = job(
+        lambda _: {"node_cores": 1, "cores": (0,)}, lambda _: {"xla_threads": 1}, small=slow
+    )
+    assert "ranks run on" in one(crowded).text

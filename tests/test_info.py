@@ -1,0 +1,132 @@
+"""pfftjax.info(): what it says is so, and it costs nothing."""
+
+import dataclasses
+import importlib.metadata
+import os
+import time
+
+import jax.numpy as jnp
+import pytest
+from mpi4py import MPI
+
+import pfftjax
+from pfftjax import _machine
+from pfftjax.collectives import _launcher
+from pfftjax.collectives import _support as support
+from tests.helpers import CONTROL, RANK, SIZE
+
+
+def test_of_this_rank():
+    info = pfftjax.info()
+    assert (info.rank, info.size) == (RANK, SIZE)
+    assert info.versions["pfftjax"] == pfftjax.__version__
+    assert info.versions["jax"] == importlib.metadata.version("jax")
+    assert info.mpi_library in MPI.Get_library_version()
+    assert info.mpi_standard == ".".join(map(str, MPI.Get_version()))
+    assert info.thread_level == "multiple"
+    assert set(info.cores) == os.sched_getaffinity(0)
+    assert info.simd in ("baseline", "avx2", "avx512")
+    assert info.x64 == (jnp.ones(()).dtype == jnp.float64)
+    assert info.platforms == ("cpu",)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        info.rank = 3
+
+
+def test_ranks_on_this_node_are_those_that_the_launcher_started():
+    node = CONTROL.Split_type(MPI.COMM_TYPE_SHARED)
+    assert pfftjax.info().local_ranks == node.size
+    node.Free()
+
+
+def test_is_the_same_on_all_ranks_but_for_the_rank():
+    info = pfftjax.info()
+    everyone = CONTROL.allgather(dataclasses.replace(info, rank=0, launched_rank=0))
+    assert all(other == everyone[0] for other in everyone)
+
+
+def test_needs_no_communication_and_little_time():
+    pfftjax.info()
+    if RANK == 0:  # the others make no call
+        start = time.perf_counter()
+        pfftjax.info()
+        assert time.perf_counter() - start < 0.5
+
+
+def test_as_text():
+    text = str(pfftjax.info())
+    for part in (f"{RANK} of {SIZE}", pfftjax.__version__, pfftjax.info().mpi_library, "GPUs"):
+        assert part in text
+    unknown = dataclasses.replace(
+        pfftjax.info(), local_ranks=None, mpi_takes_cuda_pointers=None, huge_pages=None, gpus=None
+    )
+    assert str(unknown).count("unknown") == 3
+    assert "not been asked" in str(unknown)
+
+
+def test_no_gpus_here():
+    assert not pfftjax.collectives.has_cuda_support()
+    assert not pfftjax.collectives.has_sycl_support()
+
+
+def test_support_is_that_of_the_registered_handlers(monkeypatch):
+    monkeypatch.setattr(support, "platforms", frozenset({"cpu", "CUDA"}))
+    assert support.has_cuda_support()
+    assert not support.has_sycl_support()
+
+
+def test_an_mpi_that_does_not_say(monkeypatch):
+    """A library without the question: unknown, not no."""
+    assert support.mpi_takes_cuda_pointers() in (True, False)
+    monkeypatch.setattr(support.ctypes, "CDLL", lambda name: object())
+    assert support.mpi_takes_cuda_pointers() is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "4", "SLURM_STEP_NUM_TASKS": "2"}, (4, None, None)),
+        # A batch script, which is one process.
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, (None, None, None)),
+        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_NODEID": "0"}, (8, None, None)),
+        ({"PMI_SIZE": "many"}, (None, None, None)),
+    ],
+)
+def test_launchers(environment, expected):
+    launch = _launcher.read(environment)
+    assert (launch.ranks, launch.rank, launch.local_ranks) == expected
+
+
+@pytest.mark.parametrize(
+    ("tasks", "node", "expected"),
+    [("4", 0, 4), ("4(x2),3", 1, 4), ("4(x2),3", 2, 3), ("4(x2),3", 3, None), ("?", 0, None)],
+)
+def test_slurm_s_list_of_tasks(tasks, node, expected):
+    environment = {
+        "SLURM_STEP_NUM_TASKS": "11",
+        "SLURM_NODEID": str(node),
+        "SLURM_STEP_TASKS_PER_NODE": tasks,
+    }
+    assert _launcher.read(environment).local_ranks == expected
+
+
+def test_a_kernel_that_says_nothing(monkeypatch):
+    monkeypatch.setattr(_machine, "_read", lambda path: None)
+    assert _machine.huge_pages() is None
+    assert _machine.ptrace_scope() is None
+    assert _machine.xla_threads() is None
+
+
+def test_gpus_are_asked_for_only_where_there_may_be_some(monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("JAX was asked")
+
+    monkeypatch.setattr(_machine.jax, "local_devices", never)
+    monkeypatch.setattr(_machine, "_has_plugins", lambda: False)
+    assert _machine.gpus(ask=True) == ()
+    monkeypatch.setattr(_machine, "_has_plugins", lambda: True)
+    monkeypatch.setattr(_machine, "_platforms", lambda: "cpu")
+    assert _machine.gpus(ask=True) == ()
+    monkeypatch.setattr(_machine, "_platforms", lambda: None)
+    assert _machine.gpus(ask=False) is None
+    monkeypatch.setattr(_machine.jax, "local_devices", lambda backend: ["cuda:0"])
+    assert _machine.gpus(ask=True) == ("cuda:0",)
