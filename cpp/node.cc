@@ -114,11 +114,11 @@ int Cores() {
 
 }  // namespace
 
-// Of one rank: the last round that it has written, and what it was about; the last that it has
-// read. On cache lines of their own.
+// Of one rank: the last round that it has written, and what each of its slots is about; the last
+// round that it has read. On cache lines of their own.
 struct Node::Flags {
   alignas(kLine) std::atomic<std::int64_t> written;
-  std::atomic<std::int64_t> about;
+  std::array<std::atomic<std::int64_t>, kSlots> about;
   alignas(kLine) std::atomic<std::int64_t> read;
 };
 
@@ -252,7 +252,7 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
         if (dest != rank) std::memcpy(slot + place(dest), send + dest * block + offset, piece);
       }
     }
-    mine.about.store(about, std::memory_order_relaxed);
+    mine.about[round % kSlots].store(about, std::memory_order_relaxed);
     mine.written.store(round, std::memory_order_release);
 
     copy_out(recv + rank * block + offset, send + (is_same_for_all ? 0 : rank * block) + offset,
@@ -261,7 +261,8 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
       const int source = (rank + step) % size;
       const Flags& theirs = FlagsOf(source);
       WaitFor([&] { return theirs.written.load(std::memory_order_acquire) >= round; });
-      if (theirs.about.load(std::memory_order_relaxed) != about) return kOtherSizes;
+      if (theirs.about[round % kSlots].load(std::memory_order_relaxed) != about)
+        return kOtherSizes;
       copy_out(recv + source * block + offset, Slot(source, round) + place(rank), piece);
     }
     mine.read.store(round, std::memory_order_release);

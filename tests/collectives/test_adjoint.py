@@ -100,13 +100,14 @@ def test_loss_on_one_rank_only(compile_it):
     assert_close((jax.jit(gradient) if compile_it else gradient)(x), np.cos(everything[RANK]))
 
 
-@pytest.mark.parametrize("name", ["allreduce", "reduce_scatter"])
+@pytest.mark.parametrize("name", ["allreduce", "reduce_scatter", "scan", "exscan"])
 def test_other_reductions_refuse_a_derivative(name):
     from mpi4py import MPI
 
     op = getattr(pc, name)
     x = jnp.ones(SIZE)
-    with pytest.raises(TypeError, match=rf"{name}: MPI\.MAX has no derivative"):
-        jax.grad(lambda x: jnp.sum(op(x, MPI.MAX)))(x)
+    primitive = "scan" if name == "exscan" else name
+    with pytest.raises(TypeError, match=rf"{primitive}: MPI\.PROD has no derivative"):
+        jax.grad(lambda x: jnp.sum(op(x, MPI.PROD)))(x)
     # Where nothing is differentiated, there is nothing to refuse.
-    jax.grad(lambda x: jnp.sum(x) + jnp.sum(op(jax.lax.stop_gradient(x), MPI.MAX)))(x)
+    jax.grad(lambda x: jnp.sum(x) + jnp.sum(op(jax.lax.stop_gradient(x), MPI.PROD)))(x)
