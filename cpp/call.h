@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -10,6 +11,7 @@
 #include "communicator.h"
 #include "errors.h"
 #include "options.h"
+#include "pages.h"
 
 namespace pfftjax {
 
@@ -53,23 +55,41 @@ class Call {
   std::int64_t started_ns_ = 0;
 };
 
+// What else than the operand the ranks must agree on; put into words only where that is checked.
+struct Detail {
+  int op = -1;
+  int root = -1;
+  const char* manner = "";
+
+  std::string Say() const {
+    if (!GetOptions().check) return {};
+    // Each process numbers the operations of its user in its own way.
+    const bool is_users = op >= static_cast<int>(kReductions);
+    return std::string(manner) +
+           (op < 0 ? ""
+                   : " reduced by " + (is_users ? "an operation of the user's"
+                                                : "operation " + std::to_string(op))) +
+           (root < 0 ? "" : " with root " + std::to_string(root));
+  }
+};
+
 // Runs `body(communicator)`, which returns an MPI code or an ffi::Error.
 template <typename Body>
 ffi::Error Run(const CallSite& site, const Payload& payload, Body&& body) {
   Call call(site, payload);
   if (ffi::Error error = call.Begin(); error.failure()) return error;
-  if constexpr (std::is_same_v<std::invoke_result_t<Body, Communicator&>, int>) {
-    if (const int code = body(call.comm()); code != 0) {
-      return MpiFailed(site.operation, call.comm(), payload.element, payload.count, code);
+  try {
+    if constexpr (std::is_same_v<std::invoke_result_t<Body, Communicator&>, int>) {
+      if (const int code = body(call.comm()); code != 0) {
+        return MpiFailed(site.operation, call.comm(), payload.element, payload.count, code);
+      }
+      return ffi::Error::Success();
+    } else {
+      return body(call.comm());
     }
-    return ffi::Error::Success();
-  } else {
-    return body(call.comm());
+  } catch (const std::exception& error) {  // out of memory, or of threads
+    return Failed(site.operation, call.comm(), error.what());
   }
 }
-
-// Asks for huge pages under a large result that nobody has touched yet: XLA's buffers are freshly
-// mapped, and 4 KiB pages cost a large exchange more than the exchange itself.
-void AdviseHugePages(void* data, std::size_t bytes);
 
 }  // namespace pfftjax

@@ -10,18 +10,6 @@
 namespace pfftjax {
 namespace {
 
-// What else than the operand the ranks must agree on; put into words only where that is checked.
-struct Detail {
-  int op = -1;
-  int root = -1;
-
-  std::string Say() const {
-    if (!GetOptions().check) return {};
-    return (op < 0 ? "" : " reduced by operation " + std::to_string(op)) +
-           (root < 0 ? "" : " with root " + std::to_string(root));
-  }
-};
-
 // Decodes the operand, prepares the result and runs `body(comm, element)` with MPI's code back.
 template <typename Body>
 ffi::Error RunOn(const CallSite& site, const Operand& x, Result& y, Detail detail, Body&& body) {

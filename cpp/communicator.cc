@@ -7,7 +7,7 @@
 
 #include "departure.h"
 #include "node.h"
-#include "split.h"
+#include "progress.h"
 #include "terminate.h"
 #include "watch.h"
 

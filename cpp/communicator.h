@@ -96,6 +96,7 @@ struct Communicator {
   // none. Touched only by the call that holds `busy`.
   std::unique_ptr<Node> node;
   bool is_node_known = false;
+  std::string difference;  // how another rank's call differs, where the node has seen it
 
   // "rank 1 of 4"
   std::string Where() const;

@@ -31,8 +31,9 @@ inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Eleme
   }
   if (code == kOtherSizes) {
     return Failed(operation, comm,
-                  "another rank is in another collective, or sends another size than the " +
-                      std::to_string(count) + " " + InfoOf(element).name + " elements here");
+                  comm.difference +
+                      "; every rank of a communicator must make the same collectives in the same "
+                      "order, with sizes that fit (PFFTJAX_CHECK=1 finds where they part)");
   }
   std::array<char, 1024> text{};
   Mpi()->error_text(code, text.data(), text.size());

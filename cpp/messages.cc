@@ -88,7 +88,18 @@ ffi::Error Exchange(const CallSite& site, std::int64_t status, const Side& out, 
                           sending ? out.Rank(comm) : Mpi()->proc_null, channel.send_tag,
                           At(recv, receiving ? i * recv_limit : 0, in.element), room, in.element,
                           receiving ? source : Mpi()->proc_null, recv_tag, channel.comm, &arrived);
-      if (code != 0) return MpiFailed(site.operation, comm, payload.element, payload.count, code);
+      if (code != 0) {
+        std::array<char, 1024> text{};
+        Mpi()->error_text(code, text.data(), text.size());
+        return Failed(
+            site.operation, comm,
+            "MPI says '" + std::string(text.data()) + "'" +
+                (receiving ? std::string("; if the message is longer than the ") +
+                                 std::to_string(in.count) + " " + InfoOf(in.element).name +
+                                 " elements of " + in.name + ", give " + in.name +
+                                 " the shape that is sent (under jax.vmap: with its batch)"
+                           : std::string()));
+      }
       if (!receiving) continue;
       if (arrived.count < 0) {
         return Failed(site.operation, comm,

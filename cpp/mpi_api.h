@@ -90,6 +90,8 @@ struct MpiApi {
 
   // Requests, and small messages of 64-bit words, for the watch thread and the way out.
   int (*test)(MpiHandle* request, int* done);
+  // The same, with the number of bytes of a message that was received.
+  int (*test_bytes)(MpiHandle* request, int* done, std::int64_t* bytes);
   int (*barrier_start)(MpiHandle comm, MpiHandle* request);
   int (*send_words_start)(const std::int64_t* words, int count, int dest, int tag, MpiHandle comm,
                           MpiHandle* request);

@@ -369,6 +369,18 @@ int Test(MpiHandle* request, int* done) {
   return code;
 }
 
+int TestBytes(MpiHandle* request, int* done, std::int64_t* bytes) {
+  auto pending = FromHandle<MPI_Request>(*request);
+  MPI_Status status;
+  const int code = MPI_Test(&pending, done, &status);
+  *request = ToHandle(pending);
+  if (code != MPI_SUCCESS || !*done) return code;
+  int count = 0;
+  const int counted = MPI_Get_count(&status, MPI_BYTE, &count);
+  *bytes = count;
+  return counted;
+}
+
 int BarrierStart(MpiHandle comm, MpiHandle* request) {
   MPI_Request started = MPI_REQUEST_NULL;
   const int code = MPI_Ibarrier(Comm(comm), &started);
@@ -448,10 +460,11 @@ extern "C" __attribute__((visibility("default"))) const pfftjax::MpiApi* pfftjax
       RankAndSize,    TagLimit,
       SendStart,      ReceiveStart,
       WaitEither,     Progress,
-      Test,           BarrierStart,
-      SendWordsStart, ReceiveWords,
-      ErrorText,      Finalized,
-      Abort,          OnFinalize,
+      Test,           TestBytes,
+      BarrierStart,   SendWordsStart,
+      ReceiveWords,   ErrorText,
+      Finalized,      Abort,
+      OnFinalize,
   };
   return &api;
 }

@@ -6,11 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <new>
 #include <random>
 #include <string>
 #include <thread>
@@ -71,8 +74,17 @@ struct Offer {
   std::uint64_t secret = 0;     // at the beginning of the memory, to recognise it
   std::int64_t process = 0;
   std::int64_t file = -1;  // of rank 0's memory
-  std::int64_t cores = 0;  // that this rank may use
+  cpu_set_t cores;         // that this rank may use
 };
+
+// What a slot is about, in one number.
+std::int64_t About(std::int64_t block, bool is_same_for_all) {
+  return 2 * block + is_same_for_all;
+}
+std::string Say(std::int64_t about) {
+  return std::string(about % 2 != 0 ? "allgather" : "alltoall") + " with blocks of " +
+         std::to_string(about / 2) + " bytes";
+}
 
 std::uint64_t KernelNumber() {
   std::string id;
@@ -106,10 +118,20 @@ void* MapFile(int file, std::size_t bytes) {
   return base == MAP_FAILED ? nullptr : base;
 }
 
-int Cores() {
+cpu_set_t Cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  sched_getaffinity(0, sizeof set, &set);
+  return set;
+}
+
+// Of the whole job on this node, as far as the launcher says: other communicators' ranks want
+// cores as well.
+int RanksOnNode(int at_least) {
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
+    if (const char* value = std::getenv(name)) return std::max(at_least, std::atoi(value));
+  }
+  return at_least;
 }
 
 }  // namespace
@@ -122,7 +144,7 @@ struct Node::Flags {
   alignas(kLine) std::atomic<std::int64_t> read;
 };
 
-std::unique_ptr<Node> Node::Make(const Communicator& comm) {
+std::unique_ptr<Node> Node::Make(Communicator& comm) {
   if (comm.size > kMostRanks || !GetOptions().shared_memory) return nullptr;
   static_assert(std::atomic<std::int64_t>::is_always_lock_free);
   const MpiApi& mpi = *Mpi();
@@ -144,15 +166,19 @@ std::unique_ptr<Node> Node::Make(const Communicator& comm) {
     mine.file = file;
     base = MapFile(file, bytes);
     if (base) std::memcpy(base, &mine.secret, sizeof mine.secret);
+    for (int rank = 0; base && rank < comm.size; ++rank) {
+      new (static_cast<char*>(base) + kLine + rank * sizeof(Flags)) Flags{};
+    }
   }
   std::vector<Offer> all(static_cast<std::size_t>(comm.size));
   bool ok = mpi.allgather(&mine, all.data(), sizeof mine, Element::kU8, comm.control) == 0;
 
   const Offer& first = all[0];
-  std::int64_t cores = 0;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
   for (const Offer& offer : all) {
     ok &= offer.kernel == first.kernel && offer.processes == first.processes;
-    cores = std::max(cores, offer.cores);
+    CPU_OR(&cores, &cores, &offer.cores);
   }
   ok &= first.file >= 0;
   if (ok && comm.rank > 0) {
@@ -173,16 +199,16 @@ std::unique_ptr<Node> Node::Make(const Communicator& comm) {
     if (base) munmap(base, bytes);
     return nullptr;
   }
-  // Bound to one core each, the ranks' cores add up; unbound, they share them.
-  const bool is_bound = cores == 1;
-  const bool is_crowded = !is_bound && cores < comm.size;
+  const int ranks =
+      CPU_COUNT(&first.cores) < CPU_COUNT(&cores) ? comm.size : RanksOnNode(comm.size);
+  const bool is_crowded = CPU_COUNT(&cores) < ranks;
   std::unique_ptr<Node> node(new Node(comm, base, bytes, is_crowded));
   // Pages of a rank's own, near it, before the first exchange needs them.
   std::memset(node->Slot(comm.rank, 0), 0, kSlots * kSlotBytes);
   return node;
 }
 
-Node::Node(const Communicator& comm, void* base, std::size_t bytes, bool is_crowded)
+Node::Node(Communicator& comm, void* base, std::size_t bytes, bool is_crowded)
     : comm_(comm), base_(static_cast<char*>(base)), bytes_(bytes), is_crowded_(is_crowded) {}
 
 Node::~Node() { munmap(base_, bytes_); }
@@ -197,23 +223,26 @@ char* Node::Slot(int rank, std::int64_t round) const {
 }
 
 template <typename Condition>
-void Node::WaitFor(Condition&& condition) const {
+int Node::WaitFor(Condition&& condition) const {
   constexpr int kSpins = 4000;
   constexpr int kYields = 1000;
   constexpr int kYieldsToProgress = 64;
   for (int i = 0; i < (is_crowded_ ? 1 : kSpins); ++i) {
-    if (condition()) return;
+    if (condition()) return 0;
     Pause();
   }
   for (int i = 0; !condition(); ++i) {
     // Somebody may wait for a message of ours that MPI has not finished.
-    if (i % kYieldsToProgress == kYieldsToProgress - 1) Mpi()->progress(comm_.control);
+    if (i % kYieldsToProgress == kYieldsToProgress - 1) {
+      if (const int code = Mpi()->progress(comm_.control)) return code;
+    }
     if (i < kYields) {
       sched_yield();
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }
+  return 0;
 }
 
 int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all) {
@@ -224,7 +253,7 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
       is_same_for_all ? kSlotBytes : kSlotBytes / size / std::int64_t{kLine} * std::int64_t{kLine};
   const std::int64_t most = std::min(share, GetOptions().max_chunk_bytes);
   const auto place = [&](int dest) { return is_same_for_all ? 0 : dest * share; };
-  const std::int64_t about = 2 * block + is_same_for_all;
+  const std::int64_t about = About(block, is_same_for_all);
   const auto copy_out = [is_large = block * size > kStreamedBytes](char* to, const char* from,
                                                                    std::size_t bytes) {
     if (is_large) {
@@ -239,12 +268,13 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
     const auto piece = static_cast<std::size_t>(std::min(most, block - offset));
     const std::int64_t round = ++round_;
     char* slot = Slot(rank, round);
-    WaitFor([&] {
+    const int code = WaitFor([&] {
       for (int other = 0; other < size; ++other) {
         if (FlagsOf(other).read.load(std::memory_order_acquire) < round - kSlots) return false;
       }
       return true;
     });
+    if (code != 0) return code;
     if (is_same_for_all) {
       std::memcpy(slot, send + offset, piece);
     } else {
@@ -260,9 +290,15 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
     for (int step = 1; step < size; ++step) {
       const int source = (rank + step) % size;
       const Flags& theirs = FlagsOf(source);
-      WaitFor([&] { return theirs.written.load(std::memory_order_acquire) >= round; });
-      if (theirs.about[round % kSlots].load(std::memory_order_relaxed) != about)
+      const int failed =
+          WaitFor([&] { return theirs.written.load(std::memory_order_acquire) >= round; });
+      if (failed != 0) return failed;
+      const std::int64_t other = theirs.about[round % kSlots].load(std::memory_order_relaxed);
+      if (other != about) {
+        comm_.difference = "rank " + std::to_string(source) + " is in " + Say(other) +
+                           ", and this rank in " + Say(about);
         return kOtherSizes;
+      }
       copy_out(recv + source * block + offset, Slot(source, round) + place(rank), piece);
     }
     mine.read.store(round, std::memory_order_release);

@@ -18,7 +18,7 @@ class Node {
  public:
   // Null where the ranks cannot share memory (more than one node, or they may not open each
   // other's files), on all ranks alike. Collective.
-  static std::unique_ptr<Node> Make(const Communicator& comm);
+  static std::unique_ptr<Node> Make(Communicator& comm);
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -32,14 +32,14 @@ class Node {
  private:
   struct Flags;
 
-  Node(const Communicator& comm, void* base, std::size_t bytes, bool is_crowded);
+  Node(Communicator& comm, void* base, std::size_t bytes, bool is_crowded);
   int Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all);
   Flags& FlagsOf(int rank) const;
   char* Slot(int rank, std::int64_t round) const;
   template <typename Condition>
-  void WaitFor(Condition&& condition) const;
+  int WaitFor(Condition&& condition) const;
 
-  const Communicator& comm_;
+  Communicator& comm_;
   char* base_;
   std::size_t bytes_;
   bool is_crowded_;  // more ranks than cores: do not spin

@@ -155,7 +155,10 @@ ffi::Error Scan(std::int64_t number, std::int64_t ranks, std::int64_t signature,
   const auto reduction = static_cast<Reduction>(op);
   const CallSite site{Operation::kScan, number, ranks, signature, program};
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Run(site, Payload{*element, count}, [&](Communicator& comm) {
+  const char* manner = exclusive ? (reverse ? " exclusive, from the end" : " exclusive")
+                                 : (reverse ? " from the end" : "");
+  const Detail detail{op, -1, manner};
+  return Run(site, Payload{*element, count, detail.Say()}, [&](Communicator& comm) {
     const auto* from = static_cast<const char*>(x.untyped_data());
     auto* to = static_cast<char*>(y->untyped_data());
     if (reverse) return FromTheEnd(comm, *element, reduction, exclusive).Run(from, to, count);

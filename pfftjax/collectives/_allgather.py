@@ -28,11 +28,11 @@ def allgather(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Arr
     """Gather the arrays of all ranks on every rank.
 
     Args:
-        x: array of any shape, of the same size and dtype on every rank.
+        x: array of any shape, of the same size and dtype on every rank, or a pytree of arrays.
         comm: communicator, `MPI.COMM_WORLD` by default.
 
     Returns:
-        Array of shape (size of `comm`, *x.shape); entry i is the array of rank i.
+        Array of shape ``(P, *x.shape)`` for the P ranks of `comm`; entry i is the array of rank i.
 
     Raises:
         TypeError: a dtype that cannot be sent.

@@ -90,10 +90,10 @@ def allgatherv(
         comm: communicator, `MPI.COMM_WORLD` by default.
 
     Returns:
-        (y, received): y of shape (capacity, ...) has the rows of rank 0 first, then those of rank
-        1, and so on, then zeros. received is the number of rows from each rank, int32 of shape
-        (size of `comm`,), or, with `return_mask`, a boolean array of shape (capacity,), true for
-        the rows that were received.
+        A pair (y, received). y of shape (capacity, ...) has the rows of rank 0 first, then those
+        of rank 1, and so on, then zeros. received is the number of rows from each rank, int32 of
+        shape (size of `comm`,), or, with `return_mask`, a boolean array of shape (capacity,), true
+        for the rows that were received.
 
     Raises:
         ValueError: `x` without rows, or a capacity that is negative or too large.

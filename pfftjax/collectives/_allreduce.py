@@ -56,7 +56,7 @@ _jvp_of_sum = ad.primitive_jvps[allreduce_p]
 
 def _jvp(primals: Any, tangents: Any, *, op: int, comm: Communicator) -> Any:
     (x,), (tangent,) = primals, tangents
-    if op not in (MIN, MAX) or isinstance(tangent, ad.Zero):
+    if op not in (MIN, MAX):
         return _jvp_of_sum(primals, tangents, op=op, comm=comm)
     # Where several elements attain the extreme, the mean of their tangents, as in jnp.max.
     y = allreduce_p.bind(x, op=op, comm=comm)
@@ -149,7 +149,7 @@ def replicate(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Arr
     only this rank's part.
 
     Args:
-        x: array, equal on every rank (``PFFTJAX_CHECK=1`` verifies it).
+        x: array, or a pytree of arrays, equal on every rank (``PFFTJAX_CHECK=1`` verifies it).
         comm: the ranks that share the value, `MPI.COMM_WORLD` by default.
 
     Returns:

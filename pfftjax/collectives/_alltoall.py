@@ -24,7 +24,8 @@ def alltoall(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Arra
     """Send block ``x[j]`` to rank j, for all j: a transposition between ranks and blocks.
 
     Args:
-        x: array of shape (size of `comm`, ...), of the same size and dtype on every rank.
+        x: array of shape (size of `comm`, ...), of the same size and dtype on every rank, or a
+            pytree of such arrays.
         comm: communicator, `MPI.COMM_WORLD` by default.
 
     Returns:

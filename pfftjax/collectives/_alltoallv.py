@@ -30,7 +30,7 @@ _MOST_ROWS = 2**31 - 1
 exchange_counts_p = communicating(
     "exchange_counts",
     result=lambda counts, **_: counts.update(weak_type=False),
-    agreement=lambda counts, **_: f"of {counts.shape[1]} alltoallv",
+    agreement=lambda counts, *, what="rows", **_: f"of {counts.shape[1]} exchanges of {what}",
     attributes=lambda *, rows, capacity, what="rows": {
         "rows": np.int64(rows),
         "capacity": np.int64(capacity),
@@ -182,10 +182,10 @@ def alltoallv(
         comm: communicator, `MPI.COMM_WORLD` by default.
 
     Returns:
-        (y, received): y of shape (capacity, ...) has the rows from rank 0 first, then those from
-        rank 1, and so on, in the order in which they were sent, then zeros. received is the number
-        of rows from each rank, int32 of shape (size of `comm`,), or, with `return_mask`, a boolean
-        array of shape (capacity,), true for the rows that were received.
+        A pair (y, received). y of shape (capacity, ...) has the rows from rank 0 first, then those
+        from rank 1, and so on, in the order in which they were sent, then zeros. received is the
+        number of rows from each rank, int32 of shape (size of `comm`,), or, with `return_mask`, a
+        boolean array of shape (capacity,), true for the rows that were received.
 
     Raises:
         ValueError: shapes that do not fit, or a negative capacity.

@@ -44,8 +44,8 @@ def bcast(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) -> 
     """Give every rank the array of rank `root`.
 
     Args:
-        x: array of the same size and dtype on every rank; only its shape and dtype count on ranks
-            other than `root`.
+        x: array of the same size and dtype on every rank, or a pytree of arrays; only shape and
+            dtype count on ranks other than `root`.
         root: the rank that sends, a static integer.
         comm: communicator, `MPI.COMM_WORLD` by default.
 
@@ -56,7 +56,9 @@ def bcast(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) -> 
         ValueError: `root` is not a rank of `comm`.
         TypeError: `root` is not static, or a dtype that cannot be sent.
 
-    Its adjoint adds the cotangents of all ranks on the root; the other ranks' `x` get zeros.
+    Its adjoint adds the cotangents of all ranks on the root; the other ranks' `x` get zeros. Where it is
+    differentiated on one rank, let `x` depend on what is differentiated on the others too, if only
+    as ``0 * x``: JAX leaves constants out of derivatives, and the ranks' programs would differ.
 
     Example:
         >>> from mpi4py import MPI

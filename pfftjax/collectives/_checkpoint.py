@@ -19,6 +19,30 @@ def recompute(primitive: Primitive) -> None:
     partial_eval.partial_eval_jaxpr_custom_rules[primitive] = _partial_eval
 
 
+def never_repeat(primitive: Primitive) -> None:
+    """Let `jax.checkpoint` keep what `primitive` gave, and not do it again.
+
+    For messages, which the other rank would have to repeat as well, and for what can be done once.
+    """
+
+    def partial_eval_rule(_: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
+        outs = len(eqn.outvars)
+        if any(unknown):
+            residuals = _not_ready(eqn, instantiated)
+            return None, eqn, [True] * outs, [True] * outs, residuals
+        return eqn, None, [False] * outs, [False] * outs, []
+
+    partial_eval.partial_eval_jaxpr_custom_rules[primitive] = partial_eval_rule
+
+
+def _not_ready(eqn: Any, instantiated: Any) -> list[Any]:
+    return [
+        var
+        for var, ready in zip(eqn.invars, instantiated, strict=True)
+        if isinstance(var, Var) and not ready
+    ]
+
+
 def save_collectives(primitive: Primitive, *_: Any, **__: Any) -> bool:
     """Policy for `jax.checkpoint`: keep what was communicated, recompute the rest.
 
@@ -38,11 +62,7 @@ def save_collectives(primitive: Primitive, *_: Any, **__: Any) -> bool:
 
 def _partial_eval(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
     # An equation goes to the known program, the staged (backward) one, or both.
-    residuals = [
-        var
-        for var, ready in zip(eqn.invars, instantiated, strict=True)
-        if isinstance(var, Var) and not ready
-    ]
+    residuals = _not_ready(eqn, instantiated)
     outs = len(eqn.outvars)
     if any(unknown):
         return None, eqn, [True] * outs, [True] * outs, residuals

@@ -127,6 +127,9 @@ def as_private(comm: MPI.Comm | Communicator | None, operation: str) -> Communic
     """
     wrapper = as_communicator(comm, operation)
     if not native.duplicate_poll(wrapper.number):
+        # Messages travel another way from now on: those that are in the program already must
+        # have gone the old one.
+        jax.effects_barrier()
         _make_private(
             wrapper,
             f"the other ranks of the communicator to come to their first collective on it; here "
@@ -166,8 +169,9 @@ def duplicate(comm: MPI.Comm) -> None:
     """Make pfftjax's private duplicates of `comm` now. Collective over `comm`.
 
     The first collective on a communicator does this by itself, so only one kind of program needs
-    it: `sendrecv` on a communicator of one's own, before any collective, beside other messages on
-    the same communicator that use wildcards. MPI_COMM_WORLD is duplicated at import.
+    it: messages (`send`, `recv`, `sendrecv`) on a communicator of one's own, before any
+    collective, beside other messages on the same communicator that use wildcards. MPI_COMM_WORLD
+    is duplicated at import.
 
     Args:
         comm: an mpi4py intracommunicator; every rank of it must call.

@@ -72,8 +72,8 @@ def gather(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) ->
         comm: communicator, `MPI.COMM_WORLD` by default.
 
     Returns:
-        On rank `root` an array of shape (size of `comm`, *x.shape), whose entry i is the array of
-        rank i; elsewhere `x`.
+        On rank `root` an array of shape ``(P, *x.shape)`` for the P ranks of `comm`, whose entry i
+        is the array of rank i; elsewhere `x`.
 
     Raises:
         ValueError: `root` is not a rank of `comm`.
@@ -115,7 +115,9 @@ def scatter(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) -
         ValueError: `root` is not a rank of `comm`, or axis 0 of its `x` does not count the ranks.
         TypeError: `root` is not static, or a dtype that cannot be sent.
 
-    Its adjoint gathers the cotangents on the root; the other ranks' `x` get zeros.
+    Its adjoint gathers the cotangents on the root; the other ranks' `x` get zeros. Where it is
+    differentiated on one rank, let `x` depend on what is differentiated on the others too, if only
+    as ``0 * x``: JAX leaves constants out of derivatives, and the ranks' programs would differ.
 
     Example:
         >>> import jax.numpy as jnp

@@ -56,6 +56,7 @@ VARIABLES = {
     "timeout": "PFFTJAX_TIMEOUT",
     "first_call": "PFFTJAX_FIRST_CALL_CHECK",
     "lazy_world": "PFFTJAX_LAZY_WORLD",
+    "shared_memory": "PFFTJAX_SHARED_MEMORY",
     "simd": "PFFTJAX_SIMD",
 }
 

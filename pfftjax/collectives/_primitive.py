@@ -91,7 +91,6 @@ def linear(
     adjoint: Callable[..., Any],
     batched_params: Callable[[int, Params], Params] = lambda _, params: params,
     differentiable: Callable[..., str | None] = lambda **_: None,
-    message: bool = False,
 ) -> None:
     """Give a primitive of one operand its derivative and batching rules.
 
@@ -103,18 +102,11 @@ def linear(
             a primitive: a rule that returned the cotangent itself would be wrong one order up.
         batched_params: (size of the batch, params) -> params of the batched operation.
         differentiable: (**params) -> why there is no derivative, or None.
-        message: the result comes from another rank only, which sends a tangent whether or not this
-            rank's operand has one.
 
     """
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
         (x,), (tangent,) = primals, tangents
-        if message and isinstance(tangent, ad.Zero) and jnp.issubdtype(x.dtype, jnp.inexact):
-            tangent = ad.instantiate_zeros(tangent)
-        if isinstance(tangent, ad.Zero):
-            y = primitive.bind(x, **params)
-            return y, zero_tangent(y)
         why_not = differentiable(**params)  # before anything is sent
         if why_not is not None:
             raise TypeError(f"{primitive.name}: {why_not}")
@@ -167,6 +159,8 @@ def over_leaves(operation: Callable[..., Any]) -> Callable[..., Any]:
     def on_tree(x: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(x, jax.Array) or jax.tree_util.all_leaves([x]):
             return operation(x, *arguments, **options)
+        if not jax.tree.leaves(x):
+            raise TypeError(f"{operation.__name__}: x has no arrays, got {x!r}")
         return jax.tree.map(lambda leaf: operation(leaf, *arguments, **options), x)
 
     return on_tree

@@ -36,15 +36,17 @@ def reduce_scatter(
     """Reduce block ``x[j]`` over all ranks onto rank j, for all j.
 
     Args:
-        x: array of shape (size of `comm`, ...), of the same size and dtype on every rank.
-        op: one of MPI's predefined reductions.
+        x: array of shape (size of `comm`, ...), of the same size and dtype on every rank, or a
+            pytree of such arrays.
+        op: one of MPI's reductions, or one made by `MPI.Op.Create`, as in `allreduce`.
         comm: communicator, `MPI.COMM_WORLD` by default.
 
     Returns:
         Array of shape ``x.shape[1:]``.
 
     Raises:
-        ValueError: axis 0 of `x` does not count the ranks, or an unknown `op`.
+        ValueError: axis 0 of `x` does not count the ranks, or an `op` that means nothing for
+            arrays.
         TypeError: a dtype that cannot be sent or that `op` is not defined for; the derivative of
             any `op` but `MPI.SUM`.
 

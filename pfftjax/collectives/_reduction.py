@@ -36,14 +36,14 @@ _ON_BOOL = {
 }  # fmt: skip
 
 
-# Operations of users, numbered after these in the order in which they are first used: the same on
-# every rank. Kept alive with the programs that name them.
+# Operations of users, numbered after these in the order in which this process first uses them.
+# Kept alive with the programs that name them.
 _user_ops: list[tuple[MPI.Op, int]] = []
 
 
 def name_of(op: int) -> str:
     """MPI's name of a reduction by its number."""
-    return f"MPI.{_OPS[op][0]}" if op < len(_OPS) else f"user-defined operation {op - len(_OPS)}"
+    return f"MPI.{_OPS[op][0]}" if op < len(_OPS) else "an operation of the user's"
 
 
 def _user_op(op: MPI.Op) -> int:

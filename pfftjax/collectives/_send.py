@@ -7,10 +7,11 @@ import numpy as np
 from jax.interpreters import ad, batching
 from mpi4py import MPI
 
+from ._checkpoint import never_repeat
 from ._comm import Communicator, as_communicator
 from ._partner import NOBODY, partner, tag_number
 from ._primitive import as_array, communicating, over_leaves, where, zero_tangent
-from ._status import with_status
+from ._status import NO_STATUS, with_status
 
 send_p = communicating(
     "send",
@@ -43,8 +44,13 @@ def _send_jvp(primals: Any, tangents: Any, *, comm: Communicator, **params: Any)
     return send_p.bind(*primals, comm=comm, **params), []
 
 
-def _recv_jvp(primals: Any, _: Any, **params: Any) -> Any:
-    y = recv_p.bind(*primals, **params)
+def _recv_jvp(primals: Any, _: Any, *, status: int, comm: Communicator, **params: Any) -> Any:
+    if status != NO_STATUS:
+        raise TypeError(
+            f"{where('recv', comm)}: with a status, part of x may be part of the result, and that "
+            "has no derivative; wrap x in jax.lax.stop_gradient"
+        )
+    y = recv_p.bind(*primals, status=status, comm=comm, **params)
     return y, zero_tangent(y)
 
 
@@ -58,6 +64,8 @@ def _recv_batched(operands: Any, axes: Any, **params: Any) -> Any:
     return recv_p.bind(jax.numpy.moveaxis(x, axis, 0), **params), 0
 
 
+never_repeat(send_p)
+never_repeat(recv_p)
 ad.primitive_jvps[send_p] = _send_jvp
 ad.primitive_jvps[recv_p] = _recv_jvp
 batching.primitive_batchers[send_p] = _send_batched
@@ -127,8 +135,10 @@ def recv(
 
     Raises:
         ValueError: a rank or a tag out of range.
-        TypeError: a rank or a tag that is not static, or a dtype that cannot be sent.
-        jax.errors.JaxRuntimeError: when it runs: a message of another size.
+        TypeError: a rank or a tag that is not static, a dtype that cannot be sent, or, with a
+            status, the derivative with respect to `x`.
+        jax.errors.JaxRuntimeError: when it runs: a message of another size. Another dtype of the
+            same size is not noticed.
 
     What is received is a constant for derivatives, and `send` refuses to be differentiated:
     `sendrecv` has derivatives.

@@ -70,7 +70,6 @@ linear(
     sendrecv_p,
     batch=(0, 0),
     adjoint=_adjoint,
-    message=True,
     batched_params=lambda size, params: {**params, "shape": (size, *params["shape"])},
     differentiable=lambda *, source, **_: (
         "a message from MPI.ANY_SOURCE has no derivative: its adjoint would not know where to go; "
@@ -101,9 +100,12 @@ def _status_jvp(primals: Any, tangents: Any, *, status: int, **params: Any) -> A
 
 def _status_transpose(cotangent: Any, x: Any, template: Any, *, status: int, **params: Any) -> Any:
     del status
-    (back,) = ad.primitive_transposes[sendrecv_p](
-        cotangent, x, shape=template.shape, dtype=template.dtype, **params
-    )
+    back = None
+    if ad.is_undefined_primal(x):
+        like = jax.typeof(cotangent)
+        (back,) = ad.primitive_transposes[sendrecv_p](
+            cotangent, x, shape=like.shape, dtype=like.dtype, **params
+        )
     if not ad.is_undefined_primal(template):
         return [back, None]
     from_nobody = params["source"] == NOBODY
@@ -152,7 +154,7 @@ def sendrecv(
         status: filled with source, tag and number of elements of what was received. Inside jitted
             code it is valid once the result is. With a status the message may be shorter than
             `recvbuf`; the rest of the result is then that of `recvbuf`. Without one that is an
-            error.
+            error; so is the derivative of a shorter one.
 
     Returns:
         Array of the shape and dtype of `recvbuf`: what was received, or `recvbuf` itself where

@@ -16,8 +16,16 @@ from mpi4py import MPI
 
 from ._allgather import allgather_p
 from ._alltoall import alltoall_p
+from ._checkpoint import never_repeat
 from ._comm import Communicator, as_private
-from ._primitive import as_array, communicating, elements, one_entry_a_rank, zero_tangent
+from ._primitive import (
+    as_array,
+    communicating,
+    elements,
+    one_entry_a_rank,
+    where,
+    zero_tangent,
+)
 
 # The operations that can be started, by the attribute that tells them apart.
 _OPERATIONS = {False: alltoall_p, True: allgather_p}
@@ -84,11 +92,17 @@ def _start_batched(operands: Any, axes: Any, *, same_for_all: bool, **params: An
 def _wait_batched(operands: Any, axes: Any, *, same_for_all: bool, **params: Any) -> Any:
     (x, ticket), (axis, ticket_axis) = operands, axes
     if ticket_axis is not None or axis is None:
-        raise ValueError("wait: start and wait of an exchange must be under the same jax.vmap")
+        raise ValueError(
+            f"{where('wait', params['comm'])}: start and wait of an exchange must be under the "
+            "same jax.vmap"
+        )
     moved = jnp.moveaxis(x, axis, 0 if same_for_all else 1)
     return wait_p.bind(moved, ticket, same_for_all=same_for_all, **params), 1
 
 
+# A ticket is good for one wait.
+never_repeat(start_p)
+never_repeat(wait_p)
 ad.primitive_jvps[start_p] = _start_jvp
 ad.primitive_jvps[wait_p] = _wait_jvp
 ad.primitive_transposes[start_p] = _start_transpose
@@ -132,12 +146,14 @@ def alltoall_start(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> Pe
         comm: communicator, `MPI.COMM_WORLD` by default.
 
     Returns:
-        What `wait` takes, once.
+        What `wait` takes, once. An exchange that is never waited for keeps its memory, which is
+        that of operand and result.
 
     Raises:
         ValueError, TypeError: as `alltoall`.
 
-    Derivatives are those of `alltoall`; the exchange of cotangents is not split.
+    Derivatives are those of `alltoall`; the exchange of cotangents is not split. `jax.checkpoint`
+    saves the result of `wait`, and does not start again.
 
     Example:
         >>> import jax.numpy as jnp
@@ -194,6 +210,7 @@ def wait(pending: Pending) -> jax.Array:
 
     Raises:
         TypeError: `pending` is something else.
+        ValueError: start and wait are not under the same `jax.vmap`.
         jax.errors.JaxRuntimeError: when it runs: an exchange that was waited for already.
 
     """
@@ -201,6 +218,11 @@ def wait(pending: Pending) -> jax.Array:
         raise TypeError(
             f"wait: takes what alltoall_start or allgather_start returned, got {pending!r}"
         )
-    return wait_p.bind(
-        pending.x, pending.ticket, same_for_all=pending.same_for_all, comm=pending.comm
-    )
+    comm = pending.comm
+    if pending.ticket.shape != (2,):
+        raise ValueError(
+            f"{where('wait', comm)}: start and wait of an exchange must be under the same jax.vmap"
+        )
+    if not pending.same_for_all:
+        one_entry_a_rank(pending.x, "wait", comm)
+    return wait_p.bind(pending.x, pending.ticket, same_for_all=pending.same_for_all, comm=comm)

@@ -49,10 +49,11 @@ def with_status(
         if id(status) not in _numbers:
             _numbers[id(status)] = status, _add(status)
         return receive(_numbers[id(status)][1])
-    if not _spare:
-        new = MPI.Status()
-        _spare.append((new, _add(new)))
-    written, number = _spare.pop()
+    try:
+        written, number = _spare.pop()
+    except IndexError:
+        written = MPI.Status()
+        number = _add(written)
     result = jax.block_until_ready(receive(number))
     ctypes.memmove(MPI._addressof(status), MPI._addressof(written), MPI._sizeof(MPI.Status))
     _spare.append((written, number))

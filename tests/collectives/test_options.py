@@ -1,5 +1,7 @@
 """The environment is checked when it is read."""
 
+import dataclasses
+
 import pytest
 
 from pfftjax.collectives import _options
@@ -23,6 +25,12 @@ def test_values():
         }
     )
     assert options == _options.Options(64, True, False, 2.5, False, True, False, "avx2")
+
+
+def test_every_option_has_a_variable_that_is_documented():
+    names = {field.name for field in dataclasses.fields(_options.Options)}
+    assert names == _options.VARIABLES.keys()
+    assert all(name in _options.__doc__ for name in _options.VARIABLES.values())
 
 
 @pytest.mark.parametrize(

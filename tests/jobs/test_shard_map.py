@@ -4,6 +4,8 @@ import socket
 
 import pytest
 
+from tests.extra_cases import EXTRA
+from tests.helpers import CASES
 from tests.jobs.job import assert_succeeds
 
 pytestmark = pytest.mark.timeout(300)
@@ -133,3 +135,38 @@ def test_shard_map(script, ranks):
         port = str(probe.getsockname()[1])
     ended = assert_succeeds(script, ranks=ranks, preamble=PREAMBLE, arguments=[port], limit=240)
     assert ended.output.count("done") == ranks
+
+
+# Every operation: its values and, where it has one, its derivative.
+EVERY_OPERATION = [case.name for case in (*CASES, *EXTRA)]
+EVERY = """
+from tests.helpers import CASES
+from tests.extra_cases import DIFFERENTIABLE, EXTRA
+jax.config.update("jax_enable_x64", True)
+for case in (*CASES, *EXTRA):
+    X = np.random.default_rng(2).standard_normal((SIZE, *case.shape))
+    V = np.random.default_rng(3).standard_normal(X.shape)
+    whole = X.reshape(-1, *case.shape[1:])
+    array = jax.make_array_from_callback(
+        whole.shape, NamedSharding(mesh, P("p")), lambda i: whole[i]
+    )
+    check(jax.jit(over_ranks(case.apply))(array), case.model(jnp.asarray(X))[RANK])
+    if case in CASES or case in DIFFERENTIABLE:
+        w = jnp.asarray(np.random.default_rng(4).standard_normal(
+            jax.eval_shape(case.model, X).shape
+        ))
+        loss = lambda x: jnp.sum(w[RANK] * jnp.sin(case.apply(x)))
+        model = lambda X: jnp.sum(w * jnp.sin(case.model(X)))
+        gradient = jax.jit(over_ranks(jax.grad(loss)))(array)
+        check(gradient, jax.grad(model)(jnp.asarray(X))[RANK])
+    print(case.name, "agrees", flush=True)
+"""
+
+
+def test_every_operation():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    ended = assert_succeeds(EVERY, ranks=3, preamble=PREAMBLE, arguments=[port], limit=240)
+    for name in EVERY_OPERATION:
+        assert ended.output.splitlines().count(f"{name} agrees") == 3, name

@@ -1,0 +1,198 @@
+#include "progress.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <map>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "exchange.h"
+#include "pages.h"
+
+namespace pfftjax {
+namespace {
+
+// Apart from kExchangeTag: other exchanges go on while these are on their way. The two kinds must
+// not be taken for each other.
+constexpr int kAlltoallTag = 5;
+constexpr int kAllgatherTag = 6;
+
+struct Spare {
+  char* data = nullptr;
+  std::size_t bytes = 0;
+};
+std::mutex spare_mutex;
+std::array<Spare, 2> spares;  // what is sent, and what is received
+
+class Progressor {
+ public:
+  std::int64_t Add(std::shared_ptr<Pending> pending) {
+    const std::lock_guard lock(mutex_);
+    if (!thread_.joinable() && !stop_) thread_ = std::thread([this] { Loop(); });
+    const std::int64_t ticket = ++last_;
+    moving_.push_back(pending);
+    pending_.emplace(ticket, std::move(pending));
+    wake_.notify_one();
+    return ticket;
+  }
+
+  std::shared_ptr<Pending> Take(std::int64_t ticket, std::int64_t comm, std::int64_t about) {
+    const std::lock_guard lock(mutex_);
+    const auto found = pending_.find(ticket);
+    if (found == pending_.end() || found->second->comm != comm || found->second->about != about) {
+      return nullptr;
+    }
+    auto taken = std::move(found->second);
+    pending_.erase(found);
+    return taken;
+  }
+
+  void Stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void Loop() {
+    constexpr auto kPause = std::chrono::microseconds(50);
+    std::unique_lock lock(mutex_);
+    while (!stop_) {
+      if (moving_.empty()) {
+        wake_.wait(lock);
+        continue;
+      }
+      auto moving = std::exchange(moving_, {});
+      lock.unlock();
+      moving.erase(std::remove_if(moving.begin(), moving.end(),
+                                  [](const auto& pending) { return pending->TryTest(); }),
+                   moving.end());
+      std::this_thread::sleep_for(kPause);
+      lock.lock();
+      moving_.insert(moving_.end(), moving.begin(), moving.end());
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::map<std::int64_t, std::shared_ptr<Pending>> pending_;
+  std::vector<std::shared_ptr<Pending>> moving_;  // of which messages may be on their way
+  std::int64_t last_ = 0;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+// Never destroyed, as the watch.
+Progressor& TheProgressor() {
+  static auto* progressor = new Progressor;
+  return *progressor;
+}
+
+}  // namespace
+
+Staging::Staging(std::size_t bytes) {
+  {
+    const std::lock_guard lock(spare_mutex);
+    for (Spare& spare : spares) {
+      if (!spare.data || spare.bytes < bytes) continue;
+      data_ = std::exchange(spare.data, nullptr);
+      bytes_ = std::exchange(spare.bytes, 0);
+      return;
+    }
+  }
+  constexpr std::size_t kHuge = std::size_t{2} << 20;
+  const std::size_t page = bytes < kHuge ? 4096 : kHuge;
+  bytes_ = (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
+  data_ = static_cast<char*>(std::aligned_alloc(page, bytes_));
+  if (!data_) throw std::bad_alloc();
+  AdviseHugePages(data_, bytes_);
+}
+
+Staging::~Staging() {
+  const std::lock_guard lock(spare_mutex);
+  for (Spare& spare : spares) {
+    if (bytes_ <= spare.bytes) continue;
+    std::swap(data_, spare.data);
+    std::swap(bytes_, spare.bytes);
+  }
+  std::free(data_);
+}
+
+int Pending::Post(const Communicator& comm, std::int64_t bytes, bool is_same_for_all) {
+  const MpiApi& mpi = *Mpi();
+  const std::int64_t limit = GetOptions().max_chunk_bytes;
+  const int tag = is_same_for_all ? kAllgatherTag : kAlltoallTag;
+  const std::lock_guard lock(mutex_);
+  for (int step = 1; step < comm.size; ++step) {
+    const int dest = (comm.rank + step) % comm.size;
+    const int source = (comm.rank - step + comm.size) % comm.size;
+    const char* out = outgoing.data() + (is_same_for_all ? 0 : dest * bytes);
+    char* in = incoming.data() + source * bytes;
+    const int code = ForEachChunk(bytes, limit, [&](std::int64_t offset, std::int64_t piece) {
+      Message receive{0, piece};
+      if (const int failed =
+              mpi.receive_start(in + offset, piece, source, tag, comm.control, &receive.request)) {
+        return failed;
+      }
+      messages_.push_back(receive);
+      Message send{0, -1};
+      const int failed =
+          mpi.send_start(out + offset, piece, dest, tag, comm.control, &send.request);
+      if (failed == 0) messages_.push_back(send);
+      return failed;
+    });
+    if (code != 0) return code;
+  }
+  return 0;
+}
+
+bool Pending::TestLocked() {
+  while (!messages_.empty() && code_ == 0) {
+    Message& message = messages_.back();
+    int done = 0;
+    std::int64_t arrived = 0;
+    code_ = Mpi()->test_bytes(&message.request, &done, &arrived);
+    if (code_ == 0 && !done) return false;
+    if (code_ == 0 && message.expected >= 0 && arrived != message.expected) code_ = kShortMessage;
+    messages_.pop_back();
+  }
+  return true;
+}
+
+bool Pending::Test() {
+  const std::lock_guard lock(mutex_);
+  return TestLocked();
+}
+
+bool Pending::TryTest() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock.owns_lock() && TestLocked();
+}
+
+int Pending::code() {
+  const std::lock_guard lock(mutex_);
+  return code_;
+}
+
+std::int64_t Add(std::shared_ptr<Pending> pending) {
+  return TheProgressor().Add(std::move(pending));
+}
+
+std::shared_ptr<Pending> Take(std::int64_t ticket, std::int64_t comm, std::int64_t about) {
+  return TheProgressor().Take(ticket, comm, about);
+}
+
+void KeepForEver(std::shared_ptr<Pending> pending) {
+  static_cast<void>(new std::shared_ptr<Pending>(std::move(pending)));
+}
+
+void StopProgress() { TheProgressor().Stop(); }
+
+}  // namespace pfftjax
