@@ -69,6 +69,8 @@ bench: setup
 	$(WITH_PATH) $(BIN)/python -m benchmarks.run \
 	  $(if $(wildcard $(PEERS)/bin/python),--peers $(PEERS)/bin/python) \
 	  $(if $(wildcard $(JAXPM)/bin/python),--jaxpm $(JAXPM)/bin/python)
+	$(if $(wildcard $(PEERS)/bin/python),$(WITH_PATH) $(BIN)/python -m benchmarks.shallow_water \
+	  --peers $(PEERS)/bin/python)
 
 # mpi4jax builds without isolation, and wants CUDA_ROOT where there is an nvcc; mpi4py-fft wants
 # FFTW's headers and is left out without them.

@@ -27,16 +27,20 @@ ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signat
   return RunOn(site, x, y, {}, [&](Communicator& comm, Element element) {
     const auto total = static_cast<std::int64_t>(x.element_count());
     const std::int64_t block = total / comm.size;
-    if (Node* node = block == 0 ? nullptr : NodeOf(comm)) {
-      return node->Alltoall(x.untyped_data(), y->untyped_data(), block * InfoOf(element).bytes);
-    }
-    if (total <= ChunkElements(element)) {
-      return block == 0
-                 ? 0
-                 : Mpi()->alltoall(x.untyped_data(), y->untyped_data(), block, element, comm.data);
-    }
-    const auto place = [block](int rank) { return Block{rank * block, block}; };
-    return ExchangeBlocks(comm, x.untyped_data(), place, y->untyped_data(), place, element);
+    if (block == 0) return 0;
+    const auto by_mpi = [&] {
+      if (total <= ChunkElements(element)) {
+        return Mpi()->alltoall(x.untyped_data(), y->untyped_data(), block, element, comm.data);
+      }
+      const auto place = [block](int rank) { return Block{rank * block, block}; };
+      return ExchangeBlocks(comm, x.untyped_data(), place, y->untyped_data(), place, element);
+    };
+    Node* node = NodeOf(comm);
+    if (!node) return by_mpi();
+    const std::int64_t bytes = block * InfoOf(element).bytes;
+    return node->Fastest(
+        bytes * comm.size,
+        [&] { return node->Alltoall(x.untyped_data(), y->untyped_data(), bytes); }, by_mpi);
   });
 }
 
@@ -45,17 +49,21 @@ ffi::Error Allgather(std::int64_t number, std::int64_t ranks, std::int64_t signa
   const CallSite site{Operation::kAllgather, number, ranks, signature, program};
   return RunOn(site, x, y, {}, [&](Communicator& comm, Element element) {
     const auto block = static_cast<std::int64_t>(x.element_count());
-    if (Node* node = block == 0 ? nullptr : NodeOf(comm)) {
-      return node->Allgather(x.untyped_data(), y->untyped_data(), block * InfoOf(element).bytes);
-    }
-    if (block * comm.size <= ChunkElements(element)) {
-      return block == 0 ? 0
-                        : Mpi()->allgather(x.untyped_data(), y->untyped_data(), block, element,
-                                           comm.data);
-    }
-    const auto whole = [block](int) { return Block{0, block}; };
-    const auto place = [block](int rank) { return Block{rank * block, block}; };
-    return ExchangeBlocks(comm, x.untyped_data(), whole, y->untyped_data(), place, element);
+    if (block == 0) return 0;
+    const auto by_mpi = [&] {
+      if (block * comm.size <= ChunkElements(element)) {
+        return Mpi()->allgather(x.untyped_data(), y->untyped_data(), block, element, comm.data);
+      }
+      const auto whole = [block](int) { return Block{0, block}; };
+      const auto place = [block](int rank) { return Block{rank * block, block}; };
+      return ExchangeBlocks(comm, x.untyped_data(), whole, y->untyped_data(), place, element);
+    };
+    Node* node = NodeOf(comm);
+    if (!node) return by_mpi();
+    const std::int64_t bytes = block * InfoOf(element).bytes;
+    return node->Fastest(
+        bytes * comm.size,
+        [&] { return node->Allgather(x.untyped_data(), y->untyped_data(), bytes); }, by_mpi);
   });
 }
 

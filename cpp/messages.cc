@@ -11,6 +11,7 @@
 
 #include "exchange.h"
 #include "handlers.h"
+#include "progress.h"
 
 namespace pfftjax {
 namespace {
@@ -53,8 +54,8 @@ struct Side {
 
 // What a rank sends and what it receives, one of which may be nothing. Where nothing arrives the
 // result is that of the template, or zero without one.
-ffi::Error Exchange(const CallSite& site, std::int64_t status, const Side& out, const void* send,
-                    const Side& in, const void* recv_template, void* recv) {
+ffi::Error Exchange(const CallSite& site, std::int64_t status, bool is_exact, const Side& out,
+                    const void* send, const Side& in, const void* recv_template, void* recv) {
   const Communicator* registered = FindCommunicator(site.comm);
   const Payload payload{out.IsNothing() ? in.element : out.element,
                         out.IsNothing() ? in.count : out.count,
@@ -68,6 +69,18 @@ ffi::Error Exchange(const CallSite& site, std::int64_t status, const Side& out, 
                     "tag MPI.ANY_TAG on a communicator that pfftjax has no private duplicate of "
                     "would take other libraries' messages; give the tag, or call "
                     "pfftjax.collectives.duplicate(comm) once on all ranks of the communicator");
+    }
+    if (in.IsNothing() && out.Rank(comm) == comm.rank) {
+      // A copy travels in the background: this rank itself is to receive it, later.
+      const std::int64_t size = out.count * InfoOf(out.element).bytes;
+      auto pending = std::make_shared<Pending>(site.comm, 0, static_cast<std::size_t>(size), 0);
+      std::memcpy(pending->outgoing.data(), send, static_cast<std::size_t>(size));
+      const int code = pending->PostPieces(channel.comm, comm.rank, channel.send_tag, size,
+                                           ChunkElements(out.element) * InfoOf(out.element).bytes);
+      if (code != 0) KeepForEver(pending);
+      Detach(std::move(pending));
+      return code == 0 ? ffi::Error::Success()
+                       : MpiFailed(site.operation, comm, out.element, out.count, code);
     }
     const std::int64_t bytes = InfoOf(in.element).bytes;
     const std::int64_t send_limit = ChunkElements(out.element);
@@ -113,12 +126,14 @@ ffi::Error Exchange(const CallSite& site, std::int64_t status, const Side& out, 
       all = {arrived.source, arrived.tag, all.count + arrived.count};
       if (arrived.count < recv_limit) recvs = i + 1;
     }
-    if (!in.IsNothing() && all.count != in.count && status == kNoStatus) {
-      return Failed(site.operation, comm,
-                    "rank " + std::to_string(all.source) + " sent " + std::to_string(all.count) +
-                        " elements where " + in.name + " has " + std::to_string(in.count) + " " +
-                        InfoOf(in.element).name + "; give " + in.name +
-                        " the shape that is sent, or take shorter messages by status=");
+    if (!in.IsNothing() && all.count != in.count && is_exact) {
+      return Failed(
+          site.operation, comm,
+          "rank " + std::to_string(all.source) + " sent " + std::to_string(all.count) +
+              " elements where " + in.name + " has " + std::to_string(in.count) + " " +
+              InfoOf(in.element).name + "; give " + in.name +
+              " the shape that is sent (a shorter message is possible by status=, outside of "
+              "jax.vmap and of derivatives)");
     }
     if (recv && all.count < in.count) {
       char* rest = At(recv, all.count, in.element);
@@ -160,7 +175,7 @@ ffi::Error Sendrecv(std::int64_t number, std::int64_t ranks, std::int64_t signat
   if (!out) return BadElement(Operation::kSendrecv, x.element_type());
   if (!in) return BadElement(Operation::kSendrecv, y->element_type());
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Exchange({Operation::kSendrecv, number, ranks, signature, program}, kNoStatus, *out,
+  return Exchange({Operation::kSendrecv, number, ranks, signature, program}, kNoStatus, true, *out,
                   x.untyped_data(), *in, nullptr, y->untyped_data());
 }
 
@@ -169,13 +184,14 @@ ffi::Error Sendrecv(std::int64_t number, std::int64_t ranks, std::int64_t signat
 ffi::Error SendrecvStatus(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                           std::string_view program, std::int32_t source, std::int32_t dest,
                           std::int32_t send_tag, std::int32_t recv_tag, std::int64_t status,
-                          Operand x, Operand recv_template, Token, Result y, TokenResult) {
+                          bool exact, Operand x, Operand recv_template, Token, Result y,
+                          TokenResult) {
   const auto out = SideOf("sendbuf", x, dest, send_tag);
   const auto in = SideOf("recvbuf", recv_template, source, recv_tag);
   if (!out) return BadElement(Operation::kSendrecv, x.element_type());
   if (!in) return BadElement(Operation::kSendrecv, recv_template.element_type());
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Exchange({Operation::kSendrecv, number, ranks, signature, program}, status, *out,
+  return Exchange({Operation::kSendrecv, number, ranks, signature, program}, status, exact, *out,
                   x.untyped_data(), *in, recv_template.untyped_data(), y->untyped_data());
 }
 
@@ -185,19 +201,20 @@ ffi::Error Send(std::int64_t number, std::int64_t ranks, std::int64_t signature,
   const auto out = SideOf("x", x, dest, tag);
   if (!out) return BadElement(Operation::kSend, x.element_type());
   const Side nothing;
-  return Exchange({Operation::kSend, number, ranks, signature, program}, kNoStatus, *out,
+  return Exchange({Operation::kSend, number, ranks, signature, program}, kNoStatus, true, *out,
                   x.untyped_data(), nothing, nullptr, nullptr);
 }
 
 ffi::Error Recv(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                 std::string_view program, std::int32_t source, std::int32_t tag,
-                std::int64_t status, Operand recv_template, Token, Result y, TokenResult) {
+                std::int64_t status, bool exact, Operand recv_template, Token, Result y,
+                TokenResult) {
   const auto in = SideOf("x", recv_template, source, tag);
   if (!in) return BadElement(Operation::kRecv, recv_template.element_type());
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   const Side nothing;
-  return Exchange({Operation::kRecv, number, ranks, signature, program}, status, nothing, nullptr,
-                  *in, recv_template.untyped_data(), y->untyped_data());
+  return Exchange({Operation::kRecv, number, ranks, signature, program}, status, exact, nothing,
+                  nullptr, *in, recv_template.untyped_data(), y->untyped_data());
 }
 
 auto BindSendrecv() {
@@ -217,6 +234,7 @@ XLA_FFI_DEFINE_HANDLER(kSendrecv, Sendrecv,
 XLA_FFI_DEFINE_HANDLER(kSendrecvStatus, SendrecvStatus,
                        BindSendrecv()
                            .Attr<std::int64_t>("status")
+                           .Attr<bool>("exact")
                            .Arg<ffi::AnyBuffer>()
                            .Arg<ffi::AnyBuffer>()
                            .Arg<ffi::Token>()
@@ -234,6 +252,7 @@ XLA_FFI_DEFINE_HANDLER(kRecv, Recv,
                            .Attr<std::int32_t>("source")
                            .Attr<std::int32_t>("tag")
                            .Attr<std::int64_t>("status")
+                           .Attr<bool>("exact")
                            .Arg<ffi::AnyBuffer>()
                            .Arg<ffi::Token>()
                            .Ret<ffi::AnyBuffer>()

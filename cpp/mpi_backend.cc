@@ -248,14 +248,18 @@ int Scatter(const void* send, void* recv, std::int64_t count, Element element, i
 int Sendrecv(const void* send, std::int64_t send_count, Element send_element, int dest,
              int send_tag, void* recv, std::int64_t recv_count, Element recv_element, int source,
              int recv_tag, MpiHandle comm, Envelope* envelope) {
+  // As bytes: MPICH ends the process where a message is no whole number of elements.
+  const std::int64_t recv_bytes = InfoOf(recv_element).bytes;
   MPI_Status status;
-  const int code = MPI_Sendrecv(send, static_cast<int>(send_count), Type(send_element), dest,
-                                send_tag, recv, static_cast<int>(recv_count), Type(recv_element),
-                                source, recv_tag, Comm(comm), &status);
+  const int code =
+      MPI_Sendrecv(send, static_cast<int>(send_count * InfoOf(send_element).bytes), MPI_BYTE, dest,
+                   send_tag, recv, static_cast<int>(recv_count * recv_bytes), MPI_BYTE, source,
+                   recv_tag, Comm(comm), &status);
   if (code != MPI_SUCCESS) return code;
-  int count = 0;
-  const int counted = MPI_Get_count(&status, Type(recv_element), &count);
-  *envelope = {status.MPI_SOURCE, status.MPI_TAG, count == MPI_UNDEFINED ? -1 : count};
+  int bytes = 0;
+  const int counted = MPI_Get_count(&status, MPI_BYTE, &bytes);
+  *envelope = {status.MPI_SOURCE, status.MPI_TAG,
+               bytes % recv_bytes == 0 ? bytes / recv_bytes : -1};
   return counted;
 }
 

@@ -142,6 +142,8 @@ struct Node::Flags {
   alignas(kLine) std::atomic<std::int64_t> written;
   std::array<std::atomic<std::int64_t>, kSlots> about;
   alignas(kLine) std::atomic<std::int64_t> read;
+  // Of rank 0: how the exchange of a number is made (Choose).
+  alignas(kLine) std::atomic<std::int64_t> choice;
 };
 
 std::unique_ptr<Node> Node::Make(Communicator& comm) {
@@ -304,6 +306,37 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
     mine.read.store(round, std::memory_order_release);
   }
   return 0;
+}
+
+int Node::Choose(int* method) {
+  constexpr std::int64_t kTrials = 3;  // of each, to begin with
+  constexpr std::int64_t kAgain = 64;  // then the slower one once in so many
+  std::atomic<std::int64_t>& choice = FlagsOf(0).choice;
+  const std::int64_t number = choices_++;
+  if (comm_.rank == 0) {
+    const int faster = best_[1] < best_[0] ? 1 : 0;
+    const bool is_trial = number < kMethods * kTrials;
+    *method = is_trial ? static_cast<int>(number % kMethods)
+                       : (number % kAgain == 0 ? 1 - faster : faster);
+    choice.store(kMethods * (number + 1) + *method, std::memory_order_release);
+    return 0;
+  }
+  // Rank 0 comes to the next choice only when all have taken part in this exchange.
+  std::int64_t made = 0;
+  const int code = WaitFor([&] {
+    made = choice.load(std::memory_order_acquire);
+    return made / kMethods == number + 1;
+  });
+  *method = static_cast<int>(made % kMethods);
+  return code;
+}
+
+void Node::Took(int method, std::int64_t bytes, double seconds) {
+  // A little forgetful: the system moves processes, and others come and go.
+  constexpr double kForget = 1.05;
+  const double rate = seconds / static_cast<double>(bytes);
+  double& best = best_[method];
+  best = best == 0 ? rate : std::min(best * kForget, rate);
 }
 
 int Node::Alltoall(const void* send, void* recv, std::int64_t block) {

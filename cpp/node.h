@@ -7,6 +7,8 @@
 // the cache, where MPI's own single copy goes through the kernel, page by page.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -29,8 +31,29 @@ class Node {
   // All of `send`, `block` bytes, becomes block i of `recv` on every rank.
   int Allgather(const void* send, void* recv, std::int64_t block);
 
+  // Runs `shared` or `mpi`, which do the same, for an exchange with a result of `bytes`. Small
+  // ones are always faster through shared memory. For large ones it depends on how far apart the
+  // cores are, so both are timed, on rank 0, which tells the others.
+  template <typename Shared, typename ByMpi>
+  int Fastest(std::int64_t bytes, Shared&& shared, ByMpi&& mpi) {
+    if (bytes < kLargeBytes) return shared();
+    int method = 0;
+    if (const int code = Choose(&method)) return code;
+    const auto start = Clock::now();
+    const int code = method == kShared ? shared() : mpi();
+    Took(method, bytes, std::chrono::duration<double>(Clock::now() - start).count());
+    return code;
+  }
+
  private:
   struct Flags;
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::int64_t kLargeBytes = std::int64_t{4} << 20;
+  static constexpr int kShared = 0;
+  static constexpr int kMethods = 2;
+
+  int Choose(int* method);
+  void Took(int method, std::int64_t bytes, double seconds);
 
   Node(Communicator& comm, void* base, std::size_t bytes, bool is_crowded);
   int Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all);
@@ -44,6 +67,9 @@ class Node {
   std::size_t bytes_;
   bool is_crowded_;  // more ranks than cores: do not spin
   std::int64_t round_ = 0;
+  std::int64_t choices_ = 0;  // large exchanges so far
+  // Seconds a byte, the best of late; 0: not tried.
+  std::array<double, kMethods> best_{};
 };
 
 // The shared memory of `comm`, made on the first call; null where there is none. Collective.

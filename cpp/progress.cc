@@ -32,12 +32,14 @@ class Progressor {
  public:
   std::int64_t Add(std::shared_ptr<Pending> pending) {
     const std::lock_guard lock(mutex_);
-    if (!thread_.joinable() && !stop_) thread_ = std::thread([this] { Loop(); });
-    const std::int64_t ticket = ++last_;
-    moving_.push_back(pending);
-    pending_.emplace(ticket, std::move(pending));
-    wake_.notify_one();
-    return ticket;
+    Move(pending);
+    pending_.emplace(++last_, std::move(pending));
+    return last_;
+  }
+
+  void Detach(std::shared_ptr<Pending> pending) {
+    const std::lock_guard lock(mutex_);
+    Move(std::move(pending));
   }
 
   std::shared_ptr<Pending> Take(std::int64_t ticket, std::int64_t comm, std::int64_t about) {
@@ -61,6 +63,12 @@ class Progressor {
   }
 
  private:
+  void Move(std::shared_ptr<Pending> pending) {
+    if (!thread_.joinable() && !stop_) thread_ = std::thread([this] { Loop(); });
+    moving_.push_back(std::move(pending));
+    wake_.notify_one();
+  }
+
   void Loop() {
     constexpr auto kPause = std::chrono::microseconds(50);
     std::unique_lock lock(mutex_);
@@ -153,6 +161,19 @@ int Pending::Post(const Communicator& comm, std::int64_t bytes, bool is_same_for
   return 0;
 }
 
+int Pending::PostPieces(MpiHandle comm, int dest, int tag, std::int64_t bytes,
+                        std::int64_t limit) {
+  const std::lock_guard lock(mutex_);
+  for (std::int64_t offset = 0; offset <= bytes; offset += limit) {
+    Message send{0, -1};
+    const int code = Mpi()->send_start(outgoing.data() + offset, std::min(limit, bytes - offset),
+                                       dest, tag, comm, &send.request);
+    if (code != 0) return code;
+    messages_.push_back(send);
+  }
+  return 0;
+}
+
 bool Pending::TestLocked() {
   while (!messages_.empty() && code_ == 0) {
     Message& message = messages_.back();
@@ -184,6 +205,8 @@ int Pending::code() {
 std::int64_t Add(std::shared_ptr<Pending> pending) {
   return TheProgressor().Add(std::move(pending));
 }
+
+void Detach(std::shared_ptr<Pending> pending) { TheProgressor().Detach(std::move(pending)); }
 
 std::shared_ptr<Pending> Take(std::int64_t ticket, std::int64_t comm, std::int64_t about) {
   return TheProgressor().Take(ticket, comm, about);

@@ -35,6 +35,8 @@ class Pending {
   // Posts the messages of an exchange of `bytes` a block: block `dest` of `outgoing` (or the only
   // one) to each rank, and into block `source` of `incoming` from each.
   int Post(const Communicator& comm, std::int64_t bytes, bool is_same_for_all);
+  // Sends the first `bytes` of `outgoing` in pieces of `limit`, the last of which is shorter.
+  int PostPieces(MpiHandle comm, int dest, int tag, std::int64_t bytes, std::int64_t limit);
   // Moves on what can be moved; true once all messages are through, or one has failed.
   bool Test();
   // As Test, but false where another thread is at it.
@@ -60,6 +62,8 @@ class Pending {
 
 // Leaves `pending` to the thread; the ticket to take it back by.
 std::int64_t Add(std::shared_ptr<Pending> pending);
+// Leaves `pending` to the thread for good.
+void Detach(std::shared_ptr<Pending> pending);
 // Null for a ticket that is unknown, was taken already, or stands for something else.
 std::shared_ptr<Pending> Take(std::int64_t ticket, std::int64_t comm, std::int64_t about);
 // After an error: what MPI has begun may still be read and written.

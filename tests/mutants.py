@@ -345,6 +345,44 @@ MUTANTS = [
         "return rest < 0 ? rest + n - 1 : rest;",
         "tests/pm/test_painting.py",
     ),
+    Mutant(
+        "shared memory: one word says what all slots are about",
+        CXX / "node.cc",
+        "mine.about[round % kSlots].store",
+        "for (auto& slot : mine.about) slot.store",
+        "tests/jobs/test_threads.py",
+        0,
+    ),
+    Mutant(
+        "shared memory: a slot is read without acquiring it",
+        CXX / "node.cc",
+        "theirs.written.load(std::memory_order_acquire)",
+        "theirs.written.load(std::memory_order_relaxed)",
+        "tests/jobs/test_threads.py",
+        0,
+    ),
+    Mutant(
+        "a ticket is taken by whatever comes with it",
+        CXX / "progress.cc",
+        " || found->second->comm != comm || found->second->about != about",
+        "",
+        "tests/jobs/test_threads.py",
+        0,
+    ),
+    Mutant(
+        "checkpoint repeats messages",
+        PYTHON / "_send.py",
+        "never_repeat(send_p)\n",
+        "from ._checkpoint import recompute; recompute(send_p)\n",
+        "tests/collectives/test_messages.py::test_checkpoint_sends_once",
+    ),
+    Mutant(
+        "the adjoint of a scan is the scan",
+        PYTHON / "_scan.py",
+        "reverse=not reverse",
+        "reverse=reverse",
+        "tests/collectives/test_adjoint.py",
+    ),
 ]
 
 

@@ -56,9 +56,10 @@ def bcast(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) -> 
         ValueError: `root` is not a rank of `comm`.
         TypeError: `root` is not static, or a dtype that cannot be sent.
 
-    Its adjoint adds the cotangents of all ranks on the root; the other ranks' `x` get zeros. Where it is
-    differentiated on one rank, let `x` depend on what is differentiated on the others too, if only
-    as ``0 * x``: JAX leaves constants out of derivatives, and the ranks' programs would differ.
+    Its adjoint adds the cotangents of all ranks on the root; the other ranks' `x` get zeros.
+    Where it is differentiated on one rank, let `x` depend on what is differentiated on the others
+    too, if only as ``0 * x``: JAX leaves constants out of derivatives, and the ranks' programs
+    would differ.
 
     Example:
         >>> from mpi4py import MPI

@@ -127,8 +127,7 @@ def as_private(comm: MPI.Comm | Communicator | None, operation: str) -> Communic
     """
     wrapper = as_communicator(comm, operation)
     if not native.duplicate_poll(wrapper.number):
-        # Messages travel another way from now on: those that are in the program already must
-        # have gone the old one.
+        # Messages travel on the duplicate from now on; those of earlier programs go the old way.
         jax.effects_barrier()
         _make_private(
             wrapper,
@@ -168,10 +167,11 @@ def communicator(comm: MPI.Comm | Communicator | None = None) -> Communicator:
 def duplicate(comm: MPI.Comm) -> None:
     """Make pfftjax's private duplicates of `comm` now. Collective over `comm`.
 
-    The first collective on a communicator does this by itself, so only one kind of program needs
-    it: messages (`send`, `recv`, `sendrecv`) on a communicator of one's own, before any
-    collective, beside other messages on the same communicator that use wildcards. MPI_COMM_WORLD
-    is duplicated at import.
+    The first collective on a communicator does this by itself, so only programs need it that send
+    messages (`send`, `recv`, `sendrecv`) on a communicator of their own before any collective on
+    it. Until then messages travel on the communicator itself, where `MPI.ANY_TAG` is refused and
+    wildcard receives of others could take them; and a message that is sent before must be received
+    before. MPI_COMM_WORLD is duplicated at import.
 
     Args:
         comm: an mpi4py intracommunicator; every rank of it must call.

@@ -159,8 +159,8 @@ def over_leaves(operation: Callable[..., Any]) -> Callable[..., Any]:
     def on_tree(x: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(x, jax.Array) or jax.tree_util.all_leaves([x]):
             return operation(x, *arguments, **options)
-        if not jax.tree.leaves(x):
-            raise TypeError(f"{operation.__name__}: x has no arrays, got {x!r}")
+        if x is None:
+            raise TypeError(f"{operation.__name__.strip('_')}: x is None; give an array")
         return jax.tree.map(lambda leaf: operation(leaf, *arguments, **options), x)
 
     return on_tree

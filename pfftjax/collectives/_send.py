@@ -24,10 +24,11 @@ recv_p = communicating(
     "recv",
     result=lambda x, **_: x.update(weak_type=False),
     agreement=lambda *_, **__: None,
-    attributes=lambda *, source, tag, status: {
+    attributes=lambda *, source, tag, status, exact: {
         "source": np.int32(source),
         "tag": np.int32(tag),
         "status": np.int64(status),
+        "exact": np.bool_(exact),
     },
 )
 
@@ -61,7 +62,8 @@ def _send_batched(operands: Any, axes: Any, **params: Any) -> Any:
 
 def _recv_batched(operands: Any, axes: Any, **params: Any) -> Any:
     (x,), (axis,) = operands, axes
-    return recv_p.bind(jax.numpy.moveaxis(x, axis, 0), **params), 0
+    # The elements of a shorter message would run through the rows.
+    return recv_p.bind(jax.numpy.moveaxis(x, axis, 0), **{**params, "exact": True}), 0
 
 
 never_repeat(send_p)
@@ -77,7 +79,8 @@ def send(x: Any, dest: int, *, tag: int = 0, comm: MPI.Comm | Communicator | Non
 
     Takes its place in the order of communication, and is sent whether or not anything depends on
     it. A large message waits for its receiver, so two ranks that both send first may wait for each
-    other: that is what `sendrecv` is for.
+    other: that is what `sendrecv` is for. A message to this rank itself is copied, and waits for
+    nothing.
 
     Args:
         x: array, or a pytree of arrays: a message for each, in order.
@@ -127,7 +130,8 @@ def recv(
         comm: communicator, `MPI.COMM_WORLD` by default.
         status: filled with source, tag and number of elements of what was received. Inside jitted
             code it is valid once the result is. With a status the message may be shorter than
-            `x`; the rest of the result is then that of `x`. Without one that is an error.
+            `x`; the rest of the result is then that of `x`. Without one, or under `jax.vmap`,
+            that is an error.
 
     Returns:
         Array of the shape and dtype of `x`: what was received, or `x` itself from
@@ -161,5 +165,7 @@ def recv(
         "recv",
         status,
         comm,
-        lambda status: recv_p.bind(x, source=shift, tag=number, status=status, comm=comm),
+        lambda slot: recv_p.bind(
+            x, source=shift, tag=number, status=slot, exact=status is None, comm=comm
+        ),
     )

@@ -37,7 +37,11 @@ sendrecv_status_p = communicating(
     "sendrecv_status",
     result=lambda x, template, **_: template.update(weak_type=False),
     agreement=lambda *_, **__: None,
-    attributes=lambda *, status, **params: {**_attributes(**params), "status": np.int64(status)},
+    attributes=lambda *, status, exact, **params: {
+        **_attributes(**params),
+        "status": np.int64(status),
+        "exact": np.bool_(exact),
+    },
 )
 
 
@@ -80,9 +84,9 @@ linear(
 )
 
 
-def _status_jvp(primals: Any, tangents: Any, *, status: int, **params: Any) -> Any:
+def _status_jvp(primals: Any, tangents: Any, *, status: int, exact: bool, **params: Any) -> Any:
     x, template = primals
-    y = sendrecv_status_p.bind(x, template, status=status, **params)
+    y = sendrecv_status_p.bind(x, template, status=status, exact=exact, **params)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return y, zero_tangent(y)
     if params["source"] == NOBODY:
@@ -98,8 +102,10 @@ def _status_jvp(primals: Any, tangents: Any, *, status: int, **params: Any) -> A
     return y, tangent
 
 
-def _status_transpose(cotangent: Any, x: Any, template: Any, *, status: int, **params: Any) -> Any:
-    del status
+def _status_transpose(
+    cotangent: Any, x: Any, template: Any, *, status: int, exact: bool, **params: Any
+) -> Any:
+    del status, exact
     back = None
     if ad.is_undefined_primal(x):
         like = jax.typeof(cotangent)
@@ -118,7 +124,8 @@ def _status_batched(operands: Any, axes: Any, **params: Any) -> Any:
         jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
         for x, d in zip(operands, axes, strict=True)
     )
-    return sendrecv_status_p.bind(*batched, **params), 0
+    # The elements of a shorter message would run through the rows.
+    return sendrecv_status_p.bind(*batched, **{**params, "exact": True}), 0
 
 
 ad.primitive_jvps[sendrecv_status_p] = _status_jvp
@@ -153,8 +160,8 @@ def sendrecv(
         comm: communicator, `MPI.COMM_WORLD` by default.
         status: filled with source, tag and number of elements of what was received. Inside jitted
             code it is valid once the result is. With a status the message may be shorter than
-            `recvbuf`; the rest of the result is then that of `recvbuf`. Without one that is an
-            error; so is the derivative of a shorter one.
+            `recvbuf`; the rest of the result is then that of `recvbuf`. Without one, or
+            under `jax.vmap`, that is an error; so is the derivative of a shorter one.
 
     Returns:
         Array of the shape and dtype of `recvbuf`: what was received, or `recvbuf` itself where
@@ -218,7 +225,7 @@ def _sendrecv(
 
     def exchange(number: int) -> jax.Array:
         if number != NO_STATUS:
-            return sendrecv_status_p.bind(x, template, status=number, **params)
+            return sendrecv_status_p.bind(x, template, status=number, exact=False, **params)
         received = sendrecv_p.bind(x, shape=template.shape, dtype=template.dtype, **params)
         if params["source"] != NOBODY:
             return received

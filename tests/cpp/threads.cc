@@ -1,0 +1,297 @@
+// Ranks as threads of one process, on an MPI made of queues: what ThreadSanitizer sees of the
+// shared memory between ranks (node.h) and of exchanges that go on in the background (progress.h).
+//
+// Built and run by tests/jobs/test_threads.py. mmap is wrapped, so that all ranks see the shared
+// memory at the same address: accesses at different addresses are never a race for the sanitizer.
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <random>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "agreement.h"
+#include "node.h"
+#include "progress.h"
+
+extern "C" void* __real_mmap(void*, std::size_t, int, int, int, off_t);  // NOLINT: the linker's
+extern "C" int __real_munmap(void*, std::size_t);                        // NOLINT
+
+namespace {
+
+std::mutex map_mutex;
+std::map<ino_t, void*> mapped;
+
+}  // namespace
+
+extern "C" void* __wrap_mmap(void* at, std::size_t bytes, int protection, int flags, int file,
+                             off_t offset) {
+  struct stat status{};
+  if (file < 0 || fstat(file, &status) != 0) {
+    return __real_mmap(at, bytes, protection, flags, file, offset);
+  }
+  const std::lock_guard lock(map_mutex);
+  void*& base = mapped[status.st_ino];
+  if (!base) base = __real_mmap(at, bytes, protection, flags, file, offset);
+  return base;
+}
+
+extern "C" int __wrap_munmap(void*, std::size_t) { return 0; }  // others still use it
+
+namespace pfftjax {
+namespace {
+
+// ---- An MPI of threads ---------------------------------------------------------------------
+
+struct World {
+  explicit World(int ranks) : size(ranks) {}
+
+  // All ranks give `bytes`; all get everything.
+  std::vector<char> Gather(int rank, const void* mine, std::size_t bytes) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return leaving == 0; });
+    gathered.resize(bytes * size);
+    std::memcpy(gathered.data() + rank * bytes, mine, bytes);
+    if (++arrived == size) {
+      leaving = size;
+      changed.notify_all();
+    }
+    changed.wait(lock, [&] { return leaving > 0; });
+    std::vector<char> result = gathered;
+    if (--leaving == 0) {
+      arrived = 0;
+      changed.notify_all();
+    }
+    return result;
+  }
+
+  int size;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<char> gathered;
+  int arrived = 0;
+  int leaving = 0;
+  std::map<std::tuple<int, int, int>, std::deque<std::vector<char>>> mail;  // from, to, tag
+};
+
+struct Rank {
+  World* world;
+  int rank;
+};
+
+struct Request {
+  World* world = nullptr;
+  std::tuple<int, int, int> key;
+  void* data = nullptr;  // null for a message that was sent
+};
+
+Rank& RankOf(MpiHandle comm) { return *reinterpret_cast<Rank*>(comm); }
+
+int Allgather(const void* send, void* recv, std::int64_t count, Element element, MpiHandle comm) {
+  const Rank& rank = RankOf(comm);
+  const auto all =
+      rank.world->Gather(rank.rank, send, static_cast<std::size_t>(count * InfoOf(element).bytes));
+  std::memcpy(recv, all.data(), all.size());
+  return 0;
+}
+
+int Smallest(const void* send, void* recv, std::int64_t, Element, Reduction, MpiHandle comm) {
+  const Rank& rank = RankOf(comm);
+  const auto all = rank.world->Gather(rank.rank, send, sizeof(std::int64_t));
+  std::int64_t least = INT64_MAX;
+  for (int i = 0; i < rank.world->size; ++i) {
+    std::int64_t value;
+    std::memcpy(&value, all.data() + i * sizeof value, sizeof value);
+    least = std::min(least, value);
+  }
+  std::memcpy(recv, &least, sizeof least);
+  return 0;
+}
+
+int SendStart(const void* data, std::int64_t bytes, int dest, int tag, MpiHandle comm,
+              MpiHandle* request) {
+  const Rank& rank = RankOf(comm);
+  const std::lock_guard lock(rank.world->mutex);
+  const auto* from = static_cast<const char*>(data);
+  rank.world->mail[{rank.rank, dest, tag}].emplace_back(from, from + bytes);
+  *request = reinterpret_cast<MpiHandle>(new Request{});
+  return 0;
+}
+
+int ReceiveStart(void* data, std::int64_t, int source, int tag, MpiHandle comm,
+                 MpiHandle* request) {
+  const Rank& rank = RankOf(comm);
+  *request = reinterpret_cast<MpiHandle>(new Request{rank.world, {source, rank.rank, tag}, data});
+  return 0;
+}
+
+// Messages of one pair come in the order in which they were sent; the tests ask in the order in
+// which they were received, backward, one exchange after the other.
+int TestBytes(MpiHandle* handle, int* done, std::int64_t* bytes) {
+  auto* request = reinterpret_cast<Request*>(*handle);
+  *done = 1;
+  *bytes = 0;
+  if (request->data) {
+    const std::lock_guard lock(request->world->mutex);
+    auto& box = request->world->mail[request->key];
+    *done = !box.empty();
+    if (!*done) return 0;
+    std::memcpy(request->data, box.front().data(), box.front().size());
+    *bytes = static_cast<std::int64_t>(box.front().size());
+    box.pop_front();
+  }
+  delete request;
+  return 0;
+}
+
+const MpiApi* FakeMpi() {
+  static const MpiApi api = [] {
+    MpiApi made{};
+    made.allgather = Allgather;
+    made.allreduce = Smallest;
+    made.send_start = SendStart;
+    made.receive_start = ReceiveStart;
+    made.test_bytes = TestBytes;
+    made.progress = [](MpiHandle) { return 0; };
+    return made;
+  }();
+  return &api;
+}
+
+// ---- The tests -----------------------------------------------------------------------------
+
+// What rank `from` has for rank `to` in exchange `number`; the same for all where `to` is -1.
+char Value(int from, int to, std::int64_t number, std::int64_t i) {
+  return static_cast<char>(131 * from + 31 * (to + 1) + 7 * number + i + i / 256);
+}
+
+void Expect(bool is_right, const char* what, int rank, std::int64_t number) {
+  if (is_right) return;
+  std::fprintf(stderr, "%s: wrong data on rank %d in exchange %ld\n", what, rank,
+               static_cast<long>(number));
+  std::abort();
+}
+
+struct Exchange {
+  std::int64_t block;
+  bool is_same_for_all;
+};
+
+void Fill(std::vector<char>& send, const Exchange& e, int rank, int size, std::int64_t number) {
+  send.resize(static_cast<std::size_t>(e.block * (e.is_same_for_all ? 1 : size)));
+  for (std::size_t i = 0; i < send.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    const int to = e.is_same_for_all ? -1 : static_cast<int>(at / e.block);
+    send[i] = Value(rank, to, number, at % e.block);
+  }
+}
+
+bool IsRight(const char* recv, const Exchange& e, int rank, int size, std::int64_t number) {
+  for (int from = 0; from < size; ++from) {
+    for (std::int64_t i = 0; i < e.block; ++i) {
+      const char expected = Value(from, e.is_same_for_all ? -1 : rank, number, i);
+      if (recv[from * e.block + i] != expected) return false;
+    }
+  }
+  return true;
+}
+
+std::vector<Exchange> Plan(int exchanges) {
+  std::mt19937 random(1);
+  std::vector<Exchange> plan;
+  for (int i = 0; i < exchanges; ++i) {
+    const std::int64_t most = i % 29 == 0 ? 900'000 : 3000;
+    plan.push_back({1 + static_cast<std::int64_t>(random() % most), random() % 2 == 0});
+  }
+  return plan;
+}
+
+void SharedMemory(Communicator& comm, const std::vector<Exchange>& plan) {
+  std::mt19937 random(comm.rank);
+  Node* node = NodeOf(comm);
+  Expect(node != nullptr, "no shared memory", comm.rank, 0);
+  std::vector<char> send;
+  std::vector<char> recv;
+  for (std::size_t n = 0; n < plan.size(); ++n) {
+    const auto number = static_cast<std::int64_t>(n);
+    Fill(send, plan[n], comm.rank, comm.size, number);
+    recv.assign(static_cast<std::size_t>(plan[n].block * comm.size), 0);
+    if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+    const int code = plan[n].is_same_for_all
+                         ? node->Allgather(send.data(), recv.data(), plan[n].block)
+                         : node->Alltoall(send.data(), recv.data(), plan[n].block);
+    Expect(code == 0, comm.difference.c_str(), comm.rank, number);
+    Expect(IsRight(recv.data(), plan[n], comm.rank, comm.size, number), "shared memory", comm.rank,
+           number);
+  }
+}
+
+void Background(Communicator& comm, const std::vector<Exchange>& plan) {
+  std::vector<char> send;
+  for (std::size_t n = 0; n < plan.size(); ++n) {
+    const auto number = static_cast<std::int64_t>(n);
+    const auto about = static_cast<std::int64_t>(plan[n].block);
+    Fill(send, plan[n], comm.rank, comm.size, number);
+    auto started = std::make_shared<Pending>(comm.number, about, send.size(),
+                                             static_cast<std::size_t>(plan[n].block * comm.size));
+    std::memcpy(started->outgoing.data(), send.data(), send.size());
+    Expect(started->Post(comm, plan[n].block, plan[n].is_same_for_all) == 0, "post", comm.rank,
+           number);
+    const std::int64_t ticket = Add(std::move(started));
+    Expect(!Take(ticket, comm.number, about + 1), "a ticket for something else", comm.rank,
+           number);
+    const auto taken = Take(ticket, comm.number, about);
+    Expect(taken && !Take(ticket, comm.number, about), "a ticket taken twice", comm.rank, number);
+    while (!taken->Test()) std::this_thread::yield();
+    Expect(taken->code() == 0, "background", comm.rank, number);
+    const std::int64_t own = comm.rank * plan[n].block;
+    std::memcpy(taken->incoming.data() + own,
+                taken->outgoing.data() + (plan[n].is_same_for_all ? 0 : own),
+                static_cast<std::size_t>(plan[n].block));
+    Expect(IsRight(taken->incoming.data(), plan[n], comm.rank, comm.size, number), "background",
+           comm.rank, number);
+  }
+}
+
+void Run(int ranks, int exchanges) {
+  World world(ranks);
+  const std::vector<Exchange> plan = Plan(exchanges);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&world, &plan, rank, ranks] {
+      Rank here{&world, rank};
+      Communicator comm;
+      comm.number = rank;
+      comm.rank = rank;
+      comm.size = ranks;
+      comm.control = reinterpret_cast<MpiHandle>(&here);
+      SharedMemory(comm, plan);
+      Background(comm, plan);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+// In place of communicator.cc and agreement.cc, which know an MPI library.
+const MpiApi* Mpi() { return FakeMpi(); }
+Communicator::Communicator() = default;
+Communicator::~Communicator() = default;
+std::uint64_t Hash(const void*, std::size_t size) { return size; }
+
+}  // namespace pfftjax
+
+int main(int count, char** arguments) {
+  const int exchanges = count > 1 ? std::atoi(arguments[1]) : 100;
+  for (int ranks = 2; ranks <= 4; ++ranks) pfftjax::Run(ranks, exchanges);
+  pfftjax::StopProgress();
+  std::puts("all data right");
+}
