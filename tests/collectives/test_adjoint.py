@@ -26,7 +26,7 @@ def test_adjoint_identity(case, dtype):
     backward = global_sum(complex(np.sum(np.asarray(x) * np.asarray(back))))
     size = global_sum(float(np.sum(np.abs(np.asarray(y) * np.asarray(cotangent)))))
     assert abs(forward - backward) <= TOLERANCE[dtype] * size
-    nothing_arrives = case.name == "sendrecv_line" and SIZE == 1
+    nothing_arrives = SIZE == 1 and case.name in ("sendrecv_line", "sendrecv_status", "exscan")
     assert nothing_arrives or abs(forward) > 1e-3 * size  # the probe sees something
 
 
