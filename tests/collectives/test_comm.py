@@ -51,8 +51,8 @@ def test_the_same_communicator_has_one_number():
     assert _comm.as_communicator(first, "test") is first
     assert {first, first} == {first}
     assert first != _comm.world
-    # This text appears in programs, which are the same on every rank.
-    assert len(set(CONTROL.allgather(repr(first)))) == 1
+    # This text appears in programs: no rank in it.
+    assert repr(first) == f"Communicator({first.number}, size={SIZE})"
     comm.Free()
 
 
