@@ -122,7 +122,7 @@ def test_overflowing_alltoallv():
     [
         (
             "pc.alltoall(jnp.ones((SIZE + 1, 2)))",
-            ["alltoall on rank 1", r"reshape x to \(2, \.\.\.\)"],
+            ["alltoall on rank 1", r"reshape it to \(2, \.\.\.\)"],
         ),
         ("pc.bcast(x, 0, comm=MPI.COMM_NULL)", ["bcast on rank 1", "COMM_NULL"]),
     ],
