@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.timeout(400), pytest.mark.memory]
 def test_all_bytes_arrive():
     """By default a smaller array, in as many pieces: the real sizes take minutes."""
     is_large = os.environ.get("PFFTJAX_TEST_REAL_SIZES") == "1"
-    n = (1 << 31 if is_large else 1 << 24) + 8
-    extra = {} if is_large else {"PFFTJAX_MAX_CHUNK_BYTES": str(1 << 23)}
+    n = (1 << 31 if is_large else 1 << 26) + 8
+    extra = {} if is_large else {"PFFTJAX_MAX_CHUNK_BYTES": str(1 << 25)}
     ended = subprocess.run(
         launcher.command(2, "-m", "tests.jobs.sizes", "--bytes", str(n)),
         env=launcher.environment(**extra),
