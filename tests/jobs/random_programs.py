@@ -23,14 +23,8 @@ import numpy as np
 from mpi4py import MPI
 
 from pfftjax import collectives as pc
+from tests.helpers import CONTROL, DTYPES, FLOATS, RANK, SIZE
 
-RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-# Traffic of the test itself.
-CONTROL = MPI.COMM_WORLD.Dup()
-
-FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-DTYPES = (*FLOATS, *INTEGERS, "bool")
 TAILS = ((), (1,), (3,), (2, 3), (0,), (2, 0), (5, 1))
 STATEMENTS = 25
 BYTES_THAT_MAY_COME = 16 << 20
