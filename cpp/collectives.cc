@@ -40,7 +40,10 @@ ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signat
     const std::int64_t bytes = block * InfoOf(element).bytes;
     return node->Fastest(
         bytes * comm.size,
-        [&] { return node->Alltoall(x.untyped_data(), y->untyped_data(), bytes); }, by_mpi);
+        [&](Node::Slots slots) {
+          return node->Alltoall(x.untyped_data(), y->untyped_data(), bytes, slots);
+        },
+        by_mpi);
   });
 }
 
@@ -63,7 +66,10 @@ ffi::Error Allgather(std::int64_t number, std::int64_t ranks, std::int64_t signa
     const std::int64_t bytes = block * InfoOf(element).bytes;
     return node->Fastest(
         bytes * comm.size,
-        [&] { return node->Allgather(x.untyped_data(), y->untyped_data(), bytes); }, by_mpi);
+        [&](Node::Slots slots) {
+          return node->Allgather(x.untyped_data(), y->untyped_data(), bytes, slots);
+        },
+        by_mpi);
   });
 }
 

@@ -30,10 +30,13 @@ namespace pfftjax {
 namespace {
 
 constexpr std::size_t kLine = 64;
+constexpr std::size_t kChoiceEnd = 2 * kLine;  // after the secret and rank 0's choice (Choose)
 constexpr std::int64_t kSlots = 2;
 constexpr std::int64_t kSlotBytes = std::int64_t{512} << 10;
 // Results larger than this do not stay in a cache: they are written past it.
-constexpr std::int64_t kStreamedBytes = std::int64_t{8} << 20;
+constexpr std::int64_t kCachedResult = std::int64_t{8} << 20;
+// Less than this travels faster from cache to cache than through memory, wherever the cores are.
+constexpr std::int64_t kCachedPiece = std::int64_t{8} << 10;
 constexpr int kMostRanks = 64;  // beyond, a rank's share of a slot is too small to be worth it
 
 void Pause() {
@@ -42,7 +45,9 @@ void Pause() {
 #endif
 }
 
-// memcpy without reading what is overwritten, and without driving the slots out of the cache.
+void Copy(char* to, const char* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+
+// The same without reading what is overwritten, and without a place in the cache for it.
 void CopyPastCache(char* to, const char* from, std::size_t bytes) {
 #if defined(__x86_64__)
   const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % kLine;
@@ -136,23 +141,28 @@ int RanksOnNode(int at_least) {
 
 }  // namespace
 
-// Of one rank: the last round that it has written, and what each of its slots is about; the last
-// round that it has read. On cache lines of their own.
-struct Node::Flags {
-  alignas(kLine) std::atomic<std::int64_t> written;
-  std::array<std::atomic<std::int64_t>, kSlots> about;
-  alignas(kLine) std::atomic<std::int64_t> read;
-  // Of rank 0: how the exchange of a number is made (Choose).
-  alignas(kLine) std::atomic<std::int64_t> choice;
+// What one rank tells another in a round: that its slot is filled, and with what. What fits comes
+// with it on the same cache line. A rank begins a round only when it has the notes of all others
+// of the round before, and a note says that its writer has read all rounds before it: that is why
+// two slots suffice, and why nobody says that it has read.
+struct Node::Note {
+  static constexpr std::size_t kPayload = kLine - 2 * sizeof(std::int64_t);
+  alignas(kLine) std::atomic<std::int64_t> round;
+  std::atomic<std::int64_t> about;
+  char payload[kPayload];
 };
+
+std::size_t Node::HeaderBytes(int ranks) {
+  constexpr std::size_t page = 4096;
+  const std::size_t notes = static_cast<std::size_t>(ranks) * kSlots * ranks * sizeof(Note);
+  return (kChoiceEnd + notes + page - 1) / page * page;
+}
 
 std::unique_ptr<Node> Node::Make(Communicator& comm) {
   if (comm.size > kMostRanks || !GetOptions().shared_memory) return nullptr;
   static_assert(std::atomic<std::int64_t>::is_always_lock_free);
   const MpiApi& mpi = *Mpi();
-  const std::size_t flags = static_cast<std::size_t>(comm.size) * sizeof(Flags);
-  const std::size_t header = (kLine + flags + 4095) / 4096 * 4096;
-  const std::size_t bytes = header + static_cast<std::size_t>(comm.size) * kSlots * kSlotBytes;
+  const std::size_t bytes = HeaderBytes(comm.size) + comm.size * kSlots * kSlotBytes;
 
   Offer mine;
   mine.kernel = KernelNumber();
@@ -168,9 +178,7 @@ std::unique_ptr<Node> Node::Make(Communicator& comm) {
     mine.file = file;
     base = MapFile(file, bytes);
     if (base) std::memcpy(base, &mine.secret, sizeof mine.secret);
-    for (int rank = 0; base && rank < comm.size; ++rank) {
-      new (static_cast<char*>(base) + kLine + rank * sizeof(Flags)) Flags{};
-    }
+    if (base) new (static_cast<char*>(base) + kLine) std::atomic<std::int64_t>(0);
   }
   std::vector<Offer> all(static_cast<std::size_t>(comm.size));
   bool ok = mpi.allgather(&mine, all.data(), sizeof mine, Element::kU8, comm.control) == 0;
@@ -215,13 +223,13 @@ Node::Node(Communicator& comm, void* base, std::size_t bytes, bool is_crowded)
 
 Node::~Node() { munmap(base_, bytes_); }
 
-Node::Flags& Node::FlagsOf(int rank) const {
-  return reinterpret_cast<Flags*>(base_ + kLine)[rank];
+Node::Note& Node::NoteOf(int source, int dest, std::int64_t round) const {
+  auto* notes = reinterpret_cast<Note*>(base_ + kChoiceEnd);
+  return notes[(source * kSlots + round % kSlots) * comm_.size + dest];
 }
 
 char* Node::Slot(int rank, std::int64_t round) const {
-  const std::size_t data = bytes_ - static_cast<std::size_t>(comm_.size) * kSlots * kSlotBytes;
-  return base_ + data + (rank * kSlots + round % kSlots) * kSlotBytes;
+  return base_ + HeaderBytes(comm_.size) + (rank * kSlots + round % kSlots) * kSlotBytes;
 }
 
 template <typename Condition>
@@ -247,7 +255,8 @@ int Node::WaitFor(Condition&& condition) const {
   return 0;
 }
 
-int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all) {
+int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all,
+                   Slots slots) {
   const int size = comm_.size;
   const int rank = comm_.rank;
   // What one rank has for another in one round.
@@ -256,68 +265,60 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
   const std::int64_t most = std::min(share, GetOptions().max_chunk_bytes);
   const auto place = [&](int dest) { return is_same_for_all ? 0 : dest * share; };
   const std::int64_t about = About(block, is_same_for_all);
-  const auto copy_out = [is_large = block * size > kStreamedBytes](char* to, const char* from,
-                                                                   std::size_t bytes) {
-    if (is_large) {
-      CopyPastCache(to, from, bytes);
-    } else {
-      std::memcpy(to, from, bytes);
-    }
-  };
-  Flags& mine = FlagsOf(rank);
+  const bool is_past_cache = slots == Slots::kPastCache && std::min(most, block) >= kCachedPiece;
+  const auto copy_in = is_past_cache ? CopyPastCache : Copy;
+  const auto copy_out = block * size > kCachedResult ? CopyPastCache : Copy;
 
   for (std::int64_t offset = 0; offset < block; offset += most) {
     const auto piece = static_cast<std::size_t>(std::min(most, block - offset));
+    const bool is_noted = piece <= Note::kPayload;
     const std::int64_t round = ++round_;
     char* slot = Slot(rank, round);
-    const int code = WaitFor([&] {
-      for (int other = 0; other < size; ++other) {
-        if (FlagsOf(other).read.load(std::memory_order_acquire) < round - kSlots) return false;
+    if (is_same_for_all && !is_noted) copy_in(slot, send + offset, piece);
+    for (int step = 1; step < size; ++step) {
+      const int dest = (rank + step) % size;
+      const char* from = send + (is_same_for_all ? 0 : dest * block) + offset;
+      Note& note = NoteOf(rank, dest, round);
+      if (is_noted) {
+        std::memcpy(note.payload, from, piece);
+      } else if (!is_same_for_all) {
+        copy_in(slot + place(dest), from, piece);
       }
-      return true;
-    });
-    if (code != 0) return code;
-    if (is_same_for_all) {
-      std::memcpy(slot, send + offset, piece);
-    } else {
-      for (int dest = 0; dest < size; ++dest) {
-        if (dest != rank) std::memcpy(slot + place(dest), send + dest * block + offset, piece);
-      }
+      note.about.store(about, std::memory_order_relaxed);
+      note.round.store(round, std::memory_order_release);
     }
-    mine.about[round % kSlots].store(about, std::memory_order_relaxed);
-    mine.written.store(round, std::memory_order_release);
 
     copy_out(recv + rank * block + offset, send + (is_same_for_all ? 0 : rank * block) + offset,
              piece);
     for (int step = 1; step < size; ++step) {
-      const int source = (rank + step) % size;
-      const Flags& theirs = FlagsOf(source);
-      const int failed =
-          WaitFor([&] { return theirs.written.load(std::memory_order_acquire) >= round; });
-      if (failed != 0) return failed;
-      const std::int64_t other = theirs.about[round % kSlots].load(std::memory_order_relaxed);
+      const int source = (rank + size - step) % size;
+      const Note& note = NoteOf(source, rank, round);
+      const int code =
+          WaitFor([&] { return note.round.load(std::memory_order_acquire) == round; });
+      if (code != 0) return code;
+      const std::int64_t other = note.about.load(std::memory_order_relaxed);
       if (other != about) {
         comm_.difference = "rank " + std::to_string(source) + " is in " + Say(other) +
                            ", and this rank in " + Say(about);
         return kOtherSizes;
       }
-      copy_out(recv + source * block + offset, Slot(source, round) + place(rank), piece);
+      const char* from = is_noted ? note.payload : Slot(source, round) + place(rank);
+      copy_out(recv + source * block + offset, from, piece);
     }
-    mine.read.store(round, std::memory_order_release);
   }
   return 0;
 }
 
 int Node::Choose(int* method) {
-  constexpr std::int64_t kTrials = 3;  // of each, to begin with
-  constexpr std::int64_t kAgain = 64;  // then the slower one once in so many
-  std::atomic<std::int64_t>& choice = FlagsOf(0).choice;
+  constexpr std::int64_t kTrials = 3;   // of each, to begin with
+  constexpr std::int64_t kAgain = 128;  // then any of them once in so many
+  auto& choice = *reinterpret_cast<std::atomic<std::int64_t>*>(base_ + kLine);
   const std::int64_t number = choices_++;
   if (comm_.rank == 0) {
-    const int faster = best_[1] < best_[0] ? 1 : 0;
-    const bool is_trial = number < kMethods * kTrials;
-    *method = is_trial ? static_cast<int>(number % kMethods)
-                       : (number % kAgain == 0 ? 1 - faster : faster);
+    const auto fastest = std::min_element(best_.begin(), best_.end()) - best_.begin();
+    *method = static_cast<int>(number < kMethods * kTrials ? number % kMethods
+                               : number % kAgain == 0      ? number / kAgain % kMethods
+                                                           : fastest);
     choice.store(kMethods * (number + 1) + *method, std::memory_order_release);
     return 0;
   }
@@ -339,12 +340,12 @@ void Node::Took(int method, std::int64_t bytes, double seconds) {
   best = best == 0 ? rate : std::min(best * kForget, rate);
 }
 
-int Node::Alltoall(const void* send, void* recv, std::int64_t block) {
-  return Exchange(static_cast<const char*>(send), static_cast<char*>(recv), block, false);
+int Node::Alltoall(const void* send, void* recv, std::int64_t block, Slots slots) {
+  return Exchange(static_cast<const char*>(send), static_cast<char*>(recv), block, false, slots);
 }
 
-int Node::Allgather(const void* send, void* recv, std::int64_t block) {
-  return Exchange(static_cast<const char*>(send), static_cast<char*>(recv), block, true);
+int Node::Allgather(const void* send, void* recv, std::int64_t block, Slots slots) {
+  return Exchange(static_cast<const char*>(send), static_cast<char*>(recv), block, true, slots);
 }
 
 Node* NodeOf(Communicator& comm) {

@@ -1,10 +1,10 @@
 // Memory shared by the ranks of a communicator that all run on one node, and exchanges through it.
 //
 // Each rank owns two slots. In a round it copies what the others are to have into one of them and
-// publishes the number of the round; then it copies its part out of the slots of the others, and
-// publishes that too. A slot is written again two rounds later, when all have read it: no rank
-// waits for a round trip. The slots stay in the cache, so this costs two copies out of and into
-// the cache, where MPI's own single copy goes through the kernel, page by page.
+// leaves each a note with the number of the round, on which up to 48 bytes travel themselves; then
+// it waits for the notes of the others and copies its part out of their slots. A slot is written
+// again two rounds later, when the notes in between have shown that all have read it: no rank
+// waits for a round trip. MPI's own single copy goes through the kernel, page by page.
 #pragma once
 
 #include <array>
@@ -25,39 +25,45 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
+  // How the slots are written: kThroughCache is the fastest where the ranks' cores share a cache,
+  // and several times slower than kPastCache where not.
+  enum class Slots { kPastCache, kThroughCache };
+
   // Block j of `send` becomes block i of `recv` on rank j, where i is this rank; `block` bytes
   // each.
-  int Alltoall(const void* send, void* recv, std::int64_t block);
+  int Alltoall(const void* send, void* recv, std::int64_t block, Slots slots);
   // All of `send`, `block` bytes, becomes block i of `recv` on every rank.
-  int Allgather(const void* send, void* recv, std::int64_t block);
+  int Allgather(const void* send, void* recv, std::int64_t block, Slots slots);
 
-  // Runs `shared` or `mpi`, which do the same, for an exchange with a result of `bytes`. Small
-  // ones are always faster through shared memory. For large ones it depends on how far apart the
-  // cores are, so both are timed, on rank 0, which tells the others.
+  // Runs `shared(slots)` or `mpi()`, which do the same, for an exchange with a result of `bytes`.
+  // Small ones are always faster through shared memory. For large ones it depends on how far apart
+  // the cores are, so all ways are timed, on rank 0, which tells the others.
   template <typename Shared, typename ByMpi>
   int Fastest(std::int64_t bytes, Shared&& shared, ByMpi&& mpi) {
-    if (bytes < kLargeBytes) return shared();
+    if (bytes < kLargeBytes) return shared(Slots::kPastCache);
     int method = 0;
     if (const int code = Choose(&method)) return code;
     const auto start = Clock::now();
-    const int code = method == kShared ? shared() : mpi();
+    const int code = method == kMpi ? mpi() : shared(static_cast<Slots>(method));
     Took(method, bytes, std::chrono::duration<double>(Clock::now() - start).count());
     return code;
   }
 
  private:
-  struct Flags;
+  struct Note;
   using Clock = std::chrono::steady_clock;
-  static constexpr std::int64_t kLargeBytes = std::int64_t{4} << 20;
-  static constexpr int kShared = 0;
-  static constexpr int kMethods = 2;
+  static constexpr std::int64_t kLargeBytes = std::int64_t{1} << 20;
+  static constexpr int kMpi = 2;  // after those of Slots
+  static constexpr int kMethods = 3;
 
   int Choose(int* method);
   void Took(int method, std::int64_t bytes, double seconds);
 
   Node(Communicator& comm, void* base, std::size_t bytes, bool is_crowded);
-  int Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all);
-  Flags& FlagsOf(int rank) const;
+  int Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all,
+               Slots slots);
+  static std::size_t HeaderBytes(int ranks);
+  Note& NoteOf(int source, int dest, std::int64_t round) const;
   char* Slot(int rank, std::int64_t round) const;
   template <typename Condition>
   int WaitFor(Condition&& condition) const;
