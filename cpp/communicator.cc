@@ -10,6 +10,7 @@
 #include "progress.h"
 #include "terminate.h"
 #include "watch.h"
+#include "window.h"
 
 namespace pfftjax {
 namespace {
@@ -39,15 +40,20 @@ void AtFinalize() {
 }  // namespace
 
 const char* NameOf(Operation operation) {
-  constexpr std::array names = {
-      "nothing",    "alltoall",      "alltoallv",      "alltoallv (counts)",
-      "allgather",  "allgatherv",    "reduce_scatter", "allreduce",
-      "reduce",     "scan",          "bcast",          "gather",
-      "scatter",    "barrier",       "replicate",      "sendrecv",
-      "send",       "recv",          "start",          "wait",
-      "transpose",  "halo_exchange", "halo_reduce",    "move_rows",
-      "return_rows"};
-  static_assert(names.size() == static_cast<std::size_t>(Operation::kReturnRows) + 1);
+  constexpr std::array names = {"nothing",        "alltoall",
+                                "alltoallv",      "alltoallv (counts)",
+                                "allgather",      "allgatherv",
+                                "reduce_scatter", "allreduce",
+                                "reduce",         "scan",
+                                "bcast",          "gather",
+                                "scatter",        "barrier",
+                                "replicate",      "sendrecv",
+                                "send",           "recv",
+                                "start",          "wait",
+                                "transpose",      "halo_exchange",
+                                "halo_reduce",    "move_rows",
+                                "return_rows",    "fft"};
+  static_assert(names.size() == static_cast<std::size_t>(Operation::kFft) + 1);
   const auto index = static_cast<std::size_t>(operation);
   return index < names.size() ? names[index] : "an unknown operation";
 }

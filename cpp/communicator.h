@@ -43,6 +43,7 @@ enum class Operation : std::int32_t {
   kHaloReduce,
   kMoveRows,
   kReturnRows,
+  kFft,
 };
 
 const char* NameOf(Operation operation);
@@ -73,6 +74,7 @@ struct Progress {
 };
 
 class Node;
+class Window;
 
 struct Communicator {
   Communicator();
@@ -96,6 +98,8 @@ struct Communicator {
   // none. Touched only by the call that holds `busy`.
   std::unique_ptr<Node> node;
   bool is_node_known = false;
+  std::unique_ptr<Window> window;  // for transforms (window.h), under the same rules
+  bool is_window_refused = false;
   std::string difference;  // how another rank's call differs, where the node has seen it
 
   // "rank 1 of 4"

@@ -23,6 +23,7 @@ std::vector<Registration> SplitHandlers();
 std::vector<Registration> ExchangeHandlers();
 std::vector<Registration> PencilHandlers();
 std::vector<Registration> FftHandlers();
+std::vector<Registration> FusedHandlers();
 std::vector<Registration> ParticleHandlers();
 std::vector<Registration> PaintingHandlers();
 

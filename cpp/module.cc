@@ -22,9 +22,10 @@ namespace {
 
 nb::dict Registrations() {
   nb::dict result;
-  for (const auto& handlers : {CollectiveHandlers(), MessageHandlers(), ScanHandlers(),
-                               SplitHandlers(), ExchangeHandlers(), PencilHandlers(),
-                               FftHandlers(), ParticleHandlers(), PaintingHandlers()}) {
+  for (const auto& handlers :
+       {CollectiveHandlers(), MessageHandlers(), ScanHandlers(), SplitHandlers(),
+        ExchangeHandlers(), PencilHandlers(), FftHandlers(), FusedHandlers(), ParticleHandlers(),
+        PaintingHandlers()}) {
     for (const Registration& entry : handlers) result[entry.name] = nb::capsule(entry.handler);
   }
   return result;

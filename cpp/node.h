@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "communicator.h"
+#include "shared_memory.h"
 
 namespace pfftjax {
 
@@ -59,19 +60,16 @@ class Node {
   int Choose(int* method);
   void Took(int method, std::int64_t bytes, double seconds);
 
-  Node(Communicator& comm, void* base, std::size_t bytes, bool is_crowded);
+  Node(Communicator& comm, std::unique_ptr<SharedMemory> memory);
   int Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all,
                Slots slots);
   static std::size_t HeaderBytes(int ranks);
   Note& NoteOf(int source, int dest, std::int64_t round) const;
   char* Slot(int rank, std::int64_t round) const;
-  template <typename Condition>
-  int WaitFor(Condition&& condition) const;
 
   Communicator& comm_;
+  std::unique_ptr<SharedMemory> memory_;
   char* base_;
-  std::size_t bytes_;
-  bool is_crowded_;  // more ranks than cores: do not spin
   std::int64_t round_ = 0;
   std::int64_t choices_ = 0;  // large exchanges so far
   // Seconds a byte, the best of late; 0: not tried.

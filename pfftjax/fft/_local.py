@@ -37,7 +37,7 @@ class Kind(enum.IntEnum):
 # the transpose has to be real: sum_k Re(E[j, k] c[k]), which is COMPLEX_TO_REAL of conj(c) / h. Of
 #     COMPLEX_TO_REAL   y[j] = sum_k h[k] Re(conj(E[j, k]) x[k])
 # it is h[k] sum_j conj(E[j, k]) u[j], which is h times the conjugate of REAL_TO_COMPLEX of u.
-_TRANSPOSED = {
+TRANSPOSED = {
     Kind.FORWARD: Kind.FORWARD,
     Kind.BACKWARD: Kind.BACKWARD,
     Kind.REAL_TO_COMPLEX: Kind.REAL_TO_COMPLEX_TRANSPOSED,
@@ -45,8 +45,8 @@ _TRANSPOSED = {
     Kind.REAL_TO_COMPLEX_TRANSPOSED: Kind.REAL_TO_COMPLEX,
     Kind.COMPLEX_TO_REAL_TRANSPOSED: Kind.COMPLEX_TO_REAL,
 }
-_FROM_REAL = (Kind.REAL_TO_COMPLEX, Kind.COMPLEX_TO_REAL_TRANSPOSED)
-_TO_REAL = (Kind.COMPLEX_TO_REAL, Kind.REAL_TO_COMPLEX_TRANSPOSED)
+FROM_REAL = (Kind.REAL_TO_COMPLEX, Kind.COMPLEX_TO_REAL_TRANSPOSED)
+TO_REAL = (Kind.COMPLEX_TO_REAL, Kind.REAL_TO_COMPLEX_TRANSPOSED)
 # With two axes, the last comes first on the way to a spectrum, and last on the way back.
 _LAST_AXIS_FIRST = (Kind.FORWARD, Kind.REAL_TO_COMPLEX, Kind.COMPLEX_TO_REAL_TRANSPOSED)
 _BACKWARD_ACROSS = (Kind.BACKWARD, Kind.COMPLEX_TO_REAL, Kind.COMPLEX_TO_REAL_TRANSPOSED)
@@ -56,6 +56,15 @@ _DTYPES = {
 }
 _REAL_OF = {b: a for a, b in _DTYPES.items()}
 
+
+def result_dtype(dtype: Any, kind: Kind) -> np.dtype:
+    """Of a transform of numbers of `dtype`."""
+    dtypes = _DTYPES if kind in FROM_REAL else _REAL_OF
+    dtype = np.dtype(dtype)
+    assert dtype in dtypes, (kind, dtype)
+    return dtypes[dtype] if kind in FROM_REAL or kind in TO_REAL else dtype
+
+
 fft_p = Primitive("fft_of_lines")
 fft_p.def_impl(functools.partial(xla.apply_primitive, fft_p))
 
@@ -63,18 +72,14 @@ fft_p.def_impl(functools.partial(xla.apply_primitive, fft_p))
 @fft_p.def_abstract_eval
 def _(x: Any, *, kind: Kind, axes: int, n: int, scale: float) -> Any:
     del scale
-    dtypes = _DTYPES if kind in _FROM_REAL else _REAL_OF
-    assert x.dtype in dtypes, (kind, x.dtype)
     assert x.ndim >= axes
-    dtype = x.dtype
-    if kind in _FROM_REAL or kind in _TO_REAL:
-        dtype = dtypes[x.dtype]
-    size = n // 2 + 1 if kind in _FROM_REAL else n
+    dtype = result_dtype(x.dtype, kind)
+    size = n // 2 + 1 if kind in FROM_REAL else n
     return x.update(shape=(*x.shape[:-1], size), dtype=dtype, weak_type=False)
 
 
 def _transpose(cotangent: Any, _: Any, *, kind: Kind, **params: Any) -> Any:
-    return [fft_p.bind(cotangent, kind=_TRANSPOSED[kind], **params)]
+    return [fft_p.bind(cotangent, kind=TRANSPOSED[kind], **params)]
 
 
 def _batched(operands: Any, at: Any, /, **params: Any) -> Any:
@@ -101,7 +106,7 @@ def by_xla(x: jax.Array, *, kind: Kind, axes: int, n: int, scale: float) -> jax.
     fft = jax.lax.fft
 
     def along(x: jax.Array) -> jax.Array:
-        real = np.dtype(x.dtype if kind in _FROM_REAL else _REAL_OF[np.dtype(x.dtype)])
+        real = np.dtype(x.dtype if kind in FROM_REAL else _REAL_OF[np.dtype(x.dtype)])
         match kind:
             case Kind.FORWARD:
                 return fft(x, "FFT", (n,))

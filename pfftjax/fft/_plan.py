@@ -12,20 +12,15 @@ import numpy as np
 from pfftjax.collectives._primitive import static_ints, where
 from pfftjax.pencils import Pencil, ProcessGrid, transpose
 
+from ._fused import Local, can_fuse, fused
 from ._local import Kind, fft_of_lines, hermitian_weights
 
 Norm = Literal["backward", "ortho", "forward"]
 Layout = Literal["transposed", "natural"]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Transform:
+class _Transform(Local):
     """Transforms the last axis of a block, or the last two."""
-
-    kind: Kind
-    n: int
-    axes: int = 1
-    scale: float = 1.0
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return fft_of_lines(x, self.kind, self.n, axes=self.axes, scale=self.scale)
@@ -42,7 +37,51 @@ class _Move:
         return transpose(x, self.source, self.target)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Fused:
+    """Moves a block and transforms it before, after, or both, in one pass."""
+
+    first: _Transform | None
+    move: _Move
+    second: _Transform | None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return fused(x, self.first, self.move.source, self.move.target, self.second)
+
+
 _Steps = tuple[_Transform | _Move, ...]
+
+
+def fuse(steps: _Steps) -> list[_Transform | _Move | _Fused]:
+    """The same steps in fewer passes: moves with the transforms on both sides of them first, then
+    with the one on the side that is left.
+    """
+    result: list[_Transform | _Move | _Fused] = list(steps)
+    for sides in ((1, 1), (0, 1), (1, 0)):
+        i = 0
+        while i < len(result):
+            begin, end = i - sides[0], i + sides[1] + 1
+            group = result[max(begin, 0) : end]
+            move = result[i]
+            if isinstance(move, _Move) and begin >= 0 and len(group) == sum(sides) + 1:
+                first = group[0] if sides[0] else None
+                second = group[-1] if sides[1] else None
+                if (
+                    (first is None or isinstance(first, _Transform))
+                    and (second is None or isinstance(second, _Transform))
+                    and can_fuse(first, move.source, move.target, second)
+                ):
+                    result[begin:end] = [_Fused(first, move, second)]
+                    i = begin
+            i += 1
+    return result
+
+
+def run(steps: _Steps, x: jax.Array) -> jax.Array:
+    """Apply `steps`, one after the other."""
+    for step in fuse(steps):
+        x = step(x)
+    return x
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,16 +192,16 @@ class PencilFFT:
     def _steps(self, along_z: Kind, across: Kind, scale: float) -> _Steps:
         """From real space to the spectrum. `scale` goes with the last transform."""
         n0, n1, n2 = self.shape
-        along_x = _Transform(across, n0, scale=scale)
+        along_x = _Transform(across, n0, 1, scale)
         if self.grid.dims[1] == 1:
             # Axis 1 is whole already: two transforms while a plane is in the cache.
-            steps: _Steps = (_Transform(along_z, n2, axes=2), _Move(self._z, self._x), along_x)
+            steps: _Steps = (_Transform(along_z, n2, 2, 1.0), _Move(self._z, self._x), along_x)
             back: _Steps = (_Move(self._x, self._z),)
         else:
             steps = (
-                _Transform(along_z, n2),
+                _Transform(along_z, n2, 1, 1.0),
                 _Move(self._z, self._y),
-                _Transform(across, n1),
+                _Transform(across, n1, 1, 1.0),
                 _Move(self._y, self._x),
                 along_x,
             )
@@ -182,9 +221,12 @@ class PencilFFT:
             if isinstance(step, _Move):
                 steps.append(_Move(step.target, step.source))
             else:
-                steps.append(dataclasses.replace(step, kind=_INVERSES[step.kind], scale=1.0))
-        last = max(i for i, step in enumerate(steps) if isinstance(step, _Transform))
-        steps[last] = dataclasses.replace(steps[last], scale=self._scale(1))
+                steps.append(step._replace(kind=_INVERSES[step.kind], scale=1.0))
+        for i in reversed(range(len(steps))):
+            step = steps[i]
+            if isinstance(step, _Transform):
+                steps[i] = step._replace(scale=self._scale(1))
+                break
         return tuple(steps)
 
     def _scale(self, direction: int) -> float:
@@ -212,9 +254,7 @@ class PencilFFT:
                 f"{self._here('PencilFFT.forward')}: x is {x.dtype}, but the plan is for real "
                 "arrays; pass x.real, or make the plan with real=False"
             )
-        for step in self._forward:
-            x = step(x)
-        return x
+        return run(self._forward, x)
 
     def inverse(self, y: Any) -> jax.Array:
         """The array in real space that belongs to a spectrum.
@@ -233,9 +273,7 @@ class PencilFFT:
 
         """
         y = self._checked(y, self.output, "inverse", to_complex=True)
-        for step in self._inverse:
-            y = step(y)
-        return y
+        return run(self._inverse, y)
 
     def _checked(self, x: Any, pencil: Pencil, name: str, *, to_complex: bool) -> jax.Array:
         x = jnp.asarray(x)

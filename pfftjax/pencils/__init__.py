@@ -8,6 +8,7 @@ in which memory order, `transpose` goes from one pencil to another, and `halo_ex
 from ._halo import halo_exchange as halo_exchange
 from ._halo import halo_reduce as halo_reduce
 from ._pencil import Pencil as Pencil
+from ._pencil import block as block
 from ._process_grid import ProcessGrid as ProcessGrid
 from ._sums import norm as norm
 from ._sums import vdot as vdot

@@ -106,7 +106,7 @@ def test_vmap_is_one_transform_of_a_batch():
         assert_close(jax.jit(per_example)(batch), expected)
         one = str(jax.make_jaxpr(plan.forward)(x))
         many = str(jax.make_jaxpr(jax.vmap(plan.forward, 1))(batch))
-        for name in ("fft_of_lines[", "pencil_transpose["):
+        for name in ("fft_across[", "fft_alone["):
             assert many.count(name) == one.count(name)
 
 
@@ -134,10 +134,13 @@ def test_scan(wrap):
         assert_block(jax.jit(jax.grad(loss))(x), expected, plan.input, 1e-12)
 
 
+STEPS = ("fft_of_lines[", "pencil_transpose[", "permute[", "fft_across[", "fft_alone[")
+
+
 def _count(jaxpr):
     """How many of the steps of a plan a program has."""
     text = str(jaxpr)
-    return [text.count(name) for name in ("fft_of_lines[", "pencil_transpose[", "permute[")]
+    return [text.count(name) for name in STEPS]
 
 
 def test_a_derivative_costs_one_transform_and_stores_nothing():

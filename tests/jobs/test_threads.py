@@ -9,7 +9,13 @@ import pytest
 from tests.launcher import ROOT
 
 pytestmark = pytest.mark.timeout(180)
-SOURCES = ("tests/cpp/threads.cc", "cpp/node.cc", "cpp/progress.cc", "cpp/pages.cc")
+SOURCES = (
+    "tests/cpp/threads.cc",
+    "cpp/node.cc",
+    "cpp/progress.cc",
+    "cpp/pages.cc",
+    "cpp/shared_memory.cc",
+)
 
 
 def build(folder, *options):

@@ -35,7 +35,7 @@ def test_operations_have_their_names_in_a_trace(tmp_path):
         print("seen", dict(seen), flush=True)
         assert seen["alltoall"] == 4
         assert seen["sendrecv"] == seen["allreduce"] == 1
-        for name in ("pencil_transpose", "fft_of_lines", "halo_exchange"):
+        for name in ("fft_across", "halo_exchange"):
             assert seen[name] >= 1, name
         """,
         arguments=[str(tmp_path / "rank")],

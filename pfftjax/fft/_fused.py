@@ -1,0 +1,252 @@
+"""A transform, a change of pencil and another transform as one operation (cpp/fft/fused.cc).
+
+Its derivative is the same operation backward, each transform of the transposed kind.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, xla
+
+from pfftjax.collectives._primitive import communicating, linear
+from pfftjax.pencils import Pencil, block
+
+from ._local import FROM_REAL, TO_REAL, TRANSPOSED, Kind, by_xla, result_dtype
+
+
+class Local(NamedTuple):
+    """A transform of the last axis, of length n in real space, or of the last two."""
+
+    kind: Kind
+    n: int
+    axes: int
+    scale: float
+
+    @property
+    def into(self) -> int:
+        """Length of the last axis of what goes in."""
+        return self.n if self.kind in FROM_REAL or self.kind <= Kind.BACKWARD else self.n // 2 + 1
+
+    @property
+    def out_of(self) -> int:
+        """The same of what comes out."""
+        return self.n if self.kind in TO_REAL or self.kind <= Kind.BACKWARD else self.n // 2 + 1
+
+    @property
+    def transposed(self) -> "Local":
+        return self._replace(kind=TRANSPOSED[self.kind])
+
+
+def _travelling(x: Any, first: Local | None) -> list[int]:
+    """Shape of what travels, on this rank, before it does."""
+    return [*x.shape[:-1], x.shape[-1] if first is None else first.out_of]
+
+
+def _shape_after(x: Any, shape: list[int], *, second: Local | None, order: tuple[int, ...]) -> Any:
+    shape = [shape[d] for d in order]
+    dtype = np.result_type(x.dtype, np.complex64)
+    if second is not None:
+        shape[-1] = second.out_of
+        dtype = result_dtype(dtype, second.kind)
+    return x.update(shape=tuple(shape), dtype=dtype, weak_type=False)
+
+
+def _result(
+    x: Any,
+    *,
+    first: Local | None,
+    second: Local | None,
+    order: tuple[int, ...],
+    scatter: int,
+    gather: int,
+    whole: int,
+    comm: Any,
+) -> Any:
+    shape = _travelling(x, first)
+    lead = x.ndim - 3
+    shape[lead + scatter] = block(shape[lead + scatter], comm.size, comm.rank)[1]
+    shape[lead + gather] = whole
+    return _shape_after(x, shape, second=second, order=order)
+
+
+def _agreement(
+    x: Any,
+    *,
+    first: Local | None,
+    second: Local | None,
+    order: tuple[int, ...],
+    scatter: int,
+    gather: int,
+    whole: int,
+    comm: Any,
+) -> str:
+    del comm
+    shape = _travelling(x, first)
+    shape[x.ndim - 3 + gather] = whole
+    kinds = "/".join(
+        "none" if t is None else f"{t.kind.name.lower()}{t.axes}" for t in (first, second)
+    )
+    dtype = np.dtype(x.dtype).name
+    return f"{dtype}{shape} axis {gather} for axis {scatter} in order {order}, {kinds}"
+
+
+def _attributes(
+    *,
+    first: Local | None,
+    second: Local | None,
+    order: tuple[int, ...],
+    scatter: int,
+    gather: int,
+    **_: Any,
+) -> dict[str, Any]:
+    def words(t: Local | None) -> np.ndarray:
+        return np.array((-1, 0, 0) if t is None else (t.kind, t.axes, t.n), np.int64)
+
+    scales = [1.0 if t is None else t.scale for t in (first, second)]
+    return {
+        "first": words(first),
+        "second": words(second),
+        "scales": np.array(scales, np.float64),
+        "order": np.array(order, np.int64),
+        "scatter": np.int64(scatter),
+        "gather": np.int64(gather),
+    }
+
+
+def _backward(
+    x: Any, *, first: Local | None, second: Local | None, order: Any, scatter: int, gather: int
+) -> dict[str, Any]:
+    """Parameters of the transpose."""
+    lead = x.ndim - 3
+    place = tuple(order.index(lead + d) - lead for d in range(3))  # of each axis in the result
+    return {
+        "first": None if second is None else second.transposed,
+        "second": None if first is None else first.transposed,
+        "order": (*range(lead), *(lead + p for p in place)),
+        "scatter": place[gather],
+        "gather": place[scatter],
+    }
+
+
+def _with_batch(order: tuple[int, ...]) -> tuple[int, ...]:
+    return (0, *(d + 1 for d in order))
+
+
+across_p = communicating(
+    "fft_across", result=_result, agreement=_agreement, attributes=_attributes
+)
+
+
+def _adjoint(cotangent: Any, x: Any, *, whole: int, comm: Any, **params: Any) -> Any:
+    del whole
+    length = _travelling(x, params["first"])[x.ndim - 3 + params["scatter"]]
+    return across_p.bind(cotangent, **_backward(x, **params), whole=length, comm=comm)
+
+
+linear(
+    across_p,
+    batch=(0, 0),
+    adjoint=_adjoint,
+    batched_params=lambda _, params: {**params, "order": _with_batch(params["order"])},
+)
+
+# On one rank.
+alone_p = Primitive("fft_alone")
+alone_p.def_impl(functools.partial(xla.apply_primitive, alone_p))
+
+
+@alone_p.def_abstract_eval
+def _(x: Any, *, first: Any, second: Any, order: Any, scatter: int, gather: int) -> Any:
+    del scatter, gather
+    return _shape_after(x, _travelling(x, first), second=second, order=order)
+
+
+ad.deflinear2(
+    alone_p,
+    lambda cotangent, x, **params: [alone_p.bind(cotangent, **_backward(x.aval, **params))],
+)
+batching.primitive_batchers[alone_p] = lambda operands, axes, *, order, **params: (
+    alone_p.bind(jnp.moveaxis(operands[0], axes[0], 0), order=_with_batch(order), **params),
+    0,
+)
+
+
+def _by_xla(x: jax.Array, *, first: Any, second: Any, order: Any, **_: Any) -> jax.Array:
+    if first is not None:
+        x = by_xla(x, **first._asdict())
+    x = jax.lax.transpose(x, order)
+    return x if second is None else by_xla(x, **second._asdict())
+
+
+mlir.register_lowering(alone_p, mlir.lower_fun(_by_xla, multiple_results=False))
+_lower = jax.ffi.ffi_lowering("pfftjax_fft_alone")
+mlir.register_lowering(
+    alone_p, lambda ctx, x, **params: _lower(ctx, x, **_attributes(**params)), platform="cpu"
+)
+
+
+def can_fuse(first: Local | None, source: Pencil, target: Pencil, second: Local | None) -> bool:
+    """Whether there is one operation for these steps."""
+    order = tuple(source.axes.index(axis) for axis in target.axes)
+    if order[2] == 2 or len(_differing(source, target)) > 1:
+        return False
+    if second is not None and second.axes == 1:
+        return _gathered(source, target) in (None, order[2])
+    return first is not None and first.axes == 1 and _scattered(source, target) in (None, 2)
+
+
+def _differing(source: Pencil, target: Pencil) -> list[int]:
+    """The grid dimensions over which data move."""
+    dims = source.grid.dims
+    return [d for d in range(2) if dims[d] > 1 and source.split[d] != target.split[d]]
+
+
+def _scattered(source: Pencil, target: Pencil) -> int | None:
+    moved = _differing(source, target)
+    return source.axes.index(target.split[moved[0]]) if moved else None
+
+
+def _gathered(source: Pencil, target: Pencil) -> int | None:
+    moved = _differing(source, target)
+    return source.axes.index(source.split[moved[0]]) if moved else None
+
+
+def fused(
+    x: jax.Array, first: Local | None, source: Pencil, target: Pencil, second: Local | None
+) -> jax.Array:
+    """`second(transpose(first(x), source, target))`, for steps that `can_fuse` allows.
+
+    Args:
+        x: complex, or real where `first` takes real numbers; of shape (..., *source.local_shape),
+            but for the last axis, which is as long as `first` has it.
+        first: along the last axis of `source`, or the last two.
+        source: pencil of what travels, before it does.
+        target: pencil of the same, afterward.
+        second: along the last axis of `target`, or the last two.
+
+    """
+    lead = x.ndim - 3
+    order = tuple(source.axes.index(axis) for axis in target.axes)
+    params = {
+        "first": first,
+        "second": second,
+        "order": (*range(lead), *(lead + d for d in order)),
+    }
+    moved = _differing(source, target)
+    if not moved:
+        columns = second is not None and second.axes == 1
+        gather = order[2] if columns else 0
+        scatter = next(d for d in (2, 1) if d != gather)
+        return alone_p.bind(x, **params, scatter=scatter, gather=gather)
+    return across_p.bind(
+        x,
+        **params,
+        scatter=_scattered(source, target),
+        gather=_gathered(source, target),
+        whole=source.global_shape[source.split[moved[0]]],
+        comm=source.grid.along(moved[0]),
+    )
