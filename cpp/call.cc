@@ -53,12 +53,13 @@ ffi::Error Call::Begin() {
   const Options& options = GetOptions();
   if (options.debug) started_ns_ = Nanoseconds();
   Progress& progress = comm->progress;
-  progress.operation.store(site_.operation, std::memory_order_relaxed);
-  progress.element.store(payload_.element, std::memory_order_relaxed);
-  progress.count.store(payload_.count, std::memory_order_relaxed);
-  progress.source.store(payload_.source, std::memory_order_relaxed);
-  progress.dest.store(payload_.dest, std::memory_order_relaxed);
-  progress.entered.fetch_add(1, std::memory_order_relaxed);
+  // Released each: who reads one of them finds the call before this one at its end, or later.
+  progress.operation.store(site_.operation, std::memory_order_release);
+  progress.element.store(payload_.element, std::memory_order_release);
+  progress.count.store(payload_.count, std::memory_order_release);
+  progress.source.store(payload_.source, std::memory_order_release);
+  progress.dest.store(payload_.dest, std::memory_order_release);
+  progress.entered.fetch_add(1, std::memory_order_release);
   progress.stage.store(IsPointToPoint() ? Stage::kRunning : Stage::kChecking,
                        std::memory_order_release);
 
@@ -73,7 +74,9 @@ ffi::Error Call::Begin() {
   if (comm->size > 1) {
     if (ffi::Error error = Check(); error.failure()) return error;
   }
-  progress.passed.fetch_add(1, std::memory_order_relaxed);
+  // Idle between: the watch must not take the count of one stage for that of the other.
+  progress.stage.store(Stage::kIdle, std::memory_order_relaxed);
+  progress.passed.fetch_add(1, std::memory_order_release);
   progress.stage.store(Stage::kRunning, std::memory_order_release);
   return ffi::Error::Success();
 }

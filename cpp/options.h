@@ -15,6 +15,7 @@ struct Options {
   bool first_call = true;  // PFFTJAX_FIRST_CALL_CHECK
   bool shared_memory = true;  // PFFTJAX_SHARED_MEMORY
   double patience = 2.0;      // seconds until a waiting call asks the other ranks where they are
+  double tick = 0.25;         // seconds between two looks of the watch
 };
 
 inline Options& GetOptions() {

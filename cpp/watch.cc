@@ -24,7 +24,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr auto kTick = std::chrono::milliseconds(250);
 constexpr int kAskTag = 1;
 constexpr int kAnswerTag = 2;
 constexpr int kRounds = 2;      // answers in a row before they are believed
@@ -47,11 +46,15 @@ struct State {
 
   static State Of(const Communicator& comm, std::int64_t question) {
     const Progress& now = comm.progress;
+    // First: who has left has passed no fewer than is read after it.
+    const bool leaving = is_leaving;
     const std::int64_t entered = now.entered;
-    State state{question,    now.passed, now.stage, now.operation,
-                now.element, now.count,  is_leaving};
-    // The call moved on while it was read: it waits for nobody.
-    if (now.entered != entered) state.stage = Stage::kIdle;
+    State state{question, now.passed, now.stage, now.operation, now.element, now.count, leaving};
+    // The call moved on while it was read: it waits for nobody. `entered` last: it counts before
+    // the stage of a new call is set.
+    if (now.passed != state.passed || now.stage != state.stage || now.entered != entered) {
+      state.stage = Stage::kIdle;
+    }
     return state;
   }
   static State From(const Words& w) {
@@ -124,8 +127,9 @@ class Watch {
 
  private:
   void Loop() {
+    const Seconds tick(GetOptions().tick);
     std::unique_lock lock(mutex_);
-    while (!wake_.wait_for(lock, kTick, [this] { return stop_; })) {
+    while (!wake_.wait_for(lock, tick, [this] { return stop_; })) {
       lock.unlock();
       Tick();
       lock.lock();

@@ -20,6 +20,7 @@
 #include "agreement.h"
 #include "node.h"
 #include "progress.h"
+#include "window.h"
 
 extern "C" void* __real_mmap(void*, std::size_t, int, int, int, off_t);  // NOLINT: the linker's
 extern "C" int __real_munmap(void*, std::size_t);                        // NOLINT
@@ -213,7 +214,7 @@ std::vector<Exchange> Plan(int exchanges) {
   return plan;
 }
 
-void SharedMemory(Communicator& comm, const std::vector<Exchange>& plan) {
+void Slots(Communicator& comm, const std::vector<Exchange>& plan) {
   std::mt19937 random(comm.rank);
   Node* node = NodeOf(comm);
   Expect(node != nullptr, "no shared memory", comm.rank, 0);
@@ -231,6 +232,33 @@ void SharedMemory(Communicator& comm, const std::vector<Exchange>& plan) {
     Expect(code == 0, comm.difference.c_str(), comm.rank, number);
     Expect(IsRight(recv.data(), plan[n], comm.rank, comm.size, number), "shared memory", comm.rank,
            number);
+  }
+}
+
+// What each leaves in its part of the window, all find there; the window grows now and then.
+void Windows(Communicator& comm, const std::vector<Exchange>& plan) {
+  std::mt19937 random(comm.rank);
+  for (std::size_t n = 0; n < plan.size(); ++n) {
+    const auto number = static_cast<std::int64_t>(n);
+    const std::int64_t bytes = plan[n].block + (n > plan.size() / 2 ? 3'000'000 : 0);
+    Window* window = WindowOf(comm, bytes);
+    Expect(window != nullptr, "no window", comm.rank, number);
+    Expect(window->Begin(comm) == 0, "begin", comm.rank, number);
+    char* mine = window->PartOf(comm.rank);
+    for (std::int64_t i = 0; i < plan[n].block; ++i) mine[i] = Value(comm.rank, 0, number, i);
+    if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+    window->Publish(comm, plan[n].block);
+    Expect(window->WaitForAll(comm, plan[n].block) == 0, comm.difference.c_str(), comm.rank,
+           number);
+    for (int from = 0; from < comm.size; ++from) {
+      const char* theirs = window->PartOf(from);
+      bool is_right = true;
+      for (std::int64_t i = 0; i < plan[n].block; ++i) {
+        is_right &= theirs[i] == Value(from, 0, number, i);
+      }
+      Expect(is_right, "window", comm.rank, number);
+    }
+    window->End(comm);
   }
 }
 
@@ -273,7 +301,8 @@ void Run(int ranks, int exchanges) {
       comm.rank = rank;
       comm.size = ranks;
       comm.control = reinterpret_cast<MpiHandle>(&here);
-      SharedMemory(comm, plan);
+      Slots(comm, plan);
+      Windows(comm, plan);
       Background(comm, plan);
     });
   }

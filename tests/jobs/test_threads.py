@@ -1,4 +1,4 @@
-"""The code that shares memory between ranks or threads, under ThreadSanitizer: cpp/threads.cc."""
+"""The code that shares memory between ranks or threads, under ThreadSanitizer: tests/cpp/."""
 
 import os
 import shutil
@@ -9,32 +9,36 @@ import pytest
 from tests.launcher import ROOT
 
 pytestmark = pytest.mark.timeout(180)
-SOURCES = (
-    "tests/cpp/threads.cc",
-    "cpp/node.cc",
-    "cpp/progress.cc",
-    "cpp/pages.cc",
-    "cpp/shared_memory.cc",
-)
+CORE = ("node", "progress", "pages", "shared_memory", "window")
+WATCH = ("communicator", "call", "agreement", "departure", "watch", "terminate")
+# How each is built, its argument, and what it says when all went well.
+PROGRAMS = {
+    "threads": (CORE, "-Wl,--wrap=mmap,--wrap=munmap", "100", "all data right"),
+    "watch_threads": ((*CORE, *WATCH), "-rdynamic", "3", "all right"),
+}
 
 
-def build(folder, *options):
+def build(folder, name, *options):
     """The program, or None where this compiler cannot build it so."""
-    program = folder / "threads"
-    command = ["g++", "-std=c++17", "-g", "-O1", *options, "-I", ROOT / "cpp"]
-    command += ["-Wl,--wrap=mmap,--wrap=munmap", *(ROOT / source for source in SOURCES)]
-    ended = subprocess.run([*command, "-o", program, "-pthread"], check=False)
+    sources, linking, *_ = PROGRAMS[name]
+    program = folder / name
+    command = ["g++", "-std=c++17", "-g", "-O1", *options, linking]
+    command += ["-I", ROOT / "cpp", "-I", ROOT / "tests" / "cpp", ROOT / f"tests/cpp/{name}.cc"]
+    command += [ROOT / f"cpp/{source}.cc" for source in sources]
+    ended = subprocess.run([*command, "-o", program, "-pthread", "-ldl"], check=False)
     return program if ended.returncode == 0 else None
 
 
-def test_ranks_as_threads(tmp_path):
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_ranks_as_threads(tmp_path, name):
     """Where there is no ThreadSanitizer, at least the data are right."""
-    program = build(tmp_path, "-fsanitize=thread") or build(tmp_path)
+    *_, argument, all_is_well = PROGRAMS[name]
+    program = build(tmp_path, name, "-fsanitize=thread") or build(tmp_path, name)
     assert program is not None
     # Its addresses must lie where it expects them.
     prefix = ["setarch", "-R"] if shutil.which("setarch") else []
     ended = subprocess.run(
-        [*prefix, program, "100"],
+        [*prefix, program, argument],
         env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"},
         capture_output=True,
         text=True,
@@ -42,5 +46,5 @@ def test_ranks_as_threads(tmp_path):
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-5000:]
-    assert "all data right" in ended.stdout
+    assert all_is_well in ended.stdout
     assert "ThreadSanitizer" not in ended.stderr

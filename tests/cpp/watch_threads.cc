@@ -1,0 +1,562 @@
+// The threads of one rank under ThreadSanitizer: calls (call.cc), threads that make communicators
+// (communicator.cc), the watch (watch.cc) and the way out (departure.cc). The other ranks are
+// threads that answer and ask as their watches would.
+//
+// Built and run by tests/jobs/test_threads.py. This MPI shares as few locks as it can between the
+// threads of the rank: each would order what nothing orders in a job.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "call.h"
+#include "communicator.h"
+#include "departure.h"
+#include "options.h"
+
+namespace pfftjax {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr int kRanks = 3;  // of which rank 0 is real
+constexpr int kAskTag = 1;
+constexpr int kAnswerTag = 2;
+constexpr int kWords = 7;
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+std::atomic<bool> announced{false};  // LeaveStart was called, or is about to be
+std::atomic<bool> joined{false};     // LeavePoll has said that all ranks leave
+std::atomic<bool> over{false};       // MPI_Finalize has run its callback
+std::atomic<bool> peers_end{false};
+std::atomic<std::int64_t> calls{0};
+std::atomic<std::int64_t> clashes{0};
+std::atomic<std::int64_t> refusals{0};
+std::atomic<std::int64_t> answers{0};    // that the peers got
+std::atomic<std::int64_t> questions{0};  // that they were asked
+
+void Expect(bool is_right, const std::string& what) {
+  if (is_right) return;
+  std::fprintf(stderr, "wrong: %s\n", what.c_str());
+  std::abort();
+}
+
+void Pause(microseconds time) { std::this_thread::sleep_for(time); }
+
+// ---- An MPI whose other ranks are threads ----------------------------------------------------
+
+using Words = std::array<std::int64_t, kWords>;
+
+struct Message {
+  int source;
+  Words words;
+};
+
+struct Channel {
+  explicit Channel(int size) : size(size) {}
+  const int size;
+  // Control: the watch's messages, and the barrier of the way out.
+  std::mutex mutex;
+  std::map<std::pair<int, int>, std::deque<Message>> mail;  // to rank, with tag
+  std::atomic<bool> has_left{false};
+  std::array<std::atomic<bool>, kRanks> peer_has_left{};
+  // Data: meetings of all ranks.
+  std::atomic<std::int64_t> met{0};
+  std::array<std::atomic<std::int64_t>, kRanks> peer_met{};
+};
+
+// A communicator of the user's.
+struct Group {
+  explicit Group(int size) : user(size), data(size), control(size) {}
+  Channel user;
+  Channel data;
+  Channel control;
+  std::atomic<int> duplicates{0};
+};
+
+constexpr int kGroups = 32;
+std::array<std::unique_ptr<Group>, kGroups> groups;
+std::atomic<int> used_groups{0};
+
+struct Request {
+  Channel* channel;
+  enum class Kind { kDuplicate, kBarrier, kSend } kind;
+  int tests = 0;
+  const std::int64_t* words = nullptr;  // MPI's until the message is sent
+  Words sent{};
+};
+
+Channel& ChannelOf(MpiHandle comm) {
+  Expect(!over, "MPI was called after MPI_Finalize");
+  Expect(comm != 0, "MPI was called without a communicator");
+  return *reinterpret_cast<Channel*>(comm);
+}
+
+MpiHandle HandleOf(void* thing) { return reinterpret_cast<MpiHandle>(thing); }
+
+Group& GroupOf(const Channel& user) {
+  for (const auto& group : groups) {
+    if (group && &group->user == &user) return *group;
+  }
+  Expect(false, "a duplicate of a private communicator");
+  std::abort();
+}
+
+int FromAddress(const void* address, MpiHandle* comm) {
+  *comm = HandleOf(&static_cast<Group*>(const_cast<void*>(address))->user);
+  return 0;
+}
+
+int RankAndSize(MpiHandle comm, int* rank, int* size) {
+  *rank = 0;
+  *size = ChannelOf(comm).size;
+  return 0;
+}
+
+int Duplicate(MpiHandle comm, MpiHandle* duplicate) {
+  Group& group = GroupOf(ChannelOf(comm));
+  const int before = group.duplicates.fetch_add(1);
+  Expect(before < 2, "duplicated twice");
+  *duplicate = HandleOf(before == 0 ? &group.data : &group.control);
+  return 0;
+}
+
+int DuplicateStart(MpiHandle comm, MpiHandle* duplicate, MpiHandle* request) {
+  *request = HandleOf(new Request{&ChannelOf(comm), Request::Kind::kDuplicate});
+  return Duplicate(comm, duplicate);
+}
+
+int SendWordsStart(const std::int64_t* words, int count, int dest, int tag, MpiHandle comm,
+                   MpiHandle* request) {
+  Channel& channel = ChannelOf(comm);
+  Message message{0, {}};
+  std::memcpy(message.words.data(), words, static_cast<std::size_t>(count) * sizeof *words);
+  const std::lock_guard lock(channel.mutex);
+  channel.mail[{dest, tag}].push_back(message);
+  *request = HandleOf(new Request{&channel, Request::Kind::kSend, 0, words, message.words});
+  return 0;
+}
+
+bool Receive(Channel& channel, int rank, int tag, Message* message) {
+  const std::lock_guard lock(channel.mutex);
+  auto& mail = channel.mail[{rank, tag}];
+  if (mail.empty()) return false;
+  *message = mail.front();
+  mail.pop_front();
+  return true;
+}
+
+int ReceiveWords(std::int64_t* words, int count, int tag, MpiHandle comm, int* source,
+                 int* found) {
+  Message message{};
+  *found = Receive(ChannelOf(comm), 0, tag, &message);
+  if (!*found) return 0;
+  *source = message.source;
+  std::memcpy(words, message.words.data(), static_cast<std::size_t>(count) * sizeof *words);
+  return 0;
+}
+
+int BarrierStart(MpiHandle comm, MpiHandle* request) {
+  Channel& channel = ChannelOf(comm);
+  Expect(!channel.has_left.exchange(true, kRelaxed), "left twice");
+  *request = HandleOf(new Request{&channel, Request::Kind::kBarrier});
+  return 0;
+}
+
+int Test(MpiHandle* handle, int* done) {
+  Expect(!over, "a test after MPI_Finalize");
+  auto* request = reinterpret_cast<Request*>(*handle);
+  *done = 1;
+  if (!request) return 0;
+  if (request->kind == Request::Kind::kBarrier) {
+    for (int rank = 1; rank < request->channel->size; ++rank) {
+      if (!request->channel->peer_has_left[rank].load(kRelaxed)) *done = 0;
+    }
+  } else {
+    *done = ++request->tests > 2;
+    Expect(
+        !request->words || std::equal(request->sent.begin(), request->sent.end(), request->words),
+        "a message was changed on its way");
+  }
+  if (*done) {
+    delete request;
+    *handle = 0;
+  }
+  return 0;
+}
+
+// The peers always agree.
+int Allreduce(const void* send, void* recv, std::int64_t count, Element element, Reduction,
+              MpiHandle comm) {
+  static_cast<void>(ChannelOf(comm));
+  std::memcpy(recv, send, static_cast<std::size_t>(count * InfoOf(element).bytes));
+  return 0;
+}
+
+void (*at_finalize)() = nullptr;
+
+const MpiApi* FakeMpi() {
+  static const MpiApi api = [] {
+    MpiApi made{};
+    made.version = kMpiApiVersion;
+    made.from_address = FromAddress;
+    made.rank_and_size = RankAndSize;
+    made.duplicate = Duplicate;
+    made.duplicate_start = DuplicateStart;
+    made.return_errors = [](MpiHandle) { return 0; };
+    made.send_words_start = SendWordsStart;
+    made.receive_words = ReceiveWords;
+    made.barrier_start = BarrierStart;
+    made.test = Test;
+    made.allreduce = Allreduce;
+    made.abort = [](int) { Expect(false, "the job was ended"); };
+    made.on_finalize = [](void (*callback)()) {
+      at_finalize = callback;
+      return 0;
+    };
+    return made;
+  }();
+  return &api;
+}
+
+// ---- The calls -------------------------------------------------------------------------------
+
+// Operation and element follow from the count, so that an answer made of two calls is noticed.
+constexpr bool IsMessageCall(std::int64_t count) { return count % 4 == 0; }
+
+Operation OperationOf(std::int64_t count) {
+  if (IsMessageCall(count)) return Operation::kSendrecv;
+  return static_cast<Operation>(1 + count % 14);
+}
+
+Element ElementOf(std::int64_t count) { return static_cast<Element>(count % 15); }
+
+// How many of the calls 1 ... `count` are collectives.
+std::int64_t Collectives(std::int64_t count) { return count - count / 4; }
+
+// Waits until all peers have come. They are slow now and then, so that the watch asks them.
+int Meet(const Communicator& comm) {
+  Channel& channel = ChannelOf(comm.data ? comm.data : comm.user);
+  const std::int64_t meeting = channel.met.fetch_add(1, kRelaxed) + 1;
+  for (int rank = 1; rank < channel.size; ++rank) {
+    while (channel.peer_met[rank].load(kRelaxed) < meeting) {
+      Pause(microseconds(100));
+      Expect(!over, "a call was under way in MPI_Finalize");
+    }
+  }
+  return 0;
+}
+
+enum class Outcome { kDone, kClash, kRefused };
+
+// Call `count` on `comm`; the first of a program where `signature` is not 0.
+template <typename Body>
+Outcome Make(std::int64_t comm, std::int64_t count, std::int64_t signature, Body&& body) {
+  const CallSite site{OperationOf(count), comm, FindCommunicator(comm)->size, signature,
+                      "program"};
+  Payload payload{ElementOf(count), count};
+  if (IsMessageCall(count)) {
+    payload.source = count % 8 == 0 ? kAnybody : 1;
+    payload.dest = 2;
+  }
+  const ffi::Error error = Run(site, payload, body);
+  if (!error.failure()) {
+    calls.fetch_add(1, kRelaxed);
+    return Outcome::kDone;
+  }
+  if (error.message().find("another thread") != std::string::npos) {
+    clashes.fetch_add(1, kRelaxed);
+    return Outcome::kClash;
+  }
+  Expect(error.message().find("after MPI_Finalize") != std::string::npos, error.message());
+  refusals.fetch_add(1, kRelaxed);
+  return Outcome::kRefused;
+}
+
+int Body(const Communicator& comm, std::int64_t count) { return count % 60 < 2 ? Meet(comm) : 0; }
+
+// One thread on a communicator: call n has count n. What is asked about it is known exactly.
+void CallInOrder(std::int64_t comm, const std::atomic<bool>& stop) {
+  for (std::int64_t n = 1; !stop.load(kRelaxed); ++n) {
+    const auto outcome = Make(comm, n, n % 64, [&](Communicator& c) { return Body(c, n); });
+    Expect(outcome == Outcome::kDone, "a call failed");
+  }
+}
+
+// One of several threads on a communicator, until calls are refused.
+void CallUntilRefused(std::int64_t comm, unsigned seed) {
+  std::minstd_rand random(seed);
+  for (;;) {
+    const auto n = static_cast<std::int64_t>(random() % 1000);
+    const auto outcome = Make(comm, n, n % 8, [&](Communicator& c) {
+      const int code = Meet(c);
+      // Long ones where the way out no longer waits, so that MPI_Finalize finds one under way.
+      Pause(microseconds(joined.load(kRelaxed) ? 100'000 : random() % 3000));
+      return code + Meet(c);
+    });
+    if (outcome == Outcome::kRefused) return;
+    // The way out waits for a moment without calls.
+    Pause(microseconds(random() % (joined.load(kRelaxed) ? 500 : 6000)));
+  }
+}
+
+// ---- The other ranks -------------------------------------------------------------------------
+
+struct Seen {
+  std::int64_t asked = 0;
+  std::int64_t answered = 0;
+  std::int64_t passed = 0;
+  bool leaving = false;
+  std::int64_t suspect = -1;
+  Clock::time_point next_asking;
+};
+
+struct State {
+  explicit State(const Message& m)
+      : question(m.words[0]),
+        passed(m.words[1]),
+        stage(static_cast<Stage>(m.words[2])),
+        operation(static_cast<Operation>(m.words[3])),
+        element(static_cast<Element>(m.words[4])),
+        count(m.words[5]),
+        leaving(m.words[6] != 0) {}
+  std::int64_t question, passed;
+  Stage stage;
+  Operation operation;
+  Element element;
+  std::int64_t count;
+  bool leaving;
+};
+
+constexpr int kInOrder = 2;  // of the first communicators, one thread each
+
+void Check(int group, const Message& message, Seen& seen) {
+  const State state(message);
+  const std::string all = "stage " + std::to_string(static_cast<int>(state.stage)) + ", passed " +
+                          std::to_string(state.passed) + ", operation " +
+                          std::to_string(static_cast<int>(state.operation)) + ", count " +
+                          std::to_string(state.count) + " on " + std::to_string(group);
+  Expect(state.passed >= seen.passed, "passed fewer than before: " + all);
+  Expect(state.leaving || !seen.leaving, "leaves no longer");
+  Expect(!state.leaving || announced, "leaves already");
+  seen.passed = state.passed;
+  seen.leaving = state.leaving;
+  if (state.stage == Stage::kIdle) return;
+  Expect(state.operation == OperationOf(state.count), "the operation of another call: " + all);
+  Expect(state.element == ElementOf(state.count), "the element of another call: " + all);
+  if (group >= kInOrder) return;
+  const bool checking = state.stage == Stage::kChecking;
+  Expect(state.passed == Collectives(state.count) - (checking ? 1 : 0), "number of calls: " + all);
+}
+
+void Send(Channel& channel, int tag, const Message& message) {
+  const std::lock_guard lock(channel.mutex);
+  channel.mail[{0, tag}].push_back(message);
+}
+
+// What a watch does for its rank on one communicator.
+void Watch(int rank, int number, Channel& control, Seen& seen) {
+  Message message{};
+  while (Receive(control, rank, kAnswerTag, &message)) {
+    Expect(message.words[0] == ++seen.answered, "an answer to another question");
+    Check(number, message, seen);
+    answers.fetch_add(1, kRelaxed);
+    seen.next_asking = Clock::now() + milliseconds(number < kInOrder ? 2 : 10);
+  }
+  while (Receive(control, rank, kAskTag, &message)) {
+    questions.fetch_add(1, kRelaxed);
+    // This rank is where the asker is, but its first answer crosses with that: it has left.
+    Message answer = message;
+    answer.source = rank;
+    answer.words[6] = 0;
+    if (message.words[0] != seen.suspect) {
+      answer.words[1] = 0;
+      answer.words[6] = 1;
+    }
+    seen.suspect = message.words[0];
+    Send(control, kAnswerTag, answer);
+  }
+  // The watch answers as long as it is asked: with one asker, and pauses, it gets to the rest.
+  if (number % 2 != rank % 2 || seen.asked != seen.answered || Clock::now() < seen.next_asking) {
+    return;
+  }
+  for (int i = 0; i < (number < kInOrder ? 512 : 16); ++i) {
+    Send(control, kAskTag, {rank, {++seen.asked, 0, 0, 0, 0, 0, 0}});
+  }
+}
+
+void MeetRankZero(int rank, Channel& channel) {
+  const std::int64_t met = channel.peer_met[rank].load(kRelaxed);
+  if (channel.met.load(kRelaxed) == met) return;
+  channel.peer_met[rank].store(met + 1, kRelaxed);
+}
+
+void BePeer(int rank) {
+  std::minstd_rand random(rank);
+  std::array<Seen, kGroups> seen;
+  std::array<Clock::time_point, kGroups> slow{};
+  while (!peers_end.load(kRelaxed)) {
+    const int count = used_groups.load(std::memory_order_acquire);
+    for (int i = 0; i < count; ++i) {
+      Group& group = *groups[i];
+      if (group.user.size == 1) continue;
+      if (group.duplicates.load(kRelaxed) == 2 && !over) {
+        Watch(rank, i, group.control, seen[i]);
+        if (group.control.has_left.load(kRelaxed) || (announced && random() % 8 == 0)) {
+          group.control.peer_has_left[rank].store(true, kRelaxed);
+        }
+      }
+      if (Clock::now() < slow[i]) continue;
+      // Long enough for two rounds of questions.
+      if (random() % 1000 == 0) slow[i] = Clock::now() + milliseconds(60);
+      MeetRankZero(rank, group.user);
+      MeetRankZero(rank, group.data);
+    }
+    Pause(microseconds(200));
+  }
+}
+
+// ---- Rank 0 ----------------------------------------------------------------------------------
+
+std::mutex python;  // the lock of the interpreter
+
+std::int64_t Register(int size) {
+  const std::lock_guard lock(python);
+  const int number = used_groups.load(kRelaxed);
+  Expect(number < kGroups, "room for communicators");
+  groups[number] = std::make_unique<Group>(size);
+  used_groups.store(number + 1, std::memory_order_release);
+  const std::int64_t added = AddCommunicator(groups[number].get());
+  Expect(added == number, "the number of a communicator");
+  return added;
+}
+
+// As as_private in pfftjax/collectives/_comm.py.
+void BecomePrivate(std::int64_t comm) {
+  {
+    const std::lock_guard lock(python);
+    Expect(MakePrivateStart(*FindCommunicator(comm)) == 0, "duplicate_start");
+  }
+  for (bool done = false; !done; Pause(microseconds(100))) {
+    const std::lock_guard lock(python);
+    Expect(MakePrivatePoll(*FindCommunicator(comm), &done) == 0, "duplicate_poll");
+  }
+}
+
+// A thread of Python's that makes communicators, and calls on them.
+void KeepRegistering(int communicators, unsigned seed, microseconds pause) {
+  std::minstd_rand random(seed);
+  for (int i = 0; i < communicators; ++i) {
+    const std::int64_t comm = Register(random() % 8 == 0 ? 1 : kRanks);
+    // One from jax.export becomes private in its first call.
+    if (random() % 2 == 0) BecomePrivate(comm);
+    for (std::int64_t n = 1; n < 30; ++n) {
+      const auto body = [&](Communicator& c) { return Body(c, n); };
+      Expect(Make(comm, n, 0, body) == Outcome::kDone, "a call on a new communicator failed");
+    }
+    Pause(pause);
+  }
+}
+
+// A call under way holds back the way out, for as long as it takes.
+void LeaveUnderACall(std::int64_t comm) {
+  std::atomic<bool> has_begun{false};
+  std::atomic<bool> may_end{false};
+  std::thread caller([&] {
+    const auto body = [&](Communicator&) {
+      has_begun.store(true, kRelaxed);
+      while (!may_end.load(kRelaxed)) Pause(microseconds(100));
+      return 0;
+    };
+    Expect(Make(comm, 1, 0, body) == Outcome::kDone, "the call that the way out waits for failed");
+  });
+  while (!has_begun.load(kRelaxed)) Pause(microseconds(100));
+  announced = true;
+  LeaveStart();
+  // Until the watch has asked both peers twice.
+  const std::int64_t before = questions;
+  for (int i = 0; questions < before + 4; ++i) {
+    Expect(i < 5000, "the watch asks where a call waits");
+    const std::lock_guard lock(python);
+    Expect(!LeavePoll(), "the way out waits for a call");
+    Pause(milliseconds(1));
+  }
+  may_end.store(true, kRelaxed);
+  caller.join();
+}
+
+void Main(double seconds) {
+  Options& options = GetOptions();
+  options.tick = 0.001;
+  options.patience = 0.02;
+  LoadMpi("");  // this program itself
+
+  std::vector<std::thread> peers;
+  for (int rank = 1; rank < kRanks; ++rank) peers.emplace_back(BePeer, rank);
+  for (int i = 0; i < kInOrder; ++i) Register(kRanks);
+  const std::int64_t shared = Register(kRanks);
+  const std::int64_t alone = Register(1);
+  const std::int64_t held = Register(kRanks);
+
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> ordered;
+  for (int i = 0; i < kInOrder; ++i) {
+    ordered.emplace_back([&stop, i] {
+      if (i == 0) BecomePrivate(i);  // the other one in its first call
+      CallInOrder(i, stop);
+    });
+  }
+  std::vector<std::thread> late;
+  for (unsigned i = 0; i < 2; ++i) late.emplace_back(CallUntilRefused, shared, i);
+  late.emplace_back(CallUntilRefused, alone, 2);
+  constexpr int kNew = 12;
+  const auto pause = microseconds(static_cast<std::int64_t>(seconds * 1e6 / kNew));
+  for (unsigned i = 0; i < 2; ++i) ordered.emplace_back(KeepRegistering, kNew, i, pause);
+
+  Pause(microseconds(static_cast<std::int64_t>(seconds * 8e5)));
+  LeaveUnderACall(held);
+  stop.store(true, kRelaxed);
+  // As atexit does, while another thread is in MPI_Finalize, without Python's lock.
+  std::thread leaver(Leave);
+  for (bool done = false; !done; Pause(milliseconds(1))) {
+    const std::lock_guard lock(python);
+    done = LeavePoll();
+  }
+  leaver.join();
+  joined.store(true, kRelaxed);
+  for (std::thread& thread : ordered) thread.join();
+  Pause(milliseconds(10));
+  at_finalize();
+  over = true;
+  for (std::thread& thread : late) thread.join();
+  peers_end.store(true, kRelaxed);
+  for (std::thread& thread : peers) thread.join();
+
+  Expect(refusals == 3, "a thread was not refused");
+  Expect(clashes > 0, "two calls never met");
+  Expect(answers > 0, "nothing was answered");
+  std::printf("all right: %ld calls, %ld met another, %ld answers, %ld questions\n",
+              static_cast<long>(calls), static_cast<long>(clashes), static_cast<long>(answers),
+              static_cast<long>(questions));
+}
+
+}  // namespace
+}  // namespace pfftjax
+
+extern "C" const pfftjax::MpiApi* pfftjax_mpi_api() { return pfftjax::FakeMpi(); }
+
+int main(int count, char** arguments) { pfftjax::Main(count > 1 ? std::atof(arguments[1]) : 4.0); }
