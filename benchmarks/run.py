@@ -3,9 +3,10 @@
     python -m benchmarks.run [--only collectives|fft|pm] [--pairs 5] [--peers PYTHON] [--cases ...]
 
 The peers of the FFT run beside it, in turn, as far as they are installed: JAX's own collectives
-always; mpi4jax and mpi4py-fft in the environment whose Python `--peers` names (`make peers` makes
-one), as they cannot always share ours. The particle-mesh step runs beside that of JaxPM, in one
-process on as many cores, in the environment of `--jaxpm`.
+always; FFTW-MPI where the loader finds it (LD_LIBRARY_PATH); mpi4jax and mpi4py-fft in the
+environment whose Python `--peers` names (`make peers` makes one), as they cannot always share
+ours. The particle-mesh step runs beside that of JaxPM, in one process on as many cores, in the
+environment of `--jaxpm`.
 """
 
 import argparse
@@ -19,11 +20,19 @@ from tests import launcher  # the tests know how this MPI starts ranks
 
 ROOT = launcher.ROOT
 RESULTS = ROOT / "benchmarks" / "results"
-CASES = ("64:complex64", "128:complex64", "256:complex64", "256:float32", "256:complex128")
+CASES = (
+    "64:complex64",
+    "128:complex64",
+    "256:complex64",
+    "384:complex64",
+    "256:float32",
+    "256:complex128",
+)
 PEERS = {
     "mpi4jax": "benchmarks.peers.mpi4jax_slab",
     "mpi4py_fft": "benchmarks.peers.mpi4py_fft_slab",
 }
+FFTW = "libfftw3f_mpi.so.3"
 
 
 def collectives() -> int:
@@ -46,6 +55,11 @@ def contenders(peers: pathlib.Path | None) -> dict[str, tuple[str, str]]:
             if python and subprocess.run([str(python), "-c", code], check=False).returncode == 0:
                 found[package] = (str(python), module)
                 break
+    # Beside mpi4py, whose MPI it takes.
+    code = f"from mpi4py import MPI; import ctypes; ctypes.CDLL({FFTW!r})"
+    silent = {"check": False, "capture_output": True}
+    if subprocess.run([sys.executable, "-c", code], **silent).returncode == 0:
+        found["FFTW-MPI"] = (sys.executable, "benchmarks.peers.fftw_mpi_slab")
     return found
 
 
