@@ -8,8 +8,10 @@ from importlib.metadata import version as _version
 
 from . import collectives as collectives
 from . import fft as fft
+from . import io as io
 from . import pencils as pencils
 from . import pm as pm
+from . import sharded as sharded
 from ._info import Info as Info
 from ._info import info as info
 from .fft import PencilFFT as PencilFFT

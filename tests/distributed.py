@@ -60,6 +60,13 @@ def assert_block(actual, whole, pencil, tolerance):
     assert error <= tolerance, f"relative error {error:.3e} on rank {RANK} in {pencil}"
 
 
+def raised_everywhere(error, text, function, *arguments, **options):
+    """The same error with the same text on every rank."""
+    with pytest.raises(error, match=text) as caught:
+        function(*arguments, **options)
+    assert len(set(CONTROL.allgather(str(caught.value)))) == 1
+
+
 def total(a, b):
     """sum over ranks of sum(a b), without conjugation: how JAX pairs vectors."""
     value = np.sum(np.asarray(a, np.complex128) * np.asarray(b, np.complex128))

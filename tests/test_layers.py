@@ -5,7 +5,7 @@ import ast
 
 from tests.launcher import ROOT
 
-LAYERS = ["collectives", "pencils", "fft", "pm"]
+LAYERS = ["collectives", "pencils", "fft", "pm", "io"]
 
 
 def _imports(path):

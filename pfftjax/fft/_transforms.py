@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from pfftjax.collectives._primitive import where
 from pfftjax.pencils import ProcessGrid
 
+from . import _sharded
 from ._plan import Layout, Norm, PencilFFT
 
 
@@ -48,6 +49,15 @@ def _plan(
     return PencilFFT((n0, n1, n2), grid, layout=layout, **options)
 
 
+def _same_shape(given: Sequence[int] | None, found: Sequence[int], name: str) -> None:
+    """A global array has a shape; one that is given besides must be the same."""
+    if given is not None and tuple(given) != tuple(found):
+        raise ValueError(
+            f"{name}: shape is {tuple(given)}, but the global array is one of {tuple(found)} in "
+            "real space; leave it out, or pass this rank's block"
+        )
+
+
 def fft3d(
     x: Any,
     grid: ProcessGrid,
@@ -62,6 +72,8 @@ def fft3d(
         x: this rank's block, of shape (..., local n0, local n1, n2): axis 0 split over the first
             dimension of `grid`, axis 1 over the second (`PencilFFT.input`). float32, float64,
             complex64 or complex128.
+            A global array, sharded over a multi-process mesh, is transformed as one, by
+            `pfftjax.sharded.fft3d` (in jitted code call that).
         grid: process grid.
         shape: the global shape (n0, n1, n2), required as soon as `grid` has more than one rank.
         norm: where the factor 1 / (n0 n1 n2) goes: "backward", "ortho" or "forward", as in numpy.
@@ -86,6 +98,9 @@ def fft3d(
         True
 
     """
+    if _sharded.is_global(x):
+        _same_shape(shape, x.shape[-3:], "fft3d")
+        return _sharded.fft3d(x, grid, norm=norm, layout=layout)
     return _plan(x, "fft3d", grid, shape, layout, norm=norm).forward(x)
 
 
@@ -123,6 +138,9 @@ def ifft3d(
         True
 
     """
+    if _sharded.is_global(y):
+        _same_shape(shape, _sharded.shape_in_space(y, layout), "ifft3d")
+        return _sharded.ifft3d(y, grid, norm=norm, layout=layout)
     return _plan(y, "ifft3d", grid, shape, layout, inverse=True, norm=norm).inverse(y)
 
 
@@ -160,6 +178,9 @@ def rfft3d(
         True
 
     """
+    if _sharded.is_global(x):
+        _same_shape(shape, x.shape[-3:], "rfft3d")
+        return _sharded.rfft3d(x, grid, norm=norm, layout=layout)
     return _plan(x, "rfft3d", grid, shape, layout, norm=norm, real=True).forward(x)
 
 
@@ -197,4 +218,6 @@ def irfft3d(
         True
 
     """
+    if _sharded.is_global(y) and shape is not None:
+        return _sharded.irfft3d(y, grid, shape=shape, norm=norm, layout=layout)
     return _plan(y, "irfft3d", grid, shape, layout, inverse=True, norm=norm, real=True).inverse(y)

@@ -43,6 +43,14 @@ def test_the_numbers_of_the_program_of_jpi():
     assert numbers == {rank: (41.0, [0.0] * 8 if rank else on_root) for rank in range(4)}
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_program_from_jaxdecomp(ranks):
+    """On slabs, and on rows and columns."""
+    script = _blocks("docs/coming-from-jaxdecomp.md") + "\nprint('done', flush=True)\n"
+    ended = assert_succeeds(script, ranks=ranks, preamble="", JAX_ENABLE_X64="0")
+    assert ended.output.count("done") == ranks
+
+
 @pytest.mark.parametrize(
     ("ranks", "arguments", "limit"),
     [

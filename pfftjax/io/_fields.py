@@ -1,0 +1,301 @@
+"""Distributed arrays to and from HDF5."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from pfftjax.pencils import Pencil, ProcessGrid
+
+from . import _file
+from ._file import Box, Contents, Dataset, Layout
+from ._together import private, same_everywhere, together
+
+
+def save(
+    path: str | os.PathLike[str],
+    fields: Mapping[str, Any],
+    pencil: Pencil,
+    *,
+    box_size: Any = None,
+    offset: float = 0.5,
+    dims: Sequence[str] | None = None,
+    coordinates: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    layout: Layout = "shared",
+) -> None:
+    """Write distributed arrays to an HDF5 file, each rank its own block.
+
+    In the file an array is whole and in global order (x, y, z), whatever the process grid and the
+    memory order of `pencil`: h5py and xarray read it as if one process had written it, and `load`
+    reads it on any other grid and number of ranks. Complex numbers are h5py's, a compound of r
+    and i.
+
+    Collective over the ranks of the pencil's grid, and outside of jitted code. The file appears
+    under its name when all of it is on disk, in place of one that was there; after an error, which
+    every rank raises, there is nothing new.
+
+    Args:
+        path: of the file, the same on every rank; its folder must be there.
+        fields: this rank's blocks by name, each of shape (..., *pencil.local_shape). Leading axes,
+            the same on every rank, are those of a batch. bool, integers, float16, float32,
+            float64, complex64 or complex128.
+        pencil: who holds what.
+        box_size: side of the box, in the length unit of choice: a number, or one for each axis.
+            The coordinates of the cells are then stored, and `box_size` itself as an attribute.
+        offset: the coordinate of cell i is (i + offset) box_size / n: 0.5 is the centre of the
+            cell, and 0 is right for fields of `pfftjax.pm` and transforms, whose point i is at
+            i box_size / n.
+        dims: names of the axes, ("x", "y", "z") by default.
+        coordinates: whole vectors of coordinates by name of the axis, in place of those of
+            `box_size`: wavenumbers, say.
+        attributes: numbers, strings and arrays to keep with them; those of rank 0 are written.
+        layout: "shared": one file. Where h5py is built with MPI all ranks write at once, elsewhere
+            (as from pip) one after the other. "per_rank": each rank writes a file of its own, all
+            at once, into a folder beside `path`; `path` is a virtual dataset made of them.
+
+    Raises:
+        ValueError: blocks that do not match the pencil, names that collide, coordinates of another
+            length.
+        TypeError: a dtype that HDF5 does not have, or a traced value.
+        RuntimeError: ranks that ask for different things.
+        OSError: what the file system said, on whichever rank.
+        ImportError: no h5py.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from mpi4py import MPI
+        >>> from pfftjax import ProcessGrid
+        >>> folder = MPI.COMM_WORLD.bcast(tempfile.mkdtemp() if MPI.COMM_WORLD.rank == 0 else "")
+        >>> path = pathlib.Path(folder) / "density.h5"
+        >>> pencil = Pencil((4, 5, 6), ProcessGrid())
+        >>> x = jnp.ones(pencil.local_shape)
+        >>> save(path, {"density": x}, pencil, box_size=100.0, attributes={"a": 0.5})
+        >>> bool(jnp.all(load(path, "density", pencil) == x))
+        True
+        >>> attributes(path, pencil.grid)
+        {'a': 0.5, 'box_size': 100.0}
+
+    """
+    _check_pencil(pencil, "save")
+    with private(pencil.grid.comm) as comm:
+        with together(comm, "save"):
+            if layout not in ("shared", "per_rank"):
+                raise ValueError(f"layout must be shared or per_rank, got {layout!r}")
+            names = _dims(pencil, dims)
+            datasets = _datasets(fields, pencil, names)
+            sizes = dict(zip(names, pencil.global_shape, strict=True))
+            along = _coordinates(sizes, box_size, offset, coordinates)
+            for dataset in datasets:
+                sizes.update(zip(dataset.dims, dataset.shape, strict=True))
+            for dataset in datasets:
+                if dataset.name in sizes:
+                    raise ValueError(
+                        f"{dataset.name!r} is the name of a field and of an axis; rename one, the "
+                        "axes by dims="
+                    )
+            kept = dict(attributes or {})
+            if box_size is not None:
+                kept.setdefault("box_size", np.asarray(box_size))
+        asked = [(d.name, d.shape, d.dtype.name, d.dims) for d in datasets]
+        same_everywhere(f"{os.fspath(path)!r} {layout} {asked}", comm, "save")
+        _file.write(path, Contents(datasets, sizes, along, kept), comm, layout, "save")
+
+
+def load(
+    path: str | os.PathLike[str], name: str, pencil: Pencil, *, dtype: Any = None
+) -> jax.Array:
+    """Read this rank's block of an array in an HDF5 file.
+
+    The file may have been written by `save` from any grid and number of ranks, or by anything else
+    that writes whole arrays in global order. Every rank reads its own block, all at once.
+
+    Collective over the ranks of the pencil's grid, and outside of jitted code.
+
+    Args:
+        path: of the file, the same on every rank.
+        name: of the dataset, with slashes for one in a group.
+        pencil: who is to hold what; the last axes of the dataset are its global shape, and those
+            before them a batch.
+        dtype: of the result, by default that of the dataset; complex numbers do not become real.
+
+    Returns:
+        This rank's block, of shape (..., *pencil.local_shape).
+
+    Raises:
+        FileNotFoundError: no such file, or a part of it is lost; on every rank, as all below.
+        KeyError: no such dataset.
+        ValueError: a dataset of another shape.
+        TypeError: a dtype that JAX does not have, does not have now (float64 without
+            JAX_ENABLE_X64), or that the one asked for cannot hold.
+        OSError: what the file system said, on whichever rank.
+        ImportError: no h5py.
+
+    See `save` for an example.
+
+    """
+    _check_pencil(pencil, "load")
+    comm = pencil.grid.comm
+    ndim = len(pencil.global_shape)
+    with together(comm, "load"), _file.opened(path) as file:
+        dataset = _file.find(file, name)
+        lead = dataset.ndim - ndim
+        if lead < 0 or dataset.shape[lead:] != pencil.global_shape:
+            raise ValueError(
+                f"{name!r} in {os.fspath(path)} has shape {dataset.shape}, but the pencil is of "
+                f"{pencil.global_shape}; leading batch dimensions may precede it"
+            )
+        box = _box(dataset.shape[:lead], pencil, comm.rank)
+        into = _file.readable(dataset.dtype, dtype, f"{name!r} in {os.fspath(path)}")
+        block = jnp.asarray(_file.read(dataset, box, _order(lead, pencil), into))
+    same_everywhere(f"{name!r} of {block.shape[:lead]} {block.dtype.name}", comm, "load")
+    return block
+
+
+def attributes(path: str | os.PathLike[str], grid: ProcessGrid) -> dict[str, Any]:
+    """The attributes of an HDF5 file: what `save` was given, and its `box_size`.
+
+    Args:
+        path: of the file, the same on every rank.
+        grid: every rank of it calls.
+
+    Returns:
+        Values by name: strings, Python's numbers, NumPy's arrays.
+
+    Raises:
+        FileNotFoundError, OSError, ImportError: as `load`.
+
+    """
+    with together(grid.comm, "attributes"), _file.opened(path) as file:
+        kept = {k: v for k, v in file.attrs.items() if k != _file.PARTS}
+    return {k: v.item() if isinstance(v, np.generic) else v for k, v in kept.items()}
+
+
+def _check_pencil(pencil: Any, operation: str) -> None:
+    if not isinstance(pencil, Pencil):
+        raise TypeError(
+            f"{operation}: pencil must be a Pencil, as PencilFFT.input, got "
+            f"{type(pencil).__name__}"
+        )
+
+
+def _dims(pencil: Pencil, dims: Sequence[str] | None) -> tuple[str, ...]:
+    ndim = len(pencil.global_shape)
+    if dims is None:
+        dims = ("x", "y", "z")[:ndim] if ndim <= 3 else [f"axis{i}" for i in range(ndim)]
+    if isinstance(dims, str) or len(set(dims)) != ndim or len(dims) != ndim:
+        raise ValueError(f"dims must be {ndim} different names, one for each axis, got {dims!r}")
+    for name in dims:
+        _check_name(name, "the axis")
+    return tuple(dims)
+
+
+def _check_name(name: Any, of: str) -> None:
+    if not isinstance(name, str) or not name or "/" in name or name == ".":
+        raise ValueError(f"the name of {of} must be a word without slashes, got {name!r}")
+
+
+def _datasets(
+    fields: Mapping[str, Any], pencil: Pencil, dims: tuple[str, ...]
+) -> tuple[Dataset, ...]:
+    if not isinstance(fields, Mapping) or not fields:
+        raise TypeError(
+            f"fields must be blocks by name, {{'density': x}}, got {type(fields).__name__}"
+            + (" without any" if isinstance(fields, Mapping) else "")
+        )
+    ndim = len(dims)
+    result = []
+    for name, values in fields.items():
+        _check_name(name, "a field")
+        values = on_this_rank(values, f"field {name!r}")
+        lead = values.ndim - ndim
+        if lead < 0 or values.shape[lead:] != pencil.local_shape:
+            raise ValueError(
+                f"field {name!r}: the block has shape {values.shape}, but this rank holds "
+                f"{pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes} on "
+                f"{pencil.grid}); leading batch dimensions may precede it"
+            )
+        batch = values.shape[:lead]
+        if 0 in batch:
+            raise ValueError(f"field {name!r}: a batch of none, of shape {values.shape}")
+        result.append(
+            Dataset(
+                name=name,
+                shape=(*batch, *pencil.global_shape),
+                dtype=np.dtype(values.dtype),
+                dims=(*(f"{name}_batch{i}" for i in range(lead)), *dims),
+                values=values,
+                order=_order(lead, pencil),
+                box_of=lambda rank, batch=batch: _box(batch, pencil, rank),
+            )
+        )
+    return tuple(result)
+
+
+def on_this_rank(values: Any, what: str) -> Any:
+    """A block that has been computed, of a dtype that HDF5 has."""
+    if isinstance(values, Tracer):
+        raise TypeError(f"{what} is traced; save outside of jitted code, what that returns")
+    if isinstance(values, jax.Array):
+        if not values.is_fully_addressable:
+            raise TypeError(
+                f"{what} is a global array of shape {values.shape}; pass this rank's block of it: "
+                "x.addressable_shards[0].data"
+            )
+        values = jax.block_until_ready(values)
+    else:
+        values = np.asarray(values)
+    dtype = values.dtype
+    if str(dtype) not in _file.STORED:
+        remedy = (
+            "save jax.random.key_data(x)"
+            if jnp.issubdtype(dtype, jax.dtypes.prng_key)
+            else "cast it to float32"
+        )
+        raise TypeError(f"{what}: HDF5 has no {dtype}; {remedy}")
+    return values
+
+
+def _order(lead: int, pencil: Pencil) -> tuple[int, ...]:
+    """Which dimension of a block holds each dimension of the file."""
+    ndim = len(pencil.axes)
+    return (*range(lead), *(lead + pencil.axes.index(axis) for axis in range(ndim)))
+
+
+def _box(batch: tuple[int, ...], pencil: Pencil, rank: int) -> Box:
+    row, column = divmod(rank, pencil.grid.dims[1])
+    ranges = (pencil.range_of(a, (row, column)) for a in range(len(pencil.global_shape)))
+    return (*((0, n) for n in batch), *ranges)
+
+
+def _coordinates(
+    sizes: Mapping[str, int],
+    box_size: Any,
+    offset: float,
+    given: Mapping[str, Any] | None,
+) -> dict[str, np.ndarray]:
+    result = {}
+    if box_size is not None:
+        sides = np.asarray(box_size, float)
+        if sides.shape not in ((), (len(sizes),)):
+            raise ValueError(
+                f"box_size is one number, or one for each of the {len(sizes)} axes, got "
+                f"{box_size!r}"
+            )
+        for (name, n), side in zip(sizes.items(), np.broadcast_to(sides, len(sizes)), strict=True):
+            result[name] = (np.arange(n) + offset) * (side / n)
+    for name, values in (given or {}).items():
+        if name not in sizes:
+            raise ValueError(f"coordinates of {name!r}, but the axes are {', '.join(sizes)}")
+        values = np.ravel(np.asarray(values))
+        if values.shape != (sizes[name],):
+            raise ValueError(
+                f"coordinates of {name!r}: {values.size} of them for an axis of {sizes[name]}; "
+                "give those of the whole axis"
+            )
+        result[name] = values
+    return result

@@ -1,0 +1,399 @@
+"""Datasets of which each rank has one box: written without gathering them, and read.
+
+Contiguous datasets: any box of another distribution is read at the same cost. HDF5 takes 64-bit
+sizes; data go through in pieces of a bounded size.
+"""
+
+import dataclasses
+import math
+import os
+import pathlib
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from mpi4py import MPI
+
+from ._together import together
+
+Layout = Literal["shared", "per_rank"]
+
+STORED = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 "
+    "complex128".split()
+)
+# Memory of a rank beside its block, while it writes or reads.
+_PIECE_BYTES = 1 << 26
+# A file of layout="per_rank" says so, and where its parts are.
+PARTS = "pfftjax_parts"
+
+Box = tuple[tuple[int, int], ...]
+"""(start, count) along each dimension."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """A dataset, and this rank's box of it.
+
+    Attributes:
+        name: its name in the file.
+        shape: of all of it.
+        dtype: of its elements.
+        dims: names of its dimensions.
+        values: this rank's elements, on the host or a device.
+        order: dimension d of the file is dimension ``order[d]`` of `values`.
+        box_of: box of any rank.
+
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    dims: tuple[str, ...]
+    values: Any
+    order: tuple[int, ...]
+    box_of: Callable[[int], Box]
+
+    def pieces(self) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+        """The elements as contiguous arrays, each with its place in this rank's box."""
+        values = host(self.values)
+        count = tuple(values.shape[d] for d in self.order)
+        for place in boxes(count, max(1, _PIECE_BYTES // self.dtype.itemsize)):
+            index = [slice(None)] * len(place)
+            for d, part in zip(self.order, place, strict=True):
+                index[d] = part
+            yield (
+                place,
+                np.ascontiguousarray(np.asarray(values[tuple(index)]).transpose(self.order)),
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """All that a file holds.
+
+    Attributes:
+        datasets: the arrays.
+        sizes: of the dimensions, by name.
+        coordinates: of some of them.
+        attributes: of the file.
+
+    """
+
+    datasets: tuple[Dataset, ...]
+    sizes: Mapping[str, int]
+    coordinates: Mapping[str, np.ndarray]
+    attributes: Mapping[str, Any]
+
+
+def host(values: Any) -> Any:
+    """`values` as an array of NumPy where that is no copy; those of other devices as they are."""
+    if isinstance(values, jax.Array) and any(d.platform != "cpu" for d in values.devices()):
+        return values
+    return np.asarray(values)
+
+
+def boxes(count: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
+    """Boxes of at most `most` elements which cover one of shape `count`, in order."""
+    if 0 in count:
+        return
+    axis = next(a for a in range(len(count)) if math.prod(count[a + 1 :]) <= most)
+    step = max(1, most // math.prod(count[axis + 1 :]))
+    rest = tuple(slice(0, n) for n in count[axis + 1 :])
+    for outer in np.ndindex(count[:axis]):
+        for start in range(0, count[axis], step):
+            along = slice(start, min(start + step, count[axis]))
+            yield (*(slice(i, i + 1) for i in outer), along, *rest)
+
+
+def h5py_module() -> Any:
+    """h5py, or an error that says how to get it."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError(
+            "pfftjax.io needs h5py, which is not installed: pip install pfftjax[io]"
+        ) from error
+    return h5py
+
+
+def write(
+    path: str | os.PathLike[str],
+    contents: Contents,
+    comm: MPI.Intracomm,
+    layout: Layout,
+    operation: str,
+) -> None:
+    """Write a file. Collective; it is under its name when it is complete, or not at all."""
+    target = pathlib.Path(path)
+    with together(comm, operation):
+        h5py_module()
+        if comm.rank == 0 and target.is_dir():
+            raise IsADirectoryError(f"{target} is a directory; give the path of a file")
+    number = comm.bcast(secrets.token_hex(4))
+    temporary = target.with_name(f"{target.name}.tmp-{number}")
+    parts = target.with_name(f"{target.name}.parts-{number}")
+    try:
+        if layout == "per_rank":
+            _write_parts(temporary, parts, contents, comm, operation)
+        elif h5py_module().get_config().mpi:
+            _write_by_mpi(temporary, contents, comm, operation)
+        else:
+            _write_in_turn(temporary, contents, comm, operation)
+        with together(comm, operation):
+            if comm.rank == 0:
+                before = _parts_of(target)
+                os.replace(temporary, target)
+                if before is not None:
+                    shutil.rmtree(before, ignore_errors=True)
+    except BaseException:
+        if comm.rank == 0:
+            temporary.unlink(missing_ok=True)
+            shutil.rmtree(parts, ignore_errors=True)
+        raise
+
+
+def _write_in_turn(
+    path: pathlib.Path, contents: Contents, comm: MPI.Intracomm, operation: str
+) -> None:
+    """One rank after the other opens the file, writes its boxes and closes it."""
+    with together(comm, operation):
+        before_me = comm.recv(source=comm.rank - 1) if comm.rank > 0 else True
+        done = False
+        try:
+            if before_me:
+                with _opened(path, "w" if comm.rank == 0 else "r+") as file:
+                    if comm.rank == 0:
+                        _create(file, contents)
+                    _write_boxes(file, contents, comm.rank)
+                _to_disk(path)
+            done = before_me
+        finally:  # the next rank waits, whatever happened here
+            if comm.rank + 1 < comm.size:
+                comm.send(done, comm.rank + 1)
+
+
+def _write_by_mpi(
+    path: pathlib.Path, contents: Contents, comm: MPI.Intracomm, operation: str
+) -> None:
+    """All ranks at once, by HDF5 on MPI-IO.
+
+    Creating and closing is collective. The boxes are written independently: in a collective write
+    a rank that fails would leave the others waiting.
+    """
+    with together(comm, operation):
+        with _opened(path, "w", driver="mpio", comm=comm) as file:
+            _create(file, contents)
+            _write_boxes(file, contents, comm.rank)
+        _to_disk(path)
+
+
+def _write_parts(
+    path: pathlib.Path,
+    parts: pathlib.Path,
+    contents: Contents,
+    comm: MPI.Intracomm,
+    operation: str,
+) -> None:
+    """Each rank its own file, and one of virtual datasets that puts them together."""
+    h5py = h5py_module()
+    with together(comm, operation):
+        if comm.rank == 0:
+            parts.mkdir()
+    with together(comm, operation):
+        part = parts / _part_name(comm.rank)
+        with _opened(part, "w") as file:
+            for dataset in contents.datasets:
+                count = tuple(n for _, n in dataset.box_of(comm.rank))
+                array = file.create_dataset(dataset.name, count, dataset.dtype, fill_time="never")
+                for place, values in dataset.pieces():
+                    array[place] = values
+        _to_disk(part)
+    with together(comm, operation):
+        if comm.rank == 0:
+            with _opened(path, "w", libver="v110") as file:
+                _create(file, contents, lambda dataset: _virtual(dataset, parts, comm.size, h5py))
+                file.attrs[PARTS] = parts.name
+            _to_disk(path)
+
+
+def _part_name(rank: int) -> str:
+    return f"{rank:06d}.h5"
+
+
+def _virtual(dataset: Dataset, parts: pathlib.Path, ranks: int, h5py: Any) -> Any:
+    layout = h5py.VirtualLayout(dataset.shape, dataset.dtype)
+    for rank in range(ranks):
+        box = dataset.box_of(rank)
+        count = tuple(n for _, n in box)
+        if 0 not in count:
+            # By a relative name: parts and whole can be moved together.
+            name = f"{parts.name}/{_part_name(rank)}"
+            layout[_slices(box)] = h5py.VirtualSource(name, dataset.name, count, dataset.dtype)
+    return layout
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(start, start + n) for start, n in box)
+
+
+def _opened(path: pathlib.Path, mode: str, **options: Any) -> Any:
+    h5py = h5py_module()
+    if mode == "r" and not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        # Some parallel file systems have no locks; nobody else writes to this file.
+        return h5py.File(path, mode, locking="best-effort", **options)
+    except OSError as error:
+        if isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError):
+            raise
+        raise OSError(f"{path}: {error}") from error
+
+
+def _to_disk(path: pathlib.Path) -> None:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _create(
+    file: Any, contents: Contents, virtual: Callable[[Dataset], Any] | None = None
+) -> None:
+    """Dimensions, datasets and attributes, without the data."""
+    for i, (name, size) in enumerate(contents.sizes.items()):
+        if name in contents.coordinates:
+            scale = file.create_dataset(name, data=contents.coordinates[name])
+            scale.make_scale(name)
+        else:
+            # The netCDF-4 format's word for a dimension without coordinates.
+            scale = file.create_dataset(name, (size,), "float32")
+            scale.make_scale(f"This is a netCDF dimension but not a netCDF variable.{size:10d}")
+        scale.attrs["_Netcdf4Dimid"] = np.int32(i)
+    for dataset in contents.datasets:
+        if virtual is None:
+            # Nobody reads what has not been written: no need to fill it first.
+            array = file.create_dataset(
+                dataset.name, dataset.shape, dataset.dtype, fill_time="never"
+            )
+        else:
+            # A reader of the virtual dataset sees a lost part as NaN; `read` raises.
+            fill = np.nan if dataset.dtype.kind == "f" else None
+            array = file.create_virtual_dataset(dataset.name, virtual(dataset), fillvalue=fill)
+        for d, name in enumerate(dataset.dims):
+            array.dims[d].attach_scale(file[name])
+    for name, value in contents.attributes.items():
+        try:
+            file.attrs[name] = np.asarray(value) if isinstance(value, jax.Array) else value
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"attribute {name!r}: {type(value).__name__} cannot be stored in HDF5 ({error}); "
+                "give a number, a string or an array"
+            ) from error
+
+
+def _write_boxes(file: Any, contents: Contents, rank: int) -> None:
+    for dataset in contents.datasets:
+        array = file[dataset.name]
+        starts = [start for start, _ in dataset.box_of(rank)]
+        for place, values in dataset.pieces():
+            array[_moved(place, starts)] = values
+
+
+def _moved(place: tuple[slice, ...], by: list[int]) -> tuple[slice, ...]:
+    return tuple(slice(p.start + s, p.stop + s) for p, s in zip(place, by, strict=True))
+
+
+def _parts_of(path: pathlib.Path) -> pathlib.Path | None:
+    """The folder with the parts of a file that is there already, and is one of ours."""
+    try:
+        with _opened(path, "r") as file:
+            name = file.attrs.get(PARTS)
+    except OSError:
+        return None
+    ours = isinstance(name, str) and re.fullmatch(
+        re.escape(path.name) + r"\.parts-[0-9a-f]{8}", name
+    )
+    return path.with_name(name) if ours else None
+
+
+def opened(path: str | os.PathLike[str]) -> Any:
+    """A file to read."""
+    return _opened(pathlib.Path(path), "r")
+
+
+def find(file: Any, name: str) -> Any:
+    """A dataset of `file`."""
+    h5py = h5py_module()
+    if not isinstance(file.get(name), h5py.Dataset):
+        datasets = {n: x for n, x in file.items() if isinstance(x, h5py.Dataset)}
+        there = sorted(n for n, x in datasets.items() if not x.is_scale)
+        raise KeyError(f"there is no dataset {name!r} in {file.filename}, which has {there}")
+    return file[name]
+
+
+def read(dataset: Any, box: Box, order: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """A box of a dataset, piece by piece.
+
+    Args:
+        dataset: of h5py.
+        box: which part of it.
+        order: dimension d of the dataset becomes dimension ``order[d]`` of the result.
+        dtype: of the result.
+
+    """
+    count = tuple(n for _, n in box)
+    shape = [0] * len(count)
+    for d, n in zip(order, count, strict=True):
+        shape[d] = n
+    result = np.empty(shape, dtype)
+    as_stored = result.transpose(order)
+    most = max(1, _PIECE_BYTES // max(dataset.dtype.itemsize, 1))
+    starts = [start for start, _ in box]
+    if PARTS not in dataset.file.attrs:
+        for place in boxes(count, most):
+            as_stored[place] = dataset[_moved(place, starts)]
+        return result
+    # From the parts themselves: HDF5 gives the fill value for one that is lost, without a word.
+    folder = pathlib.Path(dataset.file.filename).parent
+    covered = 0
+    for source in dataset.virtual_sources():
+        first, last = source.vspace.get_select_bounds()
+        low = [max(a, start) for a, (start, _) in zip(first, box, strict=True)]
+        high = [min(b + 1, start + n) for b, (start, n) in zip(last, box, strict=True)]
+        common = tuple(b - a for a, b in zip(low, high, strict=True))
+        if min(common) <= 0:
+            continue
+        with _opened(folder / source.file_name, "r") as part:
+            there = find(part, source.dset_name)
+            for place in boxes(common, most):
+                mine = _moved(place, [a - s for a, s in zip(low, starts, strict=True)])
+                theirs = _moved(place, [a - f for a, f in zip(low, first, strict=True)])
+                as_stored[mine] = there[theirs]
+        covered += math.prod(common)
+    if covered != math.prod(count):
+        raise OSError(
+            f"{dataset.file.filename} has {covered} of the {math.prod(count)} elements that are "
+            f"asked for of {dataset.name}; it is not complete"
+        )
+    return result
+
+
+def readable(stored: np.dtype[Any], asked: Any, what: str) -> np.dtype[Any]:
+    """The dtype that a dataset is read into."""
+    if stored.name not in STORED:
+        raise TypeError(f"{what} is {stored}, which JAX has no arrays of")
+    into = np.dtype(stored.newbyteorder("=") if asked is None else asked)
+    if jax.dtypes.canonicalize_dtype(into) != into:
+        raise TypeError(
+            f"{what} is {stored.name}, and {into.name} needs JAX_ENABLE_X64=1; or pass "
+            f"dtype={jax.dtypes.canonicalize_dtype(into).name!r}"
+        )
+    if not np.can_cast(stored, into, "same_kind"):
+        raise TypeError(f"{what} is {stored.name}, which {into.name} cannot hold")
+    return into

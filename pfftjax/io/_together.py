@@ -1,0 +1,72 @@
+"""An error on one rank is an error on all."""
+
+import contextlib
+import zlib
+from collections.abc import Iterator
+
+from mpi4py import MPI
+
+# What the other ranks raise, if the error on the failing one is of such a type: the first that
+# fits. So `except FileNotFoundError` means the same on every rank.
+_TYPES = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    OSError,
+    ImportError,
+    KeyError,
+    ValueError,
+    TypeError,
+    MemoryError,
+)
+
+
+@contextlib.contextmanager
+def private(comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
+    """A duplicate of `comm`, so that no message of the caller's is taken for ours. Collective."""
+    own = comm.Dup()
+    try:
+        yield own
+    except Exception:  # which all ranks raise
+        own.Free()
+        raise
+    own.Free()
+
+
+@contextlib.contextmanager
+def together(comm: MPI.Intracomm, operation: str) -> Iterator[None]:
+    """Wait for all ranks at the end; what one raised, all raise, with its text.
+
+    Collective over `comm`. The body must not wait for another rank that may have failed.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    first = comm.allreduce(comm.size if failure is None else comm.rank, MPI.MIN)
+    if first == comm.size:
+        return
+    mine = None
+    if comm.rank == first and failure is not None:
+        kind = next((i for i, t in enumerate(_TYPES) if isinstance(failure, t)), None)
+        # The text of a KeyError is the repr of what it was made of.
+        text = failure.args[0] if isinstance(failure, KeyError) and failure.args else failure
+        mine = kind, str(text) or type(failure).__name__
+    kind, text = comm.bcast(mine, first)
+    here = f"{operation} on rank {first} of {comm.size}: "
+    error = RuntimeError if kind is None else _TYPES[kind]
+    raise error(text if text.startswith(here) else here + text) from failure
+
+
+def same_everywhere(asked: str, comm: MPI.Intracomm, operation: str) -> None:
+    """Raise on every rank if the ranks ask for different things."""
+    key = zlib.crc32(asked.encode())
+    if comm.allreduce(key, MPI.MIN) != comm.allreduce(key, MPI.MAX):
+        everybody = comm.allgather(asked)
+        rank = next(r for r, other in enumerate(everybody) if other != everybody[0])
+        raise RuntimeError(
+            f"{operation}: rank 0 asks for {everybody[0]} and rank {rank} for {everybody[rank]}; "
+            "every rank must call with the same names, shapes and dtypes"
+        )

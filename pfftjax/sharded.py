@@ -1,0 +1,14 @@
+"""The transforms and halos on global arrays: `jax.Array`s sharded over a multi-process mesh.
+
+Beside them, `pfftjax.fft3d` and the rest take each rank's own block, and work under
+`jax.shard_map`; given a global array outside of jitted code, they call these. Sizes have to divide
+by the grid, as in all of JAX's sharding.
+"""
+
+from .fft._sharded import fft3d as fft3d
+from .fft._sharded import halo_exchange as halo_exchange
+from .fft._sharded import halo_reduce as halo_reduce
+from .fft._sharded import ifft3d as ifft3d
+from .fft._sharded import irfft3d as irfft3d
+from .fft._sharded import rfft3d as rfft3d
+from .fft._sharded import wavenumbers as wavenumbers

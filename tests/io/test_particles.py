@@ -1,0 +1,94 @@
+"""Particles in HDF5, read back on every grid."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pfftjax
+from pfftjax import pm
+from tests.distributed import grids, raised_everywhere
+from tests.helpers import CONTROL, RANK, SIZE
+
+h5py = pytest.importorskip("h5py")
+pytestmark = pytest.mark.mpi
+
+MESH = (6, 7, 5)
+TOTAL = 41
+
+
+def table():
+    """Every particle that there is: cell, offset, momentum."""
+    rng = np.random.default_rng(0)
+    cell = rng.integers(0, MESH, (TOTAL, 3)).astype(np.int32)
+    return cell, rng.uniform(-9, 9, (TOTAL, 3)), rng.standard_normal((TOTAL, 3))
+
+
+def scattered(dtype):
+    """On any ranks: an uneven share each, the first one none; unused rows hold nonsense."""
+    ends = (
+        np.linspace(0, TOTAL, SIZE + 1).astype(int)
+        if SIZE < 3
+        else np.array([0, 0, *np.linspace(20, TOTAL, SIZE - 1).astype(int)])
+    )
+    mine = slice(ends[RANK], ends[RANK + 1])
+    cell, offset, momentum = (np.concatenate([x[mine], x[:3] * 0 + 77]) for x in table())
+    used = jnp.int32(ends[RANK + 1] - ends[RANK])
+    offset, momentum = jnp.asarray(offset, dtype), jnp.asarray(momentum, dtype)
+    return pm.Particles(jnp.asarray(cell), offset, momentum, used, TOTAL, MESH)
+
+
+def rows(particles):
+    """All particles of all ranks, sorted."""
+    used = int(particles.used)
+    mine = np.concatenate(
+        [np.asarray(x)[:used] for x in (particles.cell, particles.offset, particles.momentum)], 1
+    )
+    everything = np.concatenate(CONTROL.allgather(mine))
+    return everything[np.lexsort(everything.T)]
+
+
+@pytest.mark.parametrize("layout", ["shared", "per_rank"])
+def test_read_back_by_their_owners_on_any_grid(folder, layout):
+    path = folder / "p.h5"
+    for dtype in ("float32", "float64"):
+        particles = scattered(dtype)
+        expected = np.concatenate([x.astype(dtype) for x in table()], 1)
+        expected = expected[np.lexsort(expected.T)]
+        for source in grids():
+            mesh = pfftjax.PencilFFT(MESH, source, real=True).input
+            pm_io = {"attributes": {"a": 0.5}, "layout": layout}
+            pfftjax.io.save_particles(path, particles, mesh, **pm_io)
+            with h5py.File(path) as file:
+                assert file["cell"].shape == (TOTAL, 3)
+                np.testing.assert_array_equal(file["momentum"], table()[2].astype(dtype))
+                assert file["offset"].dims[0][0].name == "/particle"
+            for target in grids() if source == grids()[-1] else [grids()[-1]]:
+                mesh = pfftjax.PencilFFT(MESH, target, real=True).input
+                loaded = pfftjax.io.load_particles(path, mesh, capacity=TOTAL)
+                assert loaded.offset.dtype == dtype
+                assert loaded.total == TOTAL
+                np.testing.assert_array_equal(rows(loaded), expected)
+                used = int(loaded.used)
+                at = np.floor(np.asarray(loaded.cell + loaded.offset)[:used]).astype(int) % MESH
+                for axis in (0, 1):
+                    start, count = mesh.range_of(axis)
+                    assert ((start <= at[:, axis]) & (at[:, axis] < start + count)).all()
+    assert pfftjax.io.attributes(path, mesh.grid)["mesh_shape"].tolist() == list(MESH)
+    assert pfftjax.io.load_particles(path, mesh, dtype="float32").offset.dtype == "float32"
+
+
+def test_what_is_refused(folder):
+    path = folder / "p.h5"
+    mesh = pfftjax.PencilFFT(MESH, grids()[0], real=True).input
+    other = pfftjax.PencilFFT((6, 7, 8), grids()[0], real=True).input
+    particles = scattered("float64")
+    save, load = pfftjax.io.save_particles, pfftjax.io.load_particles
+    raised_everywhere(ValueError, r"mesh \(6, 7, 5\), but this", save, path, particles, other)
+    raised_everywhere(TypeError, "must be pm.Particles", save, path, {}, mesh)
+    raised_everywhere(FileNotFoundError, "no file", load, path, mesh)
+    save(path, particles, mesh)
+    raised_everywhere(ValueError, "units of the cells of a mesh", load, path, other)
+    pfftjax.io.save(path, {"q": jnp.zeros(mesh.local_shape)}, mesh)
+    raised_everywhere(KeyError, "no dataset 'cell'", load, path, mesh)
+    with pytest.raises(TypeError, match="mesh must be a Pencil"):
+        load(path, None)
