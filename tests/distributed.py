@@ -3,6 +3,7 @@ transforms and their derivatives are, by numpy on the whole array."""
 
 import numpy as np
 import pytest
+import scipy.fft
 from mpi4py import MPI
 
 from pfftjax import ProcessGrid
@@ -105,3 +106,39 @@ class Model:
         n = self.plan.shape[2]
         k = np.arange(n // 2 + 1)
         return result[..., : n // 2 + 1] * np.where((k == 0) | (2 * k == n), 1, 2)
+
+
+def points(kind, n, side=1.0):
+    """Where the values of an axis of n points are, and what the functions of a coefficient are."""
+    start, between = {
+        "fft": (0, n),
+        "rfft": (0, n),
+        "dct1": (0, n - 1),
+        "dct2": (0.5, n),
+        "dct3": (0, n),
+        "dct4": (0.5, n),
+        "dst1": (1, n + 1),
+        "dst2": (0.5, n),
+        "dst3": (1, n),
+        "dst4": (0.5, n),
+    }[kind]
+    return (np.arange(n) + start) * side / between, np.sin if kind[:3] == "dst" else np.cos
+
+
+def transformed(plan, x, *, inverse=False):
+    """What a `PencilTransform` computes, by scipy on the whole array in double precision."""
+    ndim = len(plan.shape)
+    order = range(ndim) if inverse else reversed(range(ndim))
+    for axis in order:
+        kind, n = plan.kinds[axis], plan.shape[axis]
+        options = {"axis": axis - ndim, "norm": plan.norm}
+        if kind == "rfft":
+            x = np.fft.irfft(x, n, **options) if inverse else np.fft.rfft(x, **options)
+        elif kind == "fft":
+            x = (np.fft.ifft if inverse else np.fft.fft)(x, **options)
+        else:
+            function = getattr(scipy.fft, ("i" if inverse else "") + kind[:3])
+            x = function(x.real, int(kind[3]), **options) + (
+                1j * function(x.imag, int(kind[3]), **options) if np.iscomplexobj(x) else 0
+            )
+    return x

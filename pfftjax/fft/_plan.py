@@ -276,21 +276,8 @@ class PencilFFT:
         return run(self._inverse, y)
 
     def _checked(self, x: Any, pencil: Pencil, name: str, *, to_complex: bool) -> jax.Array:
-        x = jnp.asarray(x)
-        here = self._here(f"PencilFFT.{name}")
-        if x.ndim < 3 or x.shape[-3:] != pencil.local_shape:
-            raise ValueError(
-                f"{here}: the block has shape {x.shape}, but this rank holds "
-                f"{pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes} on "
-                f"{self.grid}); leading batch dimensions may precede it"
-            )
-        if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool:
-            x = x.astype(float)
-        if x.dtype not in ("float32", "float64", "complex64", "complex128"):
-            raise TypeError(f"{here}: no transform of {x.dtype}; cast to float32 or float64 first")
-        if to_complex and not jnp.iscomplexobj(x):
-            x = jax.lax.complex(x, jnp.zeros_like(x))
-        return x.astype(x.dtype)  # without a weak type
+        x = checked_block(x, pencil, self._here(f"PencilFFT.{name}"))
+        return as_complex(x) if to_complex else x
 
     def wavenumbers(
         self, box_size: Any, dtype: Any = None
@@ -315,13 +302,7 @@ class PencilFFT:
 
         """
         dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
-        several = isinstance(box_size, tuple | list) or getattr(box_size, "ndim", 0) > 0
-        sides: tuple[Any, ...] = tuple(box_size) if several else (box_size,) * 3
-        if len(sides) != 3:
-            raise ValueError(
-                f"{self._here('wavenumbers')}: box_size is one number, or one for each of the "
-                f"three axes, got {len(sides)}"
-            )
+        sides = sides_of(box_size, 3, self._here("wavenumbers"))
         result = []
         for axis, (n, side) in enumerate(zip(self.shape, sides, strict=True)):
             index = self.output.indices(axis)
@@ -350,3 +331,36 @@ class PencilFFT:
 # Powers of n0 n1 n2 that the forward and the inverse transform are multiplied by.
 _SCALES = {"backward": (0.0, -1.0), "ortho": (-0.5, -0.5), "forward": (-1.0, 0.0)}
 _INVERSES = {Kind.FORWARD: Kind.BACKWARD, Kind.REAL_TO_COMPLEX: Kind.COMPLEX_TO_REAL}
+
+
+def checked_block(x: Any, pencil: Pencil, here: str) -> jax.Array:
+    """A block that matches its pencil and has a transform: `x` as an array, or an error."""
+    x = jnp.asarray(x)
+    ndim = len(pencil.axes)
+    if x.ndim < ndim or x.shape[x.ndim - ndim :] != pencil.local_shape:
+        raise ValueError(
+            f"{here}: the block has shape {x.shape}, but this rank holds "
+            f"{pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes} on "
+            f"{pencil.grid}); leading batch dimensions may precede it"
+        )
+    if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool:
+        x = x.astype(float)
+    if x.dtype not in ("float32", "float64", "complex64", "complex128"):
+        raise TypeError(f"{here}: no transform of {x.dtype}; cast to float32 or float64 first")
+    return x.astype(x.dtype)  # without a weak type
+
+
+def as_complex(x: jax.Array) -> jax.Array:
+    """`x`, with imaginary parts of zero if it is real."""
+    return x if jnp.iscomplexobj(x) else jax.lax.complex(x, jnp.zeros_like(x))
+
+
+def sides_of(box_size: Any, axes: int, here: str) -> tuple[Any, ...]:
+    """One side of the box for each of so many axes."""
+    several = isinstance(box_size, tuple | list) or getattr(box_size, "ndim", 0) > 0
+    sides = tuple(box_size) if several else (box_size,) * axes
+    if len(sides) != axes:
+        raise ValueError(
+            f"{here}: box_size is one number, or one for each of the {axes} axes, got {len(sides)}"
+        )
+    return sides

@@ -1,0 +1,313 @@
+"""More or fewer modes of the same field: interpolation, and products without aliases."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pfftjax.collectives._primitive import static_ints, where
+from pfftjax.pencils import Pencil, transpose
+
+from ._kinds import (
+    PencilTransform,
+    Plan,
+    forward_steps,
+    inverse_steps,
+    kinds_of,
+    run,
+    spectral_shape,
+)
+from ._plan import PencilFFT, checked_block
+from ._resize import Resize
+from ._trigonometric import NO_SERIES_IF_ORTHOGONAL
+
+# Whose products are of the same kind: those of sines, and of half a wave, are not.
+_CLOSED = ("fft", "rfft", "dct1", "dct2")
+
+
+def pad_spectrum(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
+    """The spectrum of the same field on a finer mesh: new modes are zero.
+
+    ``padded_plan.inverse`` of it interpolates ``plan.inverse(y)`` trigonometrically; points that
+    both meshes have keep their values. Factors of the norm are taken care of. A coefficient at a
+    Nyquist frequency n / 2 stands for both of its signs and is shared out between them, half each,
+    so that a real field stays real.
+
+    On its way an axis that is split between ranks is brought together and split again, which is
+    two exchanges for each split axis whose size changes. Where an inverse transform is next,
+    `padded_inverse` needs none of them.
+
+    Args:
+        y: this rank's block of the spectrum, of shape (..., *plan.output.local_shape).
+        plan: `PencilFFT` or `PencilTransform` that it belongs to.
+        padded_plan: the same with a shape that is nowhere smaller.
+
+    Returns:
+        Array of shape (..., *padded_plan.output.local_shape).
+
+    Raises:
+        ValueError: plans that differ in more than their shape, a shape that is smaller somewhere,
+            or "dct1", "dct3" or "dst3" with norm "ortho", which weight the values on the walls.
+        TypeError: arguments that are no plans, or a dtype without a transform.
+
+    Its inverse is `truncate_spectrum`; its transpose is that too, up to real weights: with
+    r = new points / old points, to the power 2, 1 or 0 for norm "backward", "ortho" or "forward",
+    and 1/2 for each coordinate of a coefficient that is a Nyquist frequency of `plan` (1/4 where
+    the axis has the kind "rfft").
+
+    Example:
+        >>> from pfftjax import ProcessGrid
+        >>> coarse, fine = (PencilFFT((n, n, n), ProcessGrid(), real=True) for n in (4, 6))
+        >>> x = jnp.ones(coarse.input.local_shape)
+        >>> y = pad_spectrum(coarse.forward(x), coarse, fine)
+        >>> bool(jnp.allclose(fine.inverse(y), 1.0))
+        True
+
+    """
+    _check(plan, padded_plan, "pad_spectrum")
+    return _resized(y, plan, padded_plan, "pad_spectrum")
+
+
+def truncate_spectrum(y: Any, plan: Plan, smaller_plan: Plan) -> jax.Array:
+    """The spectrum of a field without its highest modes, on a coarser mesh.
+
+    Modes beyond the Nyquist frequencies of the coarser mesh are left out. Those of both signs of
+    a Nyquist frequency m / 2, m even, look the same on it and are added up, so that truncating
+    undoes padding. For "rfft" there is one of them, which is doubled: ``smaller_plan.inverse``
+    gets the real field that it should have, because it ignores what is not Hermitian.
+
+    Args:
+        y: this rank's block of the spectrum, of shape (..., *plan.output.local_shape).
+        plan: `PencilFFT` or `PencilTransform` that it belongs to.
+        smaller_plan: the same with a shape that is nowhere larger.
+
+    Returns:
+        Array of shape (..., *smaller_plan.output.local_shape).
+
+    Raises:
+        ValueError: plans that differ in more than their shape, a shape that is larger somewhere,
+            or "dct1", "dct3" or "dst3" with norm "ortho", which weight the values on the walls.
+        TypeError: arguments that are no plans, or a dtype without a transform.
+
+    Costs and transpose are those of `pad_spectrum`; `truncated_forward` does it without exchanges
+    of its own.
+
+    Example:
+        >>> from pfftjax import ProcessGrid
+        >>> coarse, fine = (PencilFFT((n, n, n), ProcessGrid(), real=True) for n in (4, 6))
+        >>> y = fine.forward(jnp.ones(fine.input.local_shape))
+        >>> bool(jnp.allclose(coarse.inverse(truncate_spectrum(y, fine, coarse)), 1.0))
+        True
+
+    """
+    _check(smaller_plan, plan, "truncate_spectrum")
+    return _resized(y, plan, smaller_plan, "truncate_spectrum")
+
+
+def padded_inverse(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
+    """``padded_plan.inverse(pad_spectrum(y, plan, padded_plan))`` with the exchanges of one
+    inverse transform.
+
+    Each axis is padded when it is whole for its transform, so that zeros are neither exchanged
+    nor, along the axes that come later, transformed.
+
+    Args:
+        y: this rank's block of the spectrum, of shape (..., *plan.output.local_shape).
+        plan: `PencilFFT` or `PencilTransform` that it belongs to.
+        padded_plan: the same with a shape that is nowhere smaller.
+
+    Returns:
+        Array in real space, of shape (..., *padded_plan.input.local_shape).
+
+    Raises:
+        ValueError: a block, or plans, that do not fit.
+        TypeError: arguments that are no plans, or a dtype without a transform.
+
+    Example:
+        >>> from pfftjax import ProcessGrid
+        >>> coarse, fine = (PencilFFT((n, n, n), ProcessGrid()) for n in (4, 6))
+        >>> x = jnp.ones(coarse.input.local_shape)
+        >>> bool(jnp.allclose(padded_inverse(coarse.forward(x), coarse, fine), 1.0))
+        True
+
+    """
+    _check(plan, padded_plan, "padded_inverse")
+    y = checked_block(y, plan.output, where("padded_inverse", plan.grid._comm))
+    return run(inverse_steps(plan, padded_plan.shape), y)
+
+
+def truncated_forward(x: Any, padded_plan: Plan, plan: Plan) -> jax.Array:
+    """``truncate_spectrum(padded_plan.forward(x), padded_plan, plan)`` with the exchanges of one
+    forward transform.
+
+    Each axis is truncated when it has been transformed, so that what is left out is not exchanged.
+    Along an axis with "rfft" the coefficient at a Nyquist frequency is that of the truncated real
+    field, Hermitian, where `truncate_spectrum` leaves a part that the inverse ignores.
+
+    Args:
+        x: this rank's block in real space, of shape (..., *padded_plan.input.local_shape).
+        padded_plan: `PencilFFT` or `PencilTransform` that it belongs to.
+        plan: the same with a shape that is nowhere larger.
+
+    Returns:
+        This rank's block of the spectrum, of shape (..., *plan.output.local_shape).
+
+    Raises:
+        ValueError: a block, or plans, that do not fit.
+        TypeError: arguments that are no plans, complex numbers where real ones belong, or a dtype
+            without a transform.
+
+    Example:
+        >>> from pfftjax import ProcessGrid
+        >>> coarse, fine = (PencilFFT((n, n, n), ProcessGrid()) for n in (4, 6))
+        >>> y = truncated_forward(jnp.ones(fine.input.local_shape), fine, coarse)
+        >>> bool(jnp.allclose(coarse.inverse(y), 1.0))
+        True
+
+    """
+    _check(plan, padded_plan, "truncated_forward")
+    here = where("truncated_forward", plan.grid._comm)
+    x = checked_block(x, padded_plan.input, here)
+    if kinds_of(plan)[-1] == "rfft" and jnp.iscomplexobj(x):
+        raise TypeError(f"{here}: x is {x.dtype}, but the plans are for real arrays; pass x.real")
+    return run(forward_steps(plan, padded_plan.shape), x)
+
+
+def dealiased_product(
+    plan: Plan, a: Any, b: Any, *, padded_shape: Sequence[int] | None = None
+) -> jax.Array:
+    """The spectrum of the product of two fields, without aliases: the 3/2 rule.
+
+    On the mesh of `plan` the modes of a product beyond its Nyquist frequencies would appear as
+    others. The product is formed on a mesh with 3/2 as many points along each axis (Orszag 1971),
+    where they do not reach those that are kept: `padded_inverse` of both, the product, and
+    `truncated_forward`. Of an even n, the product of two modes at the Nyquist frequency is the one
+    that appears again, at the Nyquist frequency: zero these, or take more points.
+
+    Args:
+        plan: `PencilFFT` or `PencilTransform` of both spectra. Its kinds must be such that
+            products are of the same kind: "fft", "rfft", "dct1", "dct2".
+        a: this rank's block of a spectrum, of shape (..., *plan.output.local_shape).
+        b: the same of the other. Leading axes broadcast. With as many as those of `a`, both travel
+            in the same messages; the square of a field (`b` is `a`) is one inverse transform.
+        padded_shape: points of the mesh that the product is formed on; by default 3 n / 2, rounded
+            up, along each axis, and the one point of an axis that has no more.
+
+    Returns:
+        This rank's block of the spectrum of the product, such that ``plan.inverse`` of it is the
+        product of the fields without the modes that the mesh does not have.
+
+    Raises:
+        ValueError: blocks, kinds or a shape that do not fit.
+        TypeError: a plan that is none, or a dtype without a transform.
+
+    Example:
+        >>> from pfftjax import ProcessGrid
+        >>> plan = PencilFFT((8, 8, 8), ProcessGrid(), real=True)
+        >>> j = jnp.broadcast_to(plan.input.indices(2), plan.input.local_shape)
+        >>> wave = plan.forward(jnp.cos(2 * jnp.pi * 3 * j / 8))
+        >>> square = plan.inverse(dealiased_product(plan, wave, wave))   # 1/2 + cos(6 ...) / 2
+        >>> bool(jnp.allclose(square, 0.5, atol=1e-5))
+        True
+
+    """
+    _check(plan, plan, "dealiased_product")
+    here = where("dealiased_product", plan.grid._comm)
+    kinds = kinds_of(plan)
+    if not set(kinds) <= set(_CLOSED):
+        raise ValueError(
+            f"{here}: a product of two fields of kinds {kinds} is not one of them; use "
+            "padded_inverse and truncated_forward, with a plan of the kinds of the product"
+        )
+    if padded_shape is None:
+        padded_shape = tuple(-(-3 * n // 2) if n > 1 else 1 for n in plan.shape)
+    shape = static_ints(padded_shape, "padded_shape", "dealiased_product", plan.grid._comm)
+    if len(shape) != len(plan.shape) or any(m < n for m, n in zip(shape, plan.shape, strict=True)):
+        raise ValueError(
+            f"{here}: padded_shape must be nowhere smaller than {plan.shape}, got {shape}"
+        )
+    inverse = inverse_steps(plan, shape)
+    same = a is b
+    a, b = (checked_block(y, plan.output, here) for y in (a, b))
+    if same:
+        fields = run(inverse, a)
+        product = fields * fields
+    elif a.shape == b.shape and a.dtype == b.dtype:
+        # Not fields[0]: `_trigonometric._part`.
+        fields = run(inverse, jnp.stack([a, b]))
+        first, second = (jax.lax.index_in_dim(fields, i, keepdims=False) for i in (0, 1))
+        product = first * second
+    else:
+        product = run(inverse, a) * run(inverse, b)
+    return run(forward_steps(plan, shape), product)
+
+
+def _check(plan: Plan, finer: Plan, operation: str) -> None:
+    """Raise unless the plans differ in their shape only, and `finer` has nowhere fewer points."""
+    for each in (plan, finer):
+        if not isinstance(each, PencilFFT | PencilTransform):
+            raise TypeError(
+                f"{operation}: a plan is a PencilFFT or a PencilTransform, got "
+                f"{type(each).__name__}"
+            )
+    here = where(operation, plan.grid._comm)
+    alike = [(p.grid, kinds_of(p), p.norm, p.layout) for p in (plan, finer)]
+    if alike[0] != alike[1]:
+        raise ValueError(
+            f"{here}: the plans may differ in their shape only (same grid, kinds, norm and "
+            f"layout), got {plan} and {finer}"
+        )
+    weighted = sorted(set(kinds_of(plan)) & set(NO_SERIES_IF_ORTHOGONAL))
+    if plan.norm == "ortho" and weighted:
+        raise ValueError(
+            f"{here}: with norm='ortho', {weighted[0]} multiplies the values on the walls by "
+            "sqrt(2), so that the spectrum is not that of a function at other points; make the "
+            "plans with norm='backward'"
+        )
+    if any(n > m for n, m in zip(plan.shape, finer.shape, strict=True)):
+        raise ValueError(
+            f"{here}: the plan with more points has the shape {finer.shape}, which is smaller "
+            f"than {plan.shape} somewhere; the order of the arguments is the way of the data"
+        )
+
+
+def _resized(y: Any, plan: Plan, target: Plan, operation: str) -> jax.Array:
+    """The coefficients of `plan` as those of `target`."""
+    y = checked_block(y, plan.output, where(operation, plan.grid._comm))
+    kinds, pencil = kinds_of(plan), plan.output
+    sizes = list(plan.shape)
+    changing = [axis for axis, n in enumerate(plan.shape) if n != target.shape[axis]]
+    # The axes of which every rank has all are cut before others are exchanged, and padded after.
+    growing = any(target.shape[axis] > plan.shape[axis] for axis in changing)
+    changing.sort(key=lambda axis: (_is_split(pencil, axis) != growing, axis))
+    for axis in changing:
+        whole = _gathered_along(pencil, axis)
+        if whole != pencil:
+            y = transpose(y, pencil, whole)
+        dimension = whole.axes.index(axis) - len(whole.axes)
+        n, m = sizes[axis], target.shape[axis]
+        y = Resize(kinds[axis], n, m, plan.norm, dimension)(y)
+        sizes[axis] = m
+        shape = spectral_shape(sizes, kinds)
+        after = Pencil(shape, plan.grid, whole.split, whole.axes)
+        pencil = Pencil(shape, plan.grid, pencil.split, pencil.axes)
+        if whole.split != pencil.split:
+            y = transpose(y, after, pencil)
+    return y
+
+
+def _is_split(pencil: Pencil, axis: int) -> bool:
+    return axis in pencil.split and pencil.grid.dims[pencil.split.index(axis)] > 1
+
+
+def _gathered_along(pencil: Pencil, axis: int) -> Pencil:
+    """The pencil, or one in which `axis` is whole on every rank: it changes places with an axis
+    that was.
+    """
+    if not _is_split(pencil, axis):
+        return pencil
+    free = next(other for other in pencil.axes if not _is_split(pencil, other))
+    swapped = {axis: free, free: axis}
+    first, second = (swapped.get(a, a) for a in pencil.split)
+    return Pencil(pencil.global_shape, pencil.grid, (first, second), pencil.axes)

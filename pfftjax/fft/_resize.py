@@ -1,0 +1,120 @@
+"""More or fewer coefficients along one axis of a spectrum, for the same function of space."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from ._plan import as_complex
+from ._trigonometric import logical_size
+
+# Coefficients are multiplied by (new size / old size) to this power, so that the function is the
+# same: those of "backward" grow with the number of points.
+_POWERS = {"backward": 1.0, "ortho": 0.5, "forward": 0.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize:
+    """Takes the coefficients of a line of n points to those of a line of m points.
+
+    With more points, the new coefficients are zero. A coefficient at the Nyquist frequency n / 2
+    stands for both signs of it, exp(+-2 pi i (n / 2) x / L): half of it goes to each, which keeps
+    a real function real. With fewer, coefficients beyond m / 2 are left out, and those of +-m / 2
+    are added up: m points cannot tell them apart. So the way there and back is the identity.
+
+    A half spectrum has n / 2 once, and keeps half of it; on the way back it is doubled. The sum of
+    both signs would be twice the real part as long as the lines are real, `of_real_lines`; once
+    other axes are transformed it takes the coefficient of the opposite wavenumber, which another
+    rank may have, and the inverse drops the difference anyway. Of cosines and sines, the
+    last of "dct1" and of "dst2" has half the weight of the others in the inverse and is treated
+    alike; others have no such coefficient.
+
+    Attributes:
+        kind: what made the coefficients: "fft", "rfft", "dct1" to "dct4", "dst1" to "dst4".
+        n: points in real space that there are coefficients of.
+        m: points that there will be.
+        norm: of the transforms on both sides.
+        dimension: of the array, from the end.
+        of_real_lines: whether "rfft" has been the first transform so far.
+
+    """
+
+    kind: str
+    n: int
+    m: int
+    norm: str
+    dimension: int = -1
+    of_real_lines: bool = False
+
+    def __call__(self, y: jax.Array) -> jax.Array:
+        if self.n == self.m:
+            return y
+        factor = logical_size(self.kind, self.m) / logical_size(self.kind, self.n)
+        if self.kind == "fft":
+            y = self._padded(y) if self.m > self.n else self._truncated(y)
+        else:
+            y = self._one_sided(y)
+        return y * jnp.finfo(y.dtype).dtype.type(factor ** _POWERS[self.norm])
+
+    def _cut(self, y: jax.Array, start: int, stop: int) -> jax.Array:
+        return jax.lax.slice_in_dim(y, start, stop, axis=self.dimension % y.ndim)
+
+    def _joined(self, parts: list[jax.Array]) -> jax.Array:
+        return jnp.concatenate(parts, axis=self.dimension)
+
+    def _zeros(self, y: jax.Array, count: int) -> jax.Array:
+        shape = list(y.shape)
+        shape[self.dimension] = count
+        return jnp.zeros(shape, y.dtype)
+
+    def _padded(self, y: jax.Array) -> jax.Array:
+        n, m = self.n, self.m
+        if n % 2:
+            half = (n + 1) // 2
+            return self._joined(
+                [self._cut(y, 0, half), self._zeros(y, m - n), self._cut(y, half, n)]
+            )
+        nyquist = y.dtype.type(0.5) * self._cut(y, n // 2, n // 2 + 1)
+        return self._joined(
+            [
+                self._cut(y, 0, n // 2),
+                nyquist,
+                self._zeros(y, m - n - 1),
+                nyquist,
+                self._cut(y, n // 2 + 1, n),
+            ]
+        )
+
+    def _truncated(self, y: jax.Array) -> jax.Array:
+        n, m = self.n, self.m
+        if m % 2:
+            return self._joined([self._cut(y, 0, (m + 1) // 2), self._cut(y, n - m // 2, n)])
+        plus = self._cut(y, m // 2, m // 2 + 1)
+        minus = self._cut(y, n - m // 2, n - m // 2 + 1)
+        return self._joined(
+            [self._cut(y, 0, m // 2), plus + minus, self._cut(y, n - m // 2 + 1, n)]
+        )
+
+    def _one_sided(self, y: jax.Array) -> jax.Array:
+        """Of a half spectrum, cosines or sines."""
+        fewer = min(self.n, self.m)
+        kept = fewer // 2 + 1 if self.kind == "rfft" else fewer
+        total = self.m // 2 + 1 if self.kind == "rfft" else self.m
+        growing = self.m > self.n
+        y = self._cut(y, 0, kept)
+        if (weight := _last_weight(self.kind, fewer, self.norm)) != 1:
+            last = y.dtype.type(weight if growing else 1 / weight) * self._cut(y, kept - 1, kept)
+            if self.of_real_lines and self.kind == "rfft" and not growing:
+                last = as_complex(last.real)
+            y = self._joined([self._cut(y, 0, kept - 1), last])
+        return self._joined([y, self._zeros(y, total - kept)]) if growing else y
+
+
+def _last_weight(kind: str, n: int, norm: str) -> float:
+    """What the last coefficient of n points is multiplied by where there are more."""
+    if kind == "rfft":
+        return 0.5 if n % 2 == 0 else 1.0
+    if kind in ("dct1", "dst2"):
+        # norm="ortho" has divided that of "dst2" by sqrt(2) already.
+        return 0.5**0.5 if norm == "ortho" else 0.5
+    return 1.0

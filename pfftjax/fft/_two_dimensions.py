@@ -1,0 +1,197 @@
+"""Fourier transforms of two axes as functions, with the names of numpy.fft."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pfftjax.collectives._primitive import where
+from pfftjax.pencils import ProcessGrid
+
+from ._kinds import PencilTransform
+from ._plan import Layout, Norm
+
+
+def _plan(
+    x: Any,
+    name: str,
+    grid: ProcessGrid,
+    shape: Sequence[int] | None,
+    norm: Norm,
+    layout: Layout,
+    *,
+    inverse: bool = False,
+) -> PencilTransform:
+    if not isinstance(grid, ProcessGrid):
+        raise TypeError(
+            f"{name}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
+            "pfftjax.ProcessGrid((None, 1))"
+        )
+    here = where(name, grid._comm)
+    if shape is None:
+        if grid.size > 1 or name == "irfft2d":
+            why = (
+                "a rank cannot tell the global shape from its block"
+                if grid.size > 1
+                else "n1 and n1 + 1 have spectra of the same size"
+            )
+            raise ValueError(f"{here}: give shape=(n0, n1), the shape in real space: {why}")
+        if jnp.ndim(x) < 2:
+            raise ValueError(f"{here}: x must have two dimensions, got shape {jnp.shape(x)}")
+        shape = jnp.shape(x)[-2:]
+        if inverse and layout == "transposed":
+            shape = shape[::-1]
+    if len(shape) != 2:
+        raise ValueError(f"{here}: shape must be (n0, n1), got {tuple(shape)}")
+    kinds = ("fft", "rfft" if name.removeprefix("i") == "rfft2d" else "fft")
+    return PencilTransform(tuple(shape), grid, kinds, norm=norm, layout=layout)
+
+
+def fft2d(
+    x: Any,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+) -> jax.Array:
+    """Fourier transform of a distributed array over its last two axes.
+
+    Args:
+        x: this rank's block, of shape (..., local n0, n1): axis 0 split over the ranks. Leading
+            axes are a batch: the same in all planes, and in the same messages. float32, float64,
+            complex64 or complex128.
+        grid: process grid of (P, 1): ``ProcessGrid((None, 1))``.
+        shape: the global shape (n0, n1), required as soon as `grid` has more than one rank.
+        norm: where the factor 1 / (n0 n1) goes: "backward", "ortho" or "forward", as in numpy.
+        layout: "transposed": the spectrum has axes (1, 0) in memory, axis 1 split over the ranks.
+            "natural": as `x`, for one more exchange.
+
+    Returns:
+        This rank's block of the spectrum (`PencilTransform.output`), complex.
+
+    Raises:
+        ValueError: a block that does not match, a grid of columns, or a missing global shape.
+        TypeError: a dtype without a transform.
+
+    Example:
+        >>> import numpy as np
+        >>> grid = ProcessGrid((None, 1))
+        >>> plan = PencilTransform((4, 5), grid, ("fft", "fft"))
+        >>> x = np.random.default_rng(0).standard_normal((4, 5))
+        >>> y = fft2d(plan.input.local_block(x), grid, shape=(4, 5))
+        >>> bool(np.allclose(y, plan.output.local_block(np.fft.fft2(x)), atol=1e-5))
+        True
+
+    """
+    return _plan(x, "fft2d", grid, shape, norm, layout).forward(x)
+
+
+def ifft2d(
+    y: Any,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+) -> jax.Array:
+    """The inverse of `fft2d`.
+
+    Args:
+        y: this rank's block of the spectrum, as `fft2d` returns it for this layout.
+        grid: process grid of (P, 1).
+        shape: the global shape (n0, n1) in real space, required as soon as `grid` has more than
+            one rank.
+        norm: as in `fft2d`.
+        layout: layout of `y`.
+
+    Returns:
+        This rank's block in real space, complex.
+
+    Raises:
+        ValueError: a block that does not match, a grid of columns, or a missing global shape.
+        TypeError: a dtype without a transform.
+
+    Example:
+        >>> grid = ProcessGrid((None, 1))
+        >>> x = jnp.ones(PencilTransform((4, 5), grid, ("fft", "fft")).input.local_shape)
+        >>> y = fft2d(x, grid, shape=(4, 5))
+        >>> bool(jnp.allclose(ifft2d(y, grid, shape=(4, 5)), x))
+        True
+
+    """
+    return _plan(y, "ifft2d", grid, shape, norm, layout, inverse=True).inverse(y)
+
+
+def rfft2d(
+    x: Any,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+) -> jax.Array:
+    """Fourier transform of a distributed real array: half the work and traffic of `fft2d`.
+
+    Args:
+        x: this rank's block, real, distributed as in `fft2d`.
+        grid: process grid of (P, 1).
+        shape: the global shape (n0, n1), required as soon as `grid` has more than one rank.
+        norm: as in `fft2d`.
+        layout: as in `fft2d`.
+
+    Returns:
+        This rank's block of the spectrum, whose global shape is (n0, n1 // 2 + 1).
+
+    Raises:
+        ValueError: a block that does not match, a grid of columns, or a missing global shape.
+        TypeError: complex numbers, or a dtype without a transform.
+
+    Example:
+        >>> import numpy as np
+        >>> grid = ProcessGrid((None, 1))
+        >>> plan = PencilTransform((4, 5), grid, ("fft", "rfft"))
+        >>> x = np.random.default_rng(0).standard_normal((4, 5))
+        >>> y = rfft2d(plan.input.local_block(x), grid, shape=(4, 5))
+        >>> bool(np.allclose(y, plan.output.local_block(np.fft.rfft2(x)), atol=1e-5))
+        True
+
+    """
+    return _plan(x, "rfft2d", grid, shape, norm, layout).forward(x)
+
+
+def irfft2d(
+    y: Any,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+) -> jax.Array:
+    """The inverse of `rfft2d`.
+
+    Args:
+        y: this rank's block of the half spectrum, as `rfft2d` returns it for this layout.
+        grid: process grid of (P, 1).
+        shape: the global shape (n0, n1) in real space, always required: the spectrum does not say
+            whether n1 is even or odd.
+        norm: as in `fft2d`.
+        layout: layout of `y`.
+
+    Returns:
+        This rank's block in real space, real.
+
+    Raises:
+        ValueError: a block that does not match, a grid of columns, or a missing global shape.
+        TypeError: a dtype without a transform.
+
+    Example:
+        >>> grid = ProcessGrid((None, 1))
+        >>> x = jnp.ones(PencilTransform((4, 5), grid, ("fft", "rfft")).input.local_shape)
+        >>> y = rfft2d(x, grid, shape=(4, 5))
+        >>> bool(jnp.allclose(irfft2d(y, grid, shape=(4, 5)), x))
+        True
+
+    """
+    return _plan(y, "irfft2d", grid, shape, norm, layout, inverse=True).inverse(y)
