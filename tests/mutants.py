@@ -12,6 +12,7 @@ from tests import launcher
 PYTHON = launcher.ROOT / "pfftjax" / "collectives"
 PENCILS = launcher.ROOT / "pfftjax" / "pencils"
 FFT = launcher.ROOT / "pfftjax" / "fft"
+SPECTRAL = launcher.ROOT / "pfftjax" / "spectral"
 PM = launcher.ROOT / "pfftjax" / "pm"
 CXX = launcher.ROOT / "cpp"
 
@@ -301,6 +302,30 @@ MUTANTS = [
         "if isinstance(offset_dot, ad.Zero) or not higher:",
         "if True:",
         "tests/pm/test_painting.py",
+    ),
+    Mutant(
+        "first derivatives keep the Nyquist frequency",
+        SPECTRAL / "_operands.py",
+        "signed = jnp.where(index == n // 2, 0, signed)",
+        "pass",
+        "tests/spectral/test_derivatives.py",
+        1,
+    ),
+    Mutant(
+        "the components of a gradient share nothing",
+        SPECTRAL / "_derivatives.py",
+        "        return _late(x, plan, lengths)",
+        """        spectra = gradient(x, plan, box_size, from_spectrum=True, to_spectrum=True)
+        return tuple(plan.inverse(y) for y in spectra)""",
+        "tests/spectral/test_derivatives.py::test_the_bytes_that_move",
+    ),
+    Mutant(
+        "the top hat without its series",
+        SPECTRAL / "_multipliers.py",
+        "_SERIES_UP_TO = 1.5**2",
+        "_SERIES_UP_TO = 1e-30",
+        "tests/spectral/test_multipliers.py",
+        1,
     ),
     Mutant(
         "particles pull the other way",

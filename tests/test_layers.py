@@ -5,7 +5,11 @@ import ast
 
 from tests.launcher import ROOT
 
+<<<<<<< ours
 LAYERS = ["collectives", "pencils", "fft", "pm", "io"]
+=======
+LAYERS = ["collectives", "pencils", "fft", "spectral", "pm"]
+>>>>>>> theirs
 
 
 def _imports(path):
