@@ -11,11 +11,8 @@ from . import fft as fft
 from . import io as io
 from . import pencils as pencils
 from . import pm as pm
-<<<<<<< ours
 from . import sharded as sharded
-=======
 from . import spectral as spectral
->>>>>>> theirs
 from ._info import Info as Info
 from ._info import info as info
 from .fft import PencilFFT as PencilFFT

@@ -5,11 +5,7 @@ import ast
 
 from tests.launcher import ROOT
 
-<<<<<<< ours
-LAYERS = ["collectives", "pencils", "fft", "pm", "io"]
-=======
-LAYERS = ["collectives", "pencils", "fft", "spectral", "pm"]
->>>>>>> theirs
+LAYERS = ["collectives", "pencils", "fft", "spectral", "pm", "io"]
 
 
 def _imports(path):

@@ -23,8 +23,8 @@ class Local(NamedTuple):
 
     kind: Kind
     n: int
-    axes: int
-    scale: float
+    axes: int = 1
+    scale: float = 1.0
 
     @property
     def into(self) -> int:
@@ -191,6 +191,10 @@ mlir.register_lowering(
 
 def can_fuse(first: Local | None, source: Pencil, target: Pencil, second: Local | None) -> bool:
     """Whether there is one operation for these steps."""
+    if len(source.axes) != 3:
+        return False
+    if (first and first.kind in TO_REAL) or (second and second.kind in FROM_REAL):
+        return False  # what travels is real
     order = tuple(source.axes.index(axis) for axis in target.axes)
     if order[2] == 2 or len(_differing(source, target)) > 1:
         return False

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,10 +20,12 @@ from ._plan import (
     Layout,
     Norm,
     PencilFFT,
+    Step,
     _Move,
     _Transform,
     as_complex,
     checked_block,
+    run,
     sides_of,
 )
 from ._resize import Resize
@@ -45,9 +47,6 @@ class _AsComplex:
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return as_complex(x)
-
-
-Step = Callable[[jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,13 +288,6 @@ def spectral_shape(shape: Sequence[int], kinds: Sequence[str]) -> tuple[int, ...
     return tuple(n // 2 + 1 if kind == "rfft" else n for n, kind in zip(shape, kinds, strict=True))
 
 
-def run(steps: Sequence[Step], x: jax.Array) -> jax.Array:
-    """The steps, one after the other."""
-    for step in steps:
-        x = step(x)
-    return x
-
-
 def _transform(kind: str, n: int, norm: Norm, direction: int) -> Step:
     """The transform of lines of n points, forward (direction 0) or back (1)."""
     scale = float(logical_size(kind, n)) ** _SCALES[norm][direction]
@@ -352,7 +344,7 @@ def _steps(plan: Plan, shape: Sequence[int], direction: int) -> list[Step]:
         along, across = (_transform(kinds[a], shape[a], norm, direction) for a in (2, 1))
         assert isinstance(along, _Transform)
         assert isinstance(across, _Transform)
-        steps.append(dataclasses.replace(along, axes=2, scale=along.scale * across.scale))
+        steps.append(along._replace(axes=2, scale=along.scale * across.scale))
         sizes = list(spectral_shape(shape, kinds))
         move(stages[0], stages[2])
         stages = stages[2:]

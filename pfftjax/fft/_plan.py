@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -17,6 +18,7 @@ from ._local import Kind, fft_of_lines, hermitian_weights
 
 Norm = Literal["backward", "ortho", "forward"]
 Layout = Literal["transposed", "natural"]
+Step = Callable[[jax.Array], jax.Array]
 
 
 class _Transform(Local):
@@ -52,11 +54,11 @@ class _Fused:
 _Steps = tuple[_Transform | _Move, ...]
 
 
-def fuse(steps: _Steps) -> list[_Transform | _Move | _Fused]:
+def fuse(steps: Sequence[Step]) -> list[Step]:
     """The same steps in fewer passes: moves with the transforms on both sides of them first, then
     with the one on the side that is left.
     """
-    result: list[_Transform | _Move | _Fused] = list(steps)
+    result = list(steps)
     for sides in ((1, 1), (0, 1), (1, 0)):
         i = 0
         while i < len(result):
@@ -77,7 +79,7 @@ def fuse(steps: _Steps) -> list[_Transform | _Move | _Fused]:
     return result
 
 
-def run(steps: _Steps, x: jax.Array) -> jax.Array:
+def run(steps: Sequence[Step], x: jax.Array) -> jax.Array:
     """Apply `steps`, one after the other."""
     for step in fuse(steps):
         x = step(x)

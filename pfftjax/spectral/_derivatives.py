@@ -24,16 +24,10 @@ import numpy as np
 
 from pfftjax.fft import PencilFFT
 from pfftjax.fft._local import Kind, fft_of_lines
-from pfftjax.fft._plan import _Move
+from pfftjax.fft._plan import _Move, run
 from pfftjax.pencils import Pencil, transpose
 
 from ._operands import Vector, odd_wavenumbers, operand, real_dtype, sides, times_i, vector
-
-
-def _run(steps: Any, x: jax.Array) -> jax.Array:
-    for step in steps:
-        x = step(x)
-    return x
 
 
 def gradient(
@@ -241,9 +235,9 @@ def _late(y: jax.Array, plan: PencilFFT, lengths: Any) -> Vector:
     kx = odd_wavenumbers(plan, plan.output, 0, lengths[0], dtype)
     ky, kz = (odd_wavenumbers(plan, pencil, axis, lengths[axis], dtype) for axis in (1, 2))
     # First: the products can then be written where the transforms have been, on pages in use.
-    shared = _run(steps[:cut], y)
-    dx = _run(steps, times_i(kx, y))
-    return dx, _run(steps[cut:], times_i(ky, shared)), _run(steps[cut:], times_i(kz, shared))
+    shared = run(steps[:cut], y)
+    dx = run(steps, times_i(kx, y))
+    return dx, run(steps[cut:], times_i(ky, shared)), run(steps[cut:], times_i(kz, shared))
 
 
 def _early(v: Vector, plan: PencilFFT, lengths: Any) -> jax.Array:
@@ -251,14 +245,14 @@ def _early(v: Vector, plan: PencilFFT, lengths: Any) -> jax.Array:
     steps = plan._forward
     cut, pencil = _where_axis_1_is_transformed(steps, plan._z)
     vx, vy, vz = (
-        _run(steps, v[0]),
-        _run(steps[: cut + 1], v[1]),
-        _run(steps[: cut + 1], v[2]),
+        run(steps, v[0]),
+        run(steps[: cut + 1], v[1]),
+        run(steps[: cut + 1], v[2]),
     )
     dtype = real_dtype(vx)
     kx = odd_wavenumbers(plan, plan.output, 0, lengths[0], dtype)
     ky, kz = (odd_wavenumbers(plan, pencil, axis, lengths[axis], dtype) for axis in (1, 2))
-    return times_i(kx, vx) + _run(steps[cut + 1 :], times_i(ky, vy) + times_i(kz, vz))
+    return times_i(kx, vx) + run(steps[cut + 1 :], times_i(ky, vy) + times_i(kz, vz))
 
 
 # ---- From fields to fields ---------------------------------------------------------------------
