@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxprs_in_params
 
 from pfftjax import PencilFFT
 from tests.distributed import COMPLEX, Model, grids
@@ -76,11 +75,3 @@ def draw(plan, dtype, shape=(), seed=0):
 def local(plan, x, y):
     """This rank's blocks of a field and of a spectrum."""
     return jnp.asarray(plan.input.local_block(x)), jnp.asarray(plan.output.local_block(y))
-
-
-def equations(jaxpr):
-    """All of a program, those of functions inside included."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from equations(inner)

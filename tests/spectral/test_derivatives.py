@@ -12,6 +12,7 @@ from pfftjax import PencilFFT, spectral
 from pfftjax.collectives import allreduce, replicate
 from tests.distributed import COMPLEX, TOLERANCE, Model, alone, assert_block, grids, total
 from tests.helpers import SIZE, assert_close, global_sum, random
+from tests.programs import exchanged_bytes, exchanges
 from tests.spectral import reference
 from tests.spectral.reference import SIDES, draw, local, plans, wavenumbers
 
@@ -258,9 +259,6 @@ def test_batches():
             results.append((function(batches[key]), twice(batches[key]), one))
         return results
 
-    def exchanges(function, operand):
-        return str(jax.make_jaxpr(function)(operand)).count("pencil_transpose[")
-
     for (key, function), results in zip(functions.items(), everything(batches), strict=True):
         for a, b, c in zip(*map(jax.tree.leaves, results), strict=True):
             np.testing.assert_array_equal(a, b)
@@ -276,14 +274,7 @@ def test_batches():
 
 def moved_bytes(function, *operands):
     """What all ranks together give to exchanges."""
-    jaxpr = jax.make_jaxpr(function)(*operands).jaxpr
-    return global_sum(
-        sum(
-            equation.invars[0].aval.size * equation.invars[0].aval.dtype.itemsize
-            for equation in reference.equations(jaxpr)
-            if equation.primitive.name == "pencil_transpose"
-        )
-    )
+    return global_sum(exchanged_bytes(function, *operands))
 
 
 # Exchanged arrays on P x 1, 1 x P, and R x C ranks; beside what transforms of every component are.

@@ -1,0 +1,46 @@
+"""What a program does, read from its jaxpr."""
+
+from collections import Counter
+
+import jax
+import numpy as np
+from jax.extend.core import jaxprs_in_params
+
+# The steps of a plan, and those of them that exchange something.
+STEPS = ("fft_of_lines", "pencil_transpose", "permute", "fft_across", "fft_alone")
+EXCHANGES = ("pencil_transpose", "fft_across")
+
+
+def equations(jaxpr):
+    """All equations, those of inner programs too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
+
+
+def steps(function, *operands):
+    """How often each step of a plan occurs."""
+    jaxpr = jax.make_jaxpr(function)(*operands).jaxpr
+    return Counter(e.primitive.name for e in equations(jaxpr) if e.primitive.name in STEPS)
+
+
+def exchanges(function, *operands):
+    """How many exchanges between pencils there are."""
+    count = steps(function, *operands)
+    return sum(count[name] for name in EXCHANGES)
+
+
+def exchanged_bytes(function, *operands):
+    """What this rank gives to exchanges between pencils."""
+    total = 0
+    for equation in equations(jax.make_jaxpr(function)(*operands).jaxpr):
+        x = equation.invars[0].aval if equation.invars else None
+        if equation.primitive.name == "pencil_transpose":
+            total += x.size * x.dtype.itemsize
+        elif equation.primitive.name == "fft_across":
+            first = equation.params["first"]
+            last = x.shape[-1] if first is None else first.out_of
+            itemsize = np.result_type(x.dtype, np.complex64).itemsize
+            total += int(np.prod(x.shape[:-1])) * last * itemsize
+    return total
