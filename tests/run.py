@@ -86,7 +86,7 @@ def main() -> int:
             )
         if "chunks" in arguments.only:
             ok &= run(
-                "all messages in chunks of 64 bytes on 2 ranks",
+                "by messages, in chunks of 64 bytes, on 2 ranks",
                 launcher.command(
                     2,
                     *messages,
@@ -96,6 +96,7 @@ def main() -> int:
                     *rest,
                 ),
                 PFFTJAX_MAX_CHUNK_BYTES="64",
+                PFFTJAX_SHARED_MEMORY="0",
                 PFFTJAX_TEST_LOG=str(logs / "chunks.jsonl"),
                 JAX_DISABLE_MOST_OPTIMIZATIONS="1",
             )

@@ -32,6 +32,22 @@ def test_every_version_of_the_transform(simd):
     assert "passed" in ended.stdout
 
 
+@pytest.mark.parametrize("simd", native.runnable_simd()[1:] or ["baseline"])
+def test_every_version_on_two_ranks(simd):
+    """Whole plans, whose transforms read and write columns."""
+    command = launcher.command(2, "-m", "pytest", "--with-mpi", "-q", "tests/fft/test_values.py")
+    ended = subprocess.run(
+        command,
+        env=launcher.environment(PFFTJAX_SIMD=simd, JAX_DISABLE_MOST_OPTIMIZATIONS="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=launcher.ROOT,
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert "passed" in ended.stdout
+
+
 def test_an_unknown_name_is_refused():
     ended = _pytest("avx1024")
     assert ended.returncode != 0
