@@ -31,6 +31,7 @@ CASES = {
 }
 NAMES = {
     "pfftjax": "pfftjax",
+    "FFTW-MPI": "FFTW-MPI (destroys its input)",
     "mpi4py_fft": "mpi4py-fft (FFTW, NumPy arrays)",
     "mpi4jax": "jnp.fft and mpi4jax.alltoall",
     "jax shard_map": "jax.shard_map and all_to_all (gloo)",
@@ -49,7 +50,7 @@ def draw_fft():
         heights = [e["forward_ms"] + e["inverse_ms"] if e else 0 for e in entries]
         places = [c + (i - (len(names) - 1) / 2) * width for c in range(len(cases))]
         bars = axis.bar(places, heights, 0.92 * width, label=NAMES[name])
-        axis.bar_label(bars, [f"{h:.0f}" for h in heights], fontsize=7, padding=1)
+        axis.bar_label(bars, [f"{h:.0f}" if h else "" for h in heights], fontsize=7, padding=1)
     axis.set_xticks(range(len(cases)), [f"256³ {label}" for label in cases.values()])
     axis.set_ylabel("forward and inverse [ms]")
     axis.set_title(f"3D FFT on {result['ranks']} ranks, one core each, Open MPI", size=10)

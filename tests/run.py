@@ -17,9 +17,13 @@ import time
 from tests import launcher
 
 SKIPPED = "skipped"
-PARTS_OF_A_SIMULATION = [
-    f"tests/pm/test_{name}.py" for name in ("painting", "lpt", "gravity", "field_and_spectrum")
+# Made of parts that are tested for themselves on every number of ranks.
+COMPOSED = [
+    *(f"tests/pm/test_{name}.py" for name in ("painting", "lpt", "gravity", "field_and_spectrum")),
+    "tests/spectral/test_multipliers.py",
 ]
+# Of tests/fft: nothing that has messages of its own.
+OF_THE_SAME_MESSAGES = ("derivatives", "kinds", "padding", "local", "two_dimensions")
 
 
 def run(title: str, command: list[str], **extra: str) -> bool:
@@ -68,8 +72,8 @@ def main() -> int:
         if "ranks" in arguments.only:
             for n in arguments.ranks:
                 docs = ["--doctest-modules", "pfftjax"] if not rest and n <= 2 else []
-                # Four ranks cost most on two cores: of particles, the whole simulation only.
-                less = [] if n < 4 else [f"--ignore={path}" for path in PARTS_OF_A_SIMULATION]
+                # Four ranks cost most on two cores.
+                less = [] if n < 4 else [f"--ignore={path}" for path in COMPOSED]
                 what = [*under_mpi, *docs, *less, *rest]
                 # One rank needs no launcher, and leaves a core for another.
                 alone = [sys.executable, *what, "-n", "2"]
@@ -90,7 +94,7 @@ def main() -> int:
                 launcher.command(
                     2,
                     *messages,
-                    "--ignore=tests/fft/test_derivatives.py",
+                    *(f"--ignore=tests/fft/test_{name}.py" for name in OF_THE_SAME_MESSAGES),
                     "-m",
                     "not memory",
                     *rest,
