@@ -230,7 +230,10 @@ class Watch {
              "same collectives in the same order (PFFTJAX_CHECK=1 finds where)";
     }
     if (here.InCollective() && there.InCollective() && there.passed == here.passed &&
-        there.operation != here.operation) {
+        (there.operation != here.operation ||
+         // All ranks of a transform say the same of it.
+         (here.operation == Operation::kFft &&
+          (there.count != here.count || there.element != here.element)))) {
       return who + there.Say() +
              ": the ranks call different collectives; PFFTJAX_CHECK=1 finds "
              "where they part";

@@ -12,6 +12,8 @@ constexpr std::int64_t kPage = 4096;
 // A window grows by more than is asked for, so that slowly growing exchanges make few of them.
 constexpr std::int64_t kStep = std::int64_t{1} << 20;
 
+constexpr std::uint64_t kGaveUp = 0;  // in place of what an exchange is about
+
 std::int64_t RoundUp(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
@@ -46,39 +48,43 @@ Window::Flags& Window::FlagsOf(int rank) const {
   return reinterpret_cast<Flags*>(memory_->data())[rank];
 }
 
-int Window::Begin(const Communicator& comm) {
-  ++round_;
-  return memory_->WaitFor(comm, [&] {
-    for (int rank = 0; rank < comm.size; ++rank) {
-      if (FlagsOf(rank).read.load(std::memory_order_acquire) < round_ - 1) return false;
+int Window::Round::Begin() {
+  const std::int64_t round = ++window_.round_;
+  return window_.memory_->WaitFor(comm_, [&] {
+    for (int rank = 0; rank < comm_.size; ++rank) {
+      if (window_.FlagsOf(rank).read.load(std::memory_order_acquire) < round - 1) return false;
     }
     return true;
   });
 }
 
-void Window::Publish(const Communicator& comm, std::uint64_t about) {
-  Flags& mine = FlagsOf(comm.rank);
+void Window::Round::Publish(std::uint64_t about) {
+  Flags& mine = window_.FlagsOf(comm_.rank);
   mine.about.store(about, std::memory_order_relaxed);
-  mine.written.store(round_, std::memory_order_release);
+  mine.written.store(window_.round_, std::memory_order_release);
+  is_published_ = true;
 }
 
-int Window::WaitForAll(Communicator& comm, std::uint64_t about) const {
-  for (int rank = 0; rank < comm.size; ++rank) {
-    const Flags& theirs = FlagsOf(rank);
-    const int code = memory_->WaitFor(
-        comm, [&] { return theirs.written.load(std::memory_order_acquire) >= round_; });
+int Window::Round::WaitForAll(std::uint64_t about) {
+  for (int rank = 0; rank < comm_.size; ++rank) {
+    const Flags& theirs = window_.FlagsOf(rank);
+    const int code = window_.memory_->WaitFor(
+        comm_, [&] { return theirs.written.load(std::memory_order_acquire) >= window_.round_; });
     if (code != 0) return code;
-    if (theirs.about.load(std::memory_order_relaxed) != about) {
-      comm.difference = "rank " + std::to_string(rank) +
-                        " is in a transform of another shape, kind or dtype than this rank";
-      return kOtherSizes;
-    }
+    const std::uint64_t other = theirs.about.load(std::memory_order_relaxed);
+    if (other == about) continue;
+    comm_.difference = "rank " + std::to_string(rank) +
+                       (other == kGaveUp ? " has given up this transform"
+                                         : " is in a transform of another shape, kind, dtype or "
+                                           "norm than this rank");
+    return kOtherSizes;
   }
   return 0;
 }
 
-void Window::End(const Communicator& comm) {
-  FlagsOf(comm.rank).read.store(round_, std::memory_order_release);
+Window::Round::~Round() {
+  if (!is_published_) Publish(kGaveUp);
+  window_.FlagsOf(comm_.rank).read.store(window_.round_, std::memory_order_release);
 }
 
 Window* WindowOf(Communicator& comm, std::int64_t bytes_a_rank) {

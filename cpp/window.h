@@ -1,7 +1,7 @@
 // Memory in which each rank of a node leaves what the others are to read, as large as an exchange.
 //
-// An exchange has three parts: Begin, after which this rank may write its part of the window;
-// Publish, after which the others may read it, once they have waited for it; and End.
+// A Round has three parts: Begin, after which this rank may write its part of the window; Publish,
+// after which the others may read it, once they have waited for it; and its destruction.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,26 @@ class Window {
   std::int64_t bytes_a_rank() const { return bytes_; }
   char* PartOf(int rank) const { return data_ + rank * bytes_; }
 
-  // Waits until the others have read what this rank left in the last exchange.
-  int Begin(const Communicator& comm);
-  // `about` is the same on all ranks that are in the same call.
-  void Publish(const Communicator& comm, std::uint64_t about);
-  // Waits for all ranks; kOtherSizes if one is in another call.
-  int WaitForAll(Communicator& comm, std::uint64_t about) const;
-  void End(const Communicator& comm);
+  // One exchange of this rank. However it ends, the others do not wait for it.
+  class Round {
+   public:
+    Round(Window& window, Communicator& comm) : window_(window), comm_(comm) {}
+    Round(const Round&) = delete;
+    Round& operator=(const Round&) = delete;
+    ~Round();
+
+    // Waits until the others have read what this rank left in the last exchange.
+    int Begin();
+    // `about` is the same on all ranks that are in the same call, and not 0.
+    void Publish(std::uint64_t about);
+    // Waits for all ranks; kOtherSizes if one is in another call, or has given up.
+    int WaitForAll(std::uint64_t about);
+
+   private:
+    Window& window_;
+    Communicator& comm_;
+    bool is_published_ = false;
+  };
 
  private:
   struct Flags;

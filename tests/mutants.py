@@ -373,8 +373,8 @@ MUTANTS = [
     Mutant(
         "shared memory: a window is written while others read it",
         CXX / "window.cc",
-        "load(std::memory_order_acquire) < round_ - 1)",
-        "load(std::memory_order_acquire) < round_ - 99)",
+        "load(std::memory_order_acquire) < round - 1)",
+        "load(std::memory_order_acquire) < round - 99)",
         "tests/jobs/test_threads.py",
         0,
     ),

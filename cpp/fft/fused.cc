@@ -1,4 +1,6 @@
 // A transform, a change of pencil and another transform, as FFI handlers.
+#include <cstring>
+
 #include "../agreement.h"
 #include "../handlers.h"
 #include "../transposition.h"
@@ -143,6 +145,11 @@ int ByMessages(const Communicator& comm, const Attributes& a, const Task<T>& tas
 template <typename T>
 int OnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage, Window* window,
            std::uint64_t about, const void* x, void* y) {
+  std::optional<Window::Round> round;
+  if (window) {
+    round.emplace(*window, comm);
+    if (const int code = round->Begin()) return code;
+  }
   const fft::Scratch scratch(passage.parcels().OwnBytes());
   Ends<T> ends;
   for (int rank = 0; rank < task.change.ranks; ++rank) {
@@ -154,16 +161,12 @@ int OnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage, W
     ends.to.push_back(part(task.change.rank, passage.parcels().To(rank)));
     ends.from.push_back(part(rank, passage.parcels().From(rank)));
   }
-  if (window) {
-    if (const int code = window->Begin(comm)) return code;
-  }
   passage.Leave(static_cast<const T*>(x), ends);
-  if (window) {
-    window->Publish(comm, about);
-    if (const int code = window->WaitForAll(comm, about)) return code;
+  if (round) {
+    round->Publish(about);
+    if (const int code = round->WaitForAll(about)) return code;
   }
   passage.Fetch(ends, static_cast<T*>(y));
-  if (window) window->End(comm);
   return 0;
 }
 
@@ -173,7 +176,11 @@ std::uint64_t About(const Attributes& a, const Change& change, Element element) 
   words.insert(words.end(), change.order.begin(), change.order.end());
   words.insert(words.end(), change.whole.begin(), change.whole.end());
   words.insert(words.end(), {a.scatter, a.gather, change.batch, static_cast<int>(element)});
-  return Hash(words.data(), words.size() * sizeof(std::int64_t));
+  for (const double scale : a.scales) {
+    std::memcpy(&words.emplace_back(), &scale, sizeof scale);
+  }
+  // 0 is for a rank that has given up.
+  return Hash(words.data(), words.size() * sizeof(std::int64_t)) | 1;
 }
 
 bool IsDouble(const Operand& x) {

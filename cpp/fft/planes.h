@@ -37,7 +37,7 @@ class ThreadMemory {
   struct Free {
     void operator()(void* data) const { std::free(data); }
   };
-  static constexpr std::size_t kKeptBytes = std::size_t{4} << 20;
+  static constexpr std::size_t kKeptBytes = std::size_t{32} << 20;
   static inline thread_local std::unique_ptr<void, Free> kept_;
   static inline thread_local std::size_t kept_bytes_ = 0;
   std::unique_ptr<void, Free> own_;

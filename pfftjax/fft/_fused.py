@@ -13,7 +13,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
 from pfftjax.collectives._primitive import communicating, linear
-from pfftjax.pencils import Pencil, block
+from pfftjax.pencils import Pencil, block, check_dimensions
 
 from ._local import FROM_REAL, TO_REAL, TRANSPOSED, Kind, by_xla, result_dtype
 
@@ -88,7 +88,8 @@ def _agreement(
     shape = _travelling(x, first)
     shape[x.ndim - 3 + gather] = whole
     kinds = "/".join(
-        "none" if t is None else f"{t.kind.name.lower()}{t.axes}" for t in (first, second)
+        "none" if t is None else f"{t.kind.name.lower()}{t.axes}[{t.n}] * {t.scale!r}"
+        for t in (first, second)
     )
     dtype = np.dtype(x.dtype).name
     return f"{dtype}{shape} axis {gather} for axis {scatter} in order {order}, {kinds}"
@@ -233,6 +234,7 @@ def fused(
         second: along the last axis of `target`, or the last two.
 
     """
+    check_dimensions(x, "transform", source.grid._comm)
     lead = x.ndim - 3
     order = tuple(source.axes.index(axis) for axis in target.axes)
     params = {

@@ -12,4 +12,5 @@ from ._pencil import block as block
 from ._process_grid import ProcessGrid as ProcessGrid
 from ._sums import norm as norm
 from ._sums import vdot as vdot
+from ._transpose import check_dimensions as check_dimensions
 from ._transpose import transpose as transpose

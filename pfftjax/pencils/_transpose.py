@@ -106,6 +106,15 @@ mlir.register_lowering(
 )
 
 
+def check_dimensions(x: Any, operation: str, comm: Any) -> None:
+    """Refuse an array of more dimensions than the C++ core has room for."""
+    if x.ndim > _MOST_DIMENSIONS:
+        raise ValueError(
+            f"{where(operation, comm)}: x has {x.ndim} dimensions, and at most {_MOST_DIMENSIONS} "
+            "are possible; merge batch dimensions by reshape"
+        )
+
+
 def transpose(x: Any, source: Pencil, target: Pencil) -> jax.Array:
     """Redistribute an array from one pencil to another, memory order included.
 
@@ -163,11 +172,7 @@ def transpose(x: Any, source: Pencil, target: Pencil) -> jax.Array:
         )
 
     lead = x.ndim - ndim
-    if x.ndim > _MOST_DIMENSIONS:
-        raise ValueError(
-            f"{here}: x has {x.ndim} dimensions, and at most {_MOST_DIMENSIONS} are possible; "
-            "merge batch dimensions by reshape"
-        )
+    check_dimensions(x, "transpose", comm)
     order = (*range(lead), *(lead + source.axes.index(axis) for axis in target.axes))
     if not differing:
         return x if order == tuple(range(x.ndim)) else permute_p.bind(x, order=order)

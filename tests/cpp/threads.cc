@@ -243,13 +243,13 @@ void Windows(Communicator& comm, const std::vector<Exchange>& plan) {
     const std::int64_t bytes = plan[n].block + (n > plan.size() / 2 ? 3'000'000 : 0);
     Window* window = WindowOf(comm, bytes);
     Expect(window != nullptr, "no window", comm.rank, number);
-    Expect(window->Begin(comm) == 0, "begin", comm.rank, number);
+    Window::Round round(*window, comm);
+    Expect(round.Begin() == 0, "begin", comm.rank, number);
     char* mine = window->PartOf(comm.rank);
     for (std::int64_t i = 0; i < plan[n].block; ++i) mine[i] = Value(comm.rank, 0, number, i);
     if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
-    window->Publish(comm, plan[n].block);
-    Expect(window->WaitForAll(comm, plan[n].block) == 0, comm.difference.c_str(), comm.rank,
-           number);
+    round.Publish(plan[n].block);
+    Expect(round.WaitForAll(plan[n].block) == 0, comm.difference.c_str(), comm.rank, number);
     for (int from = 0; from < comm.size; ++from) {
       const char* theirs = window->PartOf(from);
       bool is_right = true;
@@ -258,7 +258,6 @@ void Windows(Communicator& comm, const std::vector<Exchange>& plan) {
       }
       Expect(is_right, "window", comm.rank, number);
     }
-    window->End(comm);
   }
 }
 
