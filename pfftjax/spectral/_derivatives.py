@@ -46,8 +46,8 @@ def gradient(
     from the divergence of a gradient there.)
 
     Args:
-        x: this rank's block of the field, (..., *plan.input.local_shape), or of its spectrum,
-            (..., *plan.output.local_shape), as `plan.forward` returns it.
+        x: this rank's block of the field, ``(..., *plan.input.local_shape)``, or of its spectrum,
+            ``(..., *plan.output.local_shape)``, as `plan.forward` returns it.
         plan: any `PencilFFT`.
         box_size: side of the box, in the length unit of choice: a number, or one for each axis.
             May be traced, and differentiated.
@@ -103,7 +103,7 @@ def divergence(
 
     Args:
         v: three blocks (vx, vy, vz), or an array with the components in front: of fields, each
-            (..., *plan.input.local_shape), or of spectra.
+            ``(..., *plan.input.local_shape)``, or of spectra.
         plan: any `PencilFFT`.
         box_size: side of the box, as in `gradient`.
         from_spectrum: whether `v` are spectra.

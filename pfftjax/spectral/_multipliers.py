@@ -30,8 +30,8 @@ def apply(
     """Multiply a field by any function of the wavenumbers.
 
     Args:
-        x: this rank's block of the field, (..., *plan.input.local_shape), or of its spectrum,
-            (..., *plan.output.local_shape), as `plan.forward` returns it.
+        x: this rank's block of the field, ``(..., *plan.input.local_shape)``, or of its spectrum,
+            ``(..., *plan.output.local_shape)``, as `plan.forward` returns it.
         plan: any `PencilFFT`.
         box_size: side of the box, in the length unit of choice: a number, or one for each axis.
             May be traced, and differentiated.
