@@ -35,7 +35,7 @@ class Ended:
     seconds: float | None
 
 
-def run(script, ranks=2, limit=90.0, preamble=PREAMBLE, arguments=(), **environment):
+def run(script, ranks=2, limit=150.0, preamble=PREAMBLE, arguments=(), **environment):
     """Run `script`, a text, on `ranks` ranks; a job that does not end by itself fails."""
     process = subprocess.Popen(
         launcher.command(ranks, "-c", preamble + textwrap.dedent(script), *arguments),

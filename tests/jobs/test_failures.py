@@ -5,7 +5,7 @@ import pytest
 from tests import launcher
 from tests.jobs.job import assert_ends_in_error, assert_succeeds, run
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

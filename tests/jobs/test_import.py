@@ -7,7 +7,7 @@ import pytest
 
 from tests import launcher
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
 
 def _python(code, **environment):
