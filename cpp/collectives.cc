@@ -6,6 +6,7 @@
 #include "exchange.h"
 #include "handlers.h"
 #include "node.h"
+#include "scratch.h"
 
 namespace pfftjax {
 namespace {
@@ -29,11 +30,16 @@ ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signat
     const std::int64_t block = total / comm.size;
     if (block == 0) return 0;
     const auto by_mpi = [&] {
+      const void* send = x.untyped_data();
+      const bool is_in_place = send == y->untyped_data();
+      // Other ranks need not be in place: the messages are the same.
+      const Scratch copy(is_in_place ? x.size_bytes() : 0);
+      if (is_in_place) send = std::memcpy(copy.data(), send, x.size_bytes());
       if (total <= ChunkElements(element)) {
-        return Mpi()->alltoall(x.untyped_data(), y->untyped_data(), block, element, comm.data);
+        return Mpi()->alltoall(send, y->untyped_data(), block, element, comm.data);
       }
       const auto place = [block](int rank) { return Block{rank * block, block}; };
-      return ExchangeBlocks(comm, x.untyped_data(), place, y->untyped_data(), place, element);
+      return ExchangeBlocks(comm, send, place, y->untyped_data(), place, element);
     };
     Node* node = NodeOf(comm);
     if (!node) return by_mpi();

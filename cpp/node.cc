@@ -110,8 +110,11 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
       note.round.store(round, std::memory_order_release);
     }
 
-    copy_out(recv + rank * block + offset, send + (is_same_for_all ? 0 : rank * block) + offset,
-             piece);
+    if (send != recv) {
+      copy_out(recv + rank * block + offset, send + (is_same_for_all ? 0 : rank * block) + offset,
+               piece);
+    }
+    // In place, what arrives takes the room of what has just left for the same rank.
     for (int step = 1; step < size; ++step) {
       const int source = (rank + size - step) % size;
       const Note& note = NoteOf(source, rank, round);
@@ -131,16 +134,40 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
   return 0;
 }
 
-int Node::Choose(int* method) {
-  constexpr std::int64_t kTrials = 3;   // of each, to begin with
-  constexpr std::int64_t kAgain = 128;  // then any of them once in so many
+Node::Trials& Node::TrialsOf(std::int64_t bytes) {
+  int size = 0;
+  for (bytes /= kLargeBytes; bytes > 1 && size + 1 < kSizes; bytes /= 2) ++size;
+  return trials_[size];
+}
+
+int Node::Trials::Next() const {
+  constexpr std::int64_t kFirst = 3;    // of each, to begin with
+  constexpr std::int64_t kAgain = 128;  // then another one once in so many
+  constexpr std::int64_t kRarely = 8;   // and so much more rarely one that was far behind
+  constexpr double kBehind = 1.5;
+  if (number < kMethods * kFirst) return static_cast<int>(number % kMethods);
+  const auto fastest = std::min_element(seconds.begin(), seconds.end()) - seconds.begin();
+  if (number % kAgain != 0) return static_cast<int>(fastest);
+  const std::int64_t turn = number / kAgain;
+  const std::int64_t other = turn % kMethods;
+  const bool is_due = turn / kMethods % kRarely == 0;
+  return static_cast<int>(is_due || seconds[other] < kBehind * seconds[fastest] ? other : fastest);
+}
+
+void Node::Trials::Took(int method, double took) {
+  // A few of late: the first ones meet pages that are new, and the system moves processes.
+  constexpr double kWeight = 0.25;
+  double& mean = seconds[method];
+  const bool is_new = number <= kMethods * 2;  // the first of each does not count
+  mean = is_new ? took : std::min((1 - kWeight) * mean + kWeight * took, 2 * mean);
+}
+
+int Node::Choose(Trials& trials, int* method) {
   auto& choice = *reinterpret_cast<std::atomic<std::int64_t>*>(base_);
   const std::int64_t number = choices_++;
   if (comm_.rank == 0) {
-    const auto fastest = std::min_element(best_.begin(), best_.end()) - best_.begin();
-    *method = static_cast<int>(number < kMethods * kTrials ? number % kMethods
-                               : number % kAgain == 0      ? number / kAgain % kMethods
-                                                           : fastest);
+    *method = trials.Next();
+    ++trials.number;
     choice.store(kMethods * (number + 1) + *method, std::memory_order_release);
     return 0;
   }
@@ -152,14 +179,6 @@ int Node::Choose(int* method) {
   });
   *method = static_cast<int>(made % kMethods);
   return code;
-}
-
-void Node::Took(int method, std::int64_t bytes, double seconds) {
-  // A little forgetful: the system moves processes, and others come and go.
-  constexpr double kForget = 1.05;
-  const double rate = seconds / static_cast<double>(bytes);
-  double& best = best_[method];
-  best = best == 0 ? rate : std::min(best * kForget, rate);
 }
 
 int Node::Alltoall(const void* send, void* recv, std::int64_t block, Slots slots) {

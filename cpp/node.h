@@ -31,22 +31,24 @@ class Node {
   enum class Slots { kPastCache, kThroughCache };
 
   // Block j of `send` becomes block i of `recv` on rank j, where i is this rank; `block` bytes
-  // each.
+  // each. Both may be the same memory.
   int Alltoall(const void* send, void* recv, std::int64_t block, Slots slots);
   // All of `send`, `block` bytes, becomes block i of `recv` on every rank.
   int Allgather(const void* send, void* recv, std::int64_t block, Slots slots);
 
   // Runs `shared(slots)` or `mpi()`, which do the same, for an exchange with a result of `bytes`.
-  // Small ones are always faster through shared memory. For large ones it depends on how far apart
-  // the cores are, so all ways are timed, on rank 0, which tells the others.
+  // Small ones are always faster through shared memory. For large ones it depends on their size,
+  // how far apart the cores are and on the pages of the buffers, so all ways are timed, on rank 0,
+  // which tells the others.
   template <typename Shared, typename ByMpi>
   int Fastest(std::int64_t bytes, Shared&& shared, ByMpi&& mpi) {
     if (bytes < kLargeBytes) return shared(Slots::kPastCache);
+    Trials& trials = TrialsOf(bytes);
     int method = 0;
-    if (const int code = Choose(&method)) return code;
+    if (const int code = Choose(trials, &method)) return code;
     const auto start = Clock::now();
     const int code = method == kMpi ? mpi() : shared(static_cast<Slots>(method));
-    Took(method, bytes, std::chrono::duration<double>(Clock::now() - start).count());
+    trials.Took(method, std::chrono::duration<double>(Clock::now() - start).count());
     return code;
   }
 
@@ -57,8 +59,17 @@ class Node {
   static constexpr int kMpi = 2;  // after those of Slots
   static constexpr int kMethods = 3;
 
-  int Choose(int* method);
-  void Took(int method, std::int64_t bytes, double seconds);
+  // Of exchanges of about one size.
+  struct Trials {
+    std::int64_t number = 0;
+    std::array<double, kMethods> seconds{};  // of late
+    int Next() const;
+    void Took(int method, double seconds);
+  };
+  static constexpr int kSizes = 16;
+
+  Trials& TrialsOf(std::int64_t bytes);
+  int Choose(Trials& trials, int* method);
 
   Node(Communicator& comm, std::unique_ptr<SharedMemory> memory);
   int Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all,
@@ -72,8 +83,7 @@ class Node {
   char* base_;
   std::int64_t round_ = 0;
   std::int64_t choices_ = 0;  // large exchanges so far
-  // Seconds a byte, the best of late; 0: not tried.
-  std::array<double, kMethods> best_{};
+  std::array<Trials, kSizes> trials_{};
 };
 
 // The shared memory of `comm`, made on the first call; null where there is none. Collective.

@@ -3,10 +3,10 @@
 
 #include "../agreement.h"
 #include "../handlers.h"
+#include "../scratch.h"
 #include "../transposition.h"
 #include "../window.h"
 #include "passage.h"
-#include "scratch.h"
 
 namespace pfftjax {
 namespace {
@@ -118,7 +118,7 @@ int ByMessages(const Communicator& comm, const Attributes& a, const Task<T>& tas
   };
   // Where the result has no room for complex numbers, what arrives needs memory of its own.
   const bool has_room = y->size_bytes() >= bytes(arriving);
-  const fft::Scratch scratch((task.first ? bytes(leaving) : 0) + (has_room ? 0 : bytes(arriving)));
+  const Scratch scratch((task.first ? bytes(leaving) : 0) + (has_room ? 0 : bytes(arriving)));
   auto* const own = static_cast<T*>(scratch.data());
   const auto* outgoing = static_cast<const T*>(x.untyped_data());
   if (task.first) {
@@ -150,7 +150,7 @@ int OnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage, W
     round.emplace(*window, comm);
     if (const int code = round->Begin()) return code;
   }
-  const fft::Scratch scratch(passage.parcels().OwnBytes());
+  const Scratch scratch(passage.parcels().OwnBytes());
   Ends<T> ends;
   for (int rank = 0; rank < task.change.ranks; ++rank) {
     const auto part = [&](int of, const Parcel& parcel) {

@@ -74,6 +74,7 @@ def ordered_ffi_rule(
     target: str,
     attributes: Callable[..., Mapping[str, Any]],
     lowered: Callable[..., None] = lambda *_, **__: None,
+    in_place: bool = False,
 ) -> Callable[..., Any]:
     """The lowering rule of an operation that communicates: a custom call between two tokens.
 
@@ -82,9 +83,12 @@ def ordered_ffi_rule(
         attributes: (**params) -> attributes of the custom call.
         lowered: (ctx, token, operation, **params), called with the token that goes in and the
             MLIR operation that was made.
+        in_place: whether the handler can write its result where its operand is: it then does so
+            where the operand was made for it, which saves fresh memory.
 
     """
     ffi_rule = jax.ffi.ffi_lowering(target, has_side_effect=True)
+    overwriting = jax.ffi.ffi_lowering(target, has_side_effect=True, operand_output_aliases={0: 0})
 
     def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
         _refuse_global_arrays(ctx)
@@ -94,12 +98,21 @@ def ordered_ffi_rule(
         )
         before = ctx.tokens_in.get(communication)
         after: Any
-        *results, after = ffi_rule(with_tokens, *operands, before, **attributes(**params))
+        call = overwriting if in_place and _is_temporary(operands[0]) else ffi_rule
+        *results, after = call(with_tokens, *operands, before, **attributes(**params))
         ctx.set_tokens_out(mlir.TokenSet({communication: after}))
         lowered(ctx, before, after.owner, **params)
         return results
 
     return rule
+
+
+def _is_temporary(operand: Any) -> bool:
+    """Whether it is probably of no use after the operation. XLA copies one that is: once more than
+    without aliasing. Arguments of a program are the caller's, those of a loop the loop's own.
+    """
+    owner = operand.owner
+    return not isinstance(owner, mlir.ir.Block) or owner.owner.operation.name != "func.func"
 
 
 def _refuse_global_arrays(ctx: Any) -> None:

@@ -41,6 +41,7 @@ def communicating(
     agreement: Agreement,
     attributes: Callable[..., Mapping[str, Any]] = lambda **_: {},
     multiple_results: bool = False,
+    in_place: bool = False,
 ) -> Primitive:
     """Make the primitive `name`, lowered to the FFI handler ``pfftjax_<name>``; CPU.
 
@@ -52,6 +53,7 @@ def communicating(
         attributes: (**params) -> further attributes of the custom call. The same on every rank
             and in every run, or compiled programs cannot be cached.
         multiple_results: as in `Primitive`.
+        in_place: whether the handler can write its result where its operand is.
 
     """
     primitive = Primitive(name)
@@ -78,7 +80,7 @@ def communicating(
             line = None if line is None else f"{name} {line}".strip()
             _first_call.record(ctx, token, operation, comm.number, line)
 
-    rule = ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered)
+    rule = ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered, in_place)
     # Not from JAX's cache of lowered operations: each call site is its own.
     mlir.register_lowering(primitive, rule, platform="cpu", cacheable=False)
     return primitive

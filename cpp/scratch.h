@@ -9,9 +9,9 @@
 #include <new>
 #include <utility>
 
-#include "../pages.h"
+#include "pages.h"
 
-namespace pfftjax::fft {
+namespace pfftjax {
 
 class Scratch {
  public:
@@ -53,4 +53,4 @@ class Scratch {
   Memory memory_{nullptr, 0};
 };
 
-}  // namespace pfftjax::fft
+}  // namespace pfftjax
