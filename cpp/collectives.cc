@@ -29,9 +29,9 @@ ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signat
     const auto total = static_cast<std::int64_t>(x.element_count());
     const std::int64_t block = total / comm.size;
     if (block == 0) return 0;
+    const bool is_in_place = x.untyped_data() == y->untyped_data();
     const auto by_mpi = [&] {
       const void* send = x.untyped_data();
-      const bool is_in_place = send == y->untyped_data();
       // Other ranks need not be in place: the messages are the same.
       const Scratch copy(is_in_place ? x.size_bytes() : 0);
       if (is_in_place) send = std::memcpy(copy.data(), send, x.size_bytes());
@@ -45,7 +45,7 @@ ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signat
     if (!node) return by_mpi();
     const std::int64_t bytes = block * InfoOf(element).bytes;
     return node->Fastest(
-        bytes * comm.size,
+        bytes * comm.size, is_in_place,
         [&](Node::Slots slots) {
           return node->Alltoall(x.untyped_data(), y->untyped_data(), bytes, slots);
         },
@@ -71,7 +71,7 @@ ffi::Error Allgather(std::int64_t number, std::int64_t ranks, std::int64_t signa
     if (!node) return by_mpi();
     const std::int64_t bytes = block * InfoOf(element).bytes;
     return node->Fastest(
-        bytes * comm.size,
+        bytes * comm.size, false,
         [&](Node::Slots slots) {
           return node->Allgather(x.untyped_data(), y->untyped_data(), bytes, slots);
         },

@@ -134,39 +134,41 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
   return 0;
 }
 
-Node::Trials& Node::TrialsOf(std::int64_t bytes) {
+Node::Trials& Node::TrialsOf(std::int64_t bytes, bool is_in_place) {
   int size = 0;
   for (bytes /= kLargeBytes; bytes > 1 && size + 1 < kSizes; bytes /= 2) ++size;
-  return trials_[size];
+  return trials_[is_in_place ? 1 : 0][size];
 }
 
-int Node::Trials::Next() const {
+int Node::Trials::Next(int methods) const {
   constexpr std::int64_t kFirst = 3;    // of each, to begin with
   constexpr std::int64_t kAgain = 128;  // then another one once in so many
   constexpr std::int64_t kRarely = 8;   // and so much more rarely one that was far behind
   constexpr double kBehind = 1.5;
-  if (number < kMethods * kFirst) return static_cast<int>(number % kMethods);
-  const auto fastest = std::min_element(seconds.begin(), seconds.end()) - seconds.begin();
+  if (number < methods * kFirst) return static_cast<int>(number % methods);
+  const auto fastest =
+      std::min_element(seconds.begin(), seconds.begin() + methods) - seconds.begin();
   if (number % kAgain != 0) return static_cast<int>(fastest);
   const std::int64_t turn = number / kAgain;
-  const std::int64_t other = turn % kMethods;
-  const bool is_due = turn / kMethods % kRarely == 0;
+  const std::int64_t other = turn % methods;
+  const bool is_due = turn / methods % kRarely == 0;
   return static_cast<int>(is_due || seconds[other] < kBehind * seconds[fastest] ? other : fastest);
 }
 
 void Node::Trials::Took(int method, double took) {
-  // A few of late: the first ones meet pages that are new, and the system moves processes.
+  // A mean over a few of late, without the first ones, which meet new pages; one that the system
+  // has interrupted counts for little.
   constexpr double kWeight = 0.25;
   double& mean = seconds[method];
-  const bool is_new = number <= kMethods * 2;  // the first of each does not count
+  const bool is_new = number <= 2 * kMethods;
   mean = is_new ? took : std::min((1 - kWeight) * mean + kWeight * took, 2 * mean);
 }
 
-int Node::Choose(Trials& trials, int* method) {
+int Node::Choose(Trials& trials, int methods, int* method) {
   auto& choice = *reinterpret_cast<std::atomic<std::int64_t>*>(base_);
   const std::int64_t number = choices_++;
   if (comm_.rank == 0) {
-    *method = trials.Next();
+    *method = trials.Next(methods);
     ++trials.number;
     choice.store(kMethods * (number + 1) + *method, std::memory_order_release);
     return 0;

@@ -39,13 +39,13 @@ class Node {
   // Runs `shared(slots)` or `mpi()`, which do the same, for an exchange with a result of `bytes`.
   // Small ones are always faster through shared memory. For large ones it depends on their size,
   // how far apart the cores are and on the pages of the buffers, so all ways are timed, on rank 0,
-  // which tells the others.
+  // which tells the others. In place, MPI would want a copy: rank 0 leaves it out.
   template <typename Shared, typename ByMpi>
-  int Fastest(std::int64_t bytes, Shared&& shared, ByMpi&& mpi) {
+  int Fastest(std::int64_t bytes, bool is_in_place, Shared&& shared, ByMpi&& mpi) {
     if (bytes < kLargeBytes) return shared(Slots::kPastCache);
-    Trials& trials = TrialsOf(bytes);
+    Trials& trials = TrialsOf(bytes, is_in_place);
     int method = 0;
-    if (const int code = Choose(trials, &method)) return code;
+    if (const int code = Choose(trials, is_in_place ? kMpi : kMethods, &method)) return code;
     const auto start = Clock::now();
     const int code = method == kMpi ? mpi() : shared(static_cast<Slots>(method));
     trials.Took(method, std::chrono::duration<double>(Clock::now() - start).count());
@@ -63,13 +63,13 @@ class Node {
   struct Trials {
     std::int64_t number = 0;
     std::array<double, kMethods> seconds{};  // of late
-    int Next() const;
+    int Next(int methods) const;
     void Took(int method, double seconds);
   };
   static constexpr int kSizes = 16;
 
-  Trials& TrialsOf(std::int64_t bytes);
-  int Choose(Trials& trials, int* method);
+  Trials& TrialsOf(std::int64_t bytes, bool is_in_place);
+  int Choose(Trials& trials, int methods, int* method);
 
   Node(Communicator& comm, std::unique_ptr<SharedMemory> memory);
   int Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all,
@@ -83,7 +83,7 @@ class Node {
   char* base_;
   std::int64_t round_ = 0;
   std::int64_t choices_ = 0;  // large exchanges so far
-  std::array<Trials, kSizes> trials_{};
+  std::array<std::array<Trials, kSizes>, 2> trials_{};
 };
 
 // The shared memory of `comm`, made on the first call; null where there is none. Collective.
