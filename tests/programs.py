@@ -7,8 +7,19 @@ import numpy as np
 from jax.extend.core import jaxprs_in_params
 
 # The steps of a plan, and those of them that exchange something.
-STEPS = ("fft_of_lines", "pencil_transpose", "permute", "fft_across", "fft_alone")
-EXCHANGES = ("pencil_transpose", "fft_across")
+STEPS = (
+    "fft_of_lines",
+    "pencil_transpose",
+    "permute",
+    *(
+        f"{what}_{where}"
+        for what in ("fft", "gradient", "divergence")
+        for where in ("across", "alone")
+    ),
+)
+EXCHANGES = ("pencil_transpose", "fft_across", "gradient_across", "divergence_across")
+# A gradient and a divergence between three arrays and one: how many of them travel.
+TRAVELLING = {"fft_across": 1, "gradient_across": 2, "divergence_across": 2}
 
 
 def equations(jaxpr):
@@ -28,7 +39,7 @@ def steps(function, *operands):
 def exchanges(function, *operands):
     """How many exchanges between pencils there are."""
     count = steps(function, *operands)
-    return sum(count[name] for name in EXCHANGES)
+    return sum(count[name] * TRAVELLING.get(name, 1) for name in EXCHANGES)
 
 
 def exchanged_bytes(function, *operands):
@@ -38,9 +49,10 @@ def exchanged_bytes(function, *operands):
         x = equation.invars[0].aval if equation.invars else None
         if equation.primitive.name == "pencil_transpose":
             total += x.size * x.dtype.itemsize
-        elif equation.primitive.name == "fft_across":
+        elif equation.primitive.name in TRAVELLING:
             first = equation.params["first"]
             last = x.shape[-1] if first is None else first.out_of
             itemsize = np.result_type(x.dtype, np.complex64).itemsize
-            total += int(np.prod(x.shape[:-1])) * last * itemsize
+            arrays = TRAVELLING[equation.primitive.name]
+            total += arrays * int(np.prod(x.shape[:-1])) * last * itemsize
     return total

@@ -26,6 +26,7 @@ def main():
         *(f"tests/collectives/test_{name}.py" for name in collectives),
         "tests/pencils",
         "tests/fft",
+        "tests/spectral/test_derivatives.py",
         "tests/pm/test_painting.py",
         "tests/pm/test_exchange.py",
     ]

@@ -1,4 +1,5 @@
-// A transform, a change of pencil and another transform, as FFI handlers.
+// A transform, a change of pencil and another transform, as FFI handlers: of one array, or of
+// those that a gradient or a divergence is made of.
 #include <cstring>
 
 #include "../agreement.h"
@@ -18,7 +19,9 @@ using fft::MaybeFft;
 using fft::Parcel;
 using fft::Passage;
 using fft::PlaneFft;
+using fft::Sums;
 using fft::Three;
+using fft::Wave;
 
 constexpr std::int64_t kNothing = -1;  // in place of a kind
 
@@ -30,6 +33,30 @@ struct Attributes {
   ffi::Span<const std::int64_t> order;  // with the batch
   std::int64_t scatter;                 // without
   std::int64_t gather;
+  // The axes of k1 and k2 in what travels, as it comes in; nothing for one array.
+  Dimensions along;
+};
+
+// What an operation is given, apart from the token.
+struct Buffers {
+  std::vector<Operand> x;
+  std::vector<Operand> k;  // none, or k0, k1 and k2
+  std::vector<ffi::AnyBuffer> y;
+
+  Dimensions of_x() const { return x[0].dimensions(); }
+  Dimensions of_y() const { return y[0].dimensions(); }
+  template <typename T>
+  std::vector<const T*> From() const {
+    std::vector<const T*> data;
+    for (const Operand& operand : x) data.push_back(static_cast<const T*>(operand.untyped_data()));
+    return data;
+  }
+  template <typename T>
+  std::vector<T*> To() const {
+    std::vector<T*> data;
+    for (const ffi::AnyBuffer& result : y) data.push_back(static_cast<T*>(result.untyped_data()));
+    return data;
+  }
 };
 
 template <typename T>
@@ -44,12 +71,41 @@ struct Task {
   Change change;
   MaybeFft<T> first;
   MaybeFft<T> second;
+  Sums<T> sums;
 };
+
+// The factors of a gradient or a divergence; nothing if they are not those of the blocks. k0 is
+// along the lines that are complex on both sides; k1 and k2 multiply what travels at the end where
+// several arrays are made of one, or one of several.
+template <typename T>
+std::optional<Sums<T>> MakeSums(const Attributes& a, const Task<T>& task, const Buffers& buffers) {
+  const bool is_gradient = buffers.x.size() == 1;
+  const MaybeFft<T>& along_k0 = is_gradient ? task.first : task.second;
+  if (!task.first || !task.second || along_k0->both_axes() || a.along.size() != 2 ||
+      along_k0->in_numbers() != 2 * along_k0->in_length() ||
+      along_k0->out_numbers() != along_k0->in_numbers()) {
+    return std::nullopt;
+  }
+  const Three extents = is_gradient ? task.change.After() : task.change.Before();
+  std::array<Wave<T>, 3> waves;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::int64_t axis = i == 0 ? 0 : a.along[i - 1];
+    if (axis < 0 || axis > 2) return std::nullopt;
+    const std::int64_t length = i == 0 ? along_k0->in_length() : extents[axis];
+    if (buffers.k[i].dimensions().size() != 1 || buffers.k[i].dimensions()[0] != length) {
+      return std::nullopt;
+    }
+    waves[i] = {static_cast<const T*>(buffers.k[i].untyped_data()), static_cast<int>(axis)};
+  }
+  return is_gradient ? fft::GradientOf(waves[0].k, waves[1], waves[2])
+                     : fft::DivergenceOf(waves[0].k, waves[1], waves[2]);
+}
 
 // Nothing if the buffers are not those of this rank's blocks.
 template <typename T>
-std::optional<Task<T>> MakeTask(const Attributes& a, int ranks, int rank, Dimensions x,
-                                Dimensions y) {
+std::optional<Task<T>> MakeTask(const Attributes& a, int ranks, int rank, const Buffers& buffers) {
+  const Dimensions x = buffers.of_x();
+  const Dimensions y = buffers.of_y();
   const std::size_t lead = x.size() < 3 ? 0 : x.size() - 3;
   if (x.size() < 3 || y.size() != x.size() || a.order.size() != x.size()) return std::nullopt;
   if (!IsOrder(a.order, x.size()) || a.first.size() != 3 || a.second.size() != 3 ||
@@ -87,13 +143,19 @@ std::optional<Task<T>> MakeTask(const Attributes& a, int ranks, int rank, Dimens
   change.whole = before;
   change.whole[change.gather] = after[change.gather];
   if (change.Before() != before || change.After() != after) return std::nullopt;
+  task.sums = fft::OneArray<T>();
+  if (!buffers.k.empty()) {
+    const auto sums = MakeSums(a, task, buffers);
+    if (!sums) return std::nullopt;
+    task.sums = *sums;
+  }
   return task;
 }
 
 // On more than one node: the same in three steps, by messages.
 template <typename T>
 int ByMessages(const Communicator& comm, const Attributes& a, const Task<T>& task,
-               const Operand& x, Result& y, Element element, ffi::ThreadPool& pool) {
+               const Operand& x, const ffi::AnyBuffer& y, Element element, ffi::ThreadPool& pool) {
   const Change& change = task.change;
   const auto planes = [&](const PlaneFft<T>& transform, const T* from, T* to, std::int64_t rows,
                           std::int64_t lines) {
@@ -107,7 +169,7 @@ int ByMessages(const Communicator& comm, const Attributes& a, const Task<T>& tas
                 });
   };
   std::vector<std::int64_t> before(x.dimensions().begin(), x.dimensions().end());
-  std::vector<std::int64_t> after(y->dimensions().begin(), y->dimensions().end());
+  std::vector<std::int64_t> after(y.dimensions().begin(), y.dimensions().end());
   const std::size_t last = before.size() - 1;
   std::int64_t leaving = change.batch;
   std::int64_t arriving = change.batch;
@@ -117,7 +179,7 @@ int ByMessages(const Communicator& comm, const Attributes& a, const Task<T>& tas
     return static_cast<std::size_t>(numbers) * 2 * sizeof(T);
   };
   // Where the result has no room for complex numbers, what arrives needs memory of its own.
-  const bool has_room = y->size_bytes() >= bytes(arriving);
+  const bool has_room = y.size_bytes() >= bytes(arriving);
   const Scratch scratch((task.first ? bytes(leaving) : 0) + (has_room ? 0 : bytes(arriving)));
   auto* const own = static_cast<T*>(scratch.data());
   const auto* outgoing = static_cast<const T*>(x.untyped_data());
@@ -128,7 +190,7 @@ int ByMessages(const Communicator& comm, const Attributes& a, const Task<T>& tas
     outgoing = own;
   }
   if (task.second) after[last] = task.second->in_length();
-  auto* const result = static_cast<T*>(y->untyped_data());
+  auto* const result = static_cast<T*>(y.untyped_data());
   T* const incoming = has_room ? result : own + (task.first ? 2 * leaving : 0);
   const auto lead = static_cast<std::int64_t>(last) - 2;
   const Transposition boxes(comm, Dimensions(before.data(), before.size()),
@@ -142,40 +204,125 @@ int ByMessages(const Communicator& comm, const Attributes& a, const Task<T>& tas
   return code;
 }
 
+// Parcels as boxes: those to others follow each other, and so do those from others, array by
+// array.
+template <typename T>
+class ParcelBoxes : public BoxesOf {
+ public:
+  ParcelBoxes(const fft::Parcels<T>& parcels, int arrays, int ranks, int rank)
+      : parcels_(parcels), arrays_(arrays), rank_(rank) {
+    for (int other = 0; other < ranks; ++other) {
+      from_.push_back(incoming_);
+      if (other == rank) continue;
+      outgoing_ += parcels.To(other).count;
+      incoming_ += parcels.From(other).count;
+    }
+  }
+  std::int64_t outgoing() const { return outgoing_; }  // complex numbers of an array
+  std::int64_t incoming() const { return incoming_; }
+  std::int64_t PlaceTo(int rank) const { return parcels_.To(rank).offset; }
+  std::int64_t PlaceFrom(int rank) const { return from_[rank]; }
+
+  void To(int rank, std::vector<Box>* boxes) const override {
+    if (rank != rank_) Append(parcels_.To(rank).count, PlaceTo(rank), outgoing_, boxes);
+  }
+  void From(int rank, std::vector<Box>* boxes) const override {
+    if (rank != rank_) Append(parcels_.From(rank).count, PlaceFrom(rank), incoming_, boxes);
+  }
+
+ private:
+  void Append(std::int64_t count, std::int64_t place, std::int64_t of_an_array,
+              std::vector<Box>* boxes) const {
+    for (int i = 0; i < arrays_; ++i) {
+      Box box;
+      box.dims = 1;
+      box.extent[0] = count;
+      box.stride[0] = 1;
+      box.offset = i * of_an_array + place;
+      boxes->push_back(box);
+    }
+  }
+
+  const fft::Parcels<T>& parcels_;
+  int arrays_;
+  int rank_;
+  std::int64_t outgoing_ = 0;
+  std::int64_t incoming_ = 0;
+  std::vector<std::int64_t> from_;
+};
+
+// The same for several arrays: the parcels that a window would have go by messages.
+template <typename T>
+int ParcelsByMessages(const Communicator& comm, const Task<T>& task, const Passage<T>& passage,
+                      const Buffers& buffers, Element element) {
+  const auto arrays = static_cast<int>(task.sums.leaving.size());
+  const ParcelBoxes<T> boxes(passage.parcels(), arrays, comm.size, comm.rank);
+  const std::int64_t own = passage.parcels().To(comm.rank).count;
+  const Scratch scratch(
+      static_cast<std::size_t>(arrays * (boxes.outgoing() + boxes.incoming() + own)) * 2 *
+      sizeof(T));
+  T* const outgoing = static_cast<T*>(scratch.data());
+  T* const incoming = outgoing + 2 * arrays * boxes.outgoing();
+  T* const staying = incoming + 2 * arrays * boxes.incoming();
+  std::vector<Ends<T>> ends(arrays);
+  for (int i = 0; i < arrays; ++i) {
+    for (int rank = 0; rank < comm.size; ++rank) {
+      T* const stays = staying + 2 * i * own;
+      const bool is_own = rank == comm.rank;
+      ends[i].to.push_back(is_own ? stays
+                                  : outgoing + 2 * (i * boxes.outgoing() + boxes.PlaceTo(rank)));
+      ends[i].from.push_back(
+          is_own ? stays : incoming + 2 * (i * boxes.incoming() + boxes.PlaceFrom(rank)));
+    }
+  }
+  passage.Leave(buffers.From<T>(), ends);
+  const int code = StreamBoxes(comm, outgoing, incoming, boxes, element, Arrival::kStore);
+  if (code == 0) passage.Fetch(ends, buffers.To<T>());
+  return code;
+}
+
 template <typename T>
 int OnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage, Window* window,
-           std::uint64_t about, const void* x, void* y) {
+           std::uint64_t about, const Buffers& buffers) {
   std::optional<Window::Round> round;
   if (window) {
     round.emplace(*window, comm);
     if (const int code = round->Begin()) return code;
   }
-  const Scratch scratch(passage.parcels().OwnBytes());
-  Ends<T> ends;
-  for (int rank = 0; rank < task.change.ranks; ++rank) {
-    const auto part = [&](int of, const Parcel& parcel) {
-      char* base =
-          rank == task.change.rank ? static_cast<char*>(scratch.data()) : window->PartOf(of);
-      return reinterpret_cast<T*>(base) + 2 * parcel.offset;
-    };
-    ends.to.push_back(part(task.change.rank, passage.parcels().To(rank)));
-    ends.from.push_back(part(rank, passage.parcels().From(rank)));
+  const fft::Parcels<T>& parcels = passage.parcels();
+  std::vector<Ends<T>> ends(task.sums.leaving.size());
+  const Scratch scratch(ends.size() * parcels.OwnBytes());
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    for (int rank = 0; rank < task.change.ranks; ++rank) {
+      const auto part = [&](int of, const Parcel& parcel) {
+        char* base = rank == task.change.rank
+                         ? static_cast<char*>(scratch.data()) + i * parcels.OwnBytes()
+                         : window->PartOf(of) + static_cast<std::int64_t>(i) * parcels.MostBytes();
+        return reinterpret_cast<T*>(base) + 2 * parcel.offset;
+      };
+      ends[i].to.push_back(part(task.change.rank, parcels.To(rank)));
+      ends[i].from.push_back(part(rank, parcels.From(rank)));
+    }
   }
-  passage.Leave(static_cast<const T*>(x), ends);
+  passage.Leave(buffers.From<T>(), ends);
   if (round) {
     round->Publish(about);
     if (const int code = round->WaitForAll(about)) return code;
   }
-  passage.Fetch(ends, static_cast<T*>(y));
+  passage.Fetch(ends, buffers.To<T>());
   return 0;
 }
 
-std::uint64_t About(const Attributes& a, const Change& change, Element element) {
+std::uint64_t About(const Attributes& a, const Change& change, const Buffers& buffers,
+                    Element element) {
   std::vector<std::int64_t> words(a.first.begin(), a.first.end());
   words.insert(words.end(), a.second.begin(), a.second.end());
   words.insert(words.end(), change.order.begin(), change.order.end());
   words.insert(words.end(), change.whole.begin(), change.whole.end());
-  words.insert(words.end(), {a.scatter, a.gather, change.batch, static_cast<int>(element)});
+  words.insert(words.end(), a.along.begin(), a.along.end());
+  words.insert(words.end(), {a.scatter, a.gather, change.batch, static_cast<int>(element),
+                             static_cast<std::int64_t>(buffers.x.size()),
+                             static_cast<std::int64_t>(buffers.y.size())});
   for (const double scale : a.scales) {
     std::memcpy(&words.emplace_back(), &scale, sizeof scale);
   }
@@ -189,67 +336,114 @@ bool IsDouble(const Operand& x) {
 
 template <typename T>
 ffi::Error Exchanged(const CallSite& site, const Attributes& a, ffi::ThreadPool& pool,
-                     const Operand& x, Result& y) {
+                     const Buffers& buffers) {
   const Element element = sizeof(T) == sizeof(float) ? Element::kC64 : Element::kC128;
+  const Dimensions x = buffers.of_x();
   // The same on all ranks of the row: what it holds together.
   std::int64_t count = 1;
-  const std::size_t lead = x.dimensions().size() - 3;
-  for (std::size_t d = 0; d < x.dimensions().size(); ++d) {
+  const std::size_t lead = x.size() - 3;
+  for (std::size_t d = 0; d < x.size(); ++d) {
     const bool is_gathered = d == lead + static_cast<std::size_t>(a.gather);
-    count *= is_gathered ? 1 : x.dimensions()[d];
+    count *= is_gathered ? 1 : x[d];
   }
   return Run(site, Payload{element, count}, [&](Communicator& comm) {
-    const auto task = MakeTask<T>(a, comm.size, comm.rank, x.dimensions(), y->dimensions());
+    const auto task = MakeTask<T>(a, comm.size, comm.rank, buffers);
     if (!task) {
       return Failed(site.operation, comm,
                     "the buffers do not have the shapes of this rank's blocks");
     }
-    const Passage<T> passage(task->change, task->first, task->second, pool);
+    const Passage<T> passage(task->change, task->first, task->second, task->sums, pool);
+    const bool is_possible = passage.IsPossible();
+    const auto arrays = static_cast<std::int64_t>(task->sums.leaving.size());
+    if (!is_possible && arrays > 1) {
+      return Failed(site.operation, comm, "no way to do this gradient or divergence");
+    }
     Window* const window =
-        passage.IsPossible() ? WindowOf(comm, passage.parcels().MostBytes()) : nullptr;
-    const int code = window ? OnNode(comm, *task, passage, window, About(a, task->change, element),
-                                     x.untyped_data(), y->untyped_data())
-                            : ByMessages(comm, a, *task, x, y, element, pool);
+        is_possible ? WindowOf(comm, arrays * passage.parcels().MostBytes()) : nullptr;
+    const int code = window ? OnNode(comm, *task, passage, window,
+                                     About(a, task->change, buffers, element), buffers)
+                     : arrays > 1
+                         ? ParcelsByMessages(comm, *task, passage, buffers, element)
+                         : ByMessages(comm, a, *task, buffers.x[0], buffers.y[0], element, pool);
     return code == 0 ? ffi::Error::Success()
                      : MpiFailed(site.operation, comm, element, count, code);
   });
 }
 
-ffi::Error FftAcross(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                     std::string_view program, ffi::Span<const std::int64_t> first,
-                     ffi::Span<const std::int64_t> second, ffi::Span<const double> scales,
-                     Dimensions order, std::int64_t scatter, std::int64_t gather,
-                     ffi::ThreadPool pool, Operand x, Token, Result y, TokenResult) {
-  const CallSite site{Operation::kFft, number, ranks, signature, program};
-  const Attributes attributes{first, second, scales, order, scatter, gather};
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return IsDouble(x) ? Exchanged<double>(site, attributes, pool, x, y)
-                     : Exchanged<float>(site, attributes, pool, x, y);
-}
-
 template <typename T>
-ffi::Error Alone(const Attributes& a, ffi::ThreadPool& pool, const Operand& x, Result& y) {
+ffi::Error Alone(const Attributes& a, ffi::ThreadPool& pool, const Buffers& buffers) {
   Communicator alone;
-  const auto task = MakeTask<T>(a, 1, 0, x.dimensions(), y->dimensions());
+  const auto task = MakeTask<T>(a, 1, 0, buffers);
   if (!task) {
     return ffi::Error(ffi::ErrorCode::kInvalidArgument, "pfftjax: fft of buffers that do not fit");
   }
-  const Passage<T> passage(task->change, task->first, task->second, pool);
+  const Passage<T> passage(task->change, task->first, task->second, task->sums, pool);
   if (!passage.IsPossible()) {
     return ffi::Error(ffi::ErrorCode::kInvalidArgument, "pfftjax: fft without a way to do it");
   }
-  OnNode(alone, *task, passage, nullptr, 0, x.untyped_data(), y->untyped_data());
+  OnNode(alone, *task, passage, nullptr, 0, buffers);
   return ffi::Error::Success();
 }
 
-// The same on one rank: no communication, and no order of execution.
+// With a site: between ranks. On one rank there is no communication, and no order of execution.
+ffi::Error Done(const CallSite* site, const Attributes& a, ffi::ThreadPool& pool,
+                const Buffers& buffers) {
+  const bool is_double = IsDouble(buffers.x[0]);
+  for (const ffi::AnyBuffer& y : buffers.y) AdviseHugePages(y.untyped_data(), y.size_bytes());
+  if (!site) {
+    return is_double ? Alone<double>(a, pool, buffers) : Alone<float>(a, pool, buffers);
+  }
+  return is_double ? Exchanged<double>(*site, a, pool, buffers)
+                   : Exchanged<float>(*site, a, pool, buffers);
+}
+
+ffi::Error OfOtherArrays() {
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument, "pfftjax: fft of arrays that it has not");
+}
+
+// An array and its transform; or what GradientOf and DivergenceOf take, then k0, k1 and k2, and
+// what they make. The token is the last on both sides.
+std::optional<Buffers> BuffersIn(const ffi::RemainingArgs& arguments,
+                                 const ffi::RemainingRets& results, std::size_t tokens) {
+  Buffers buffers;
+  const std::size_t operands = arguments.size() - tokens;
+  const std::size_t arrays = operands < 4 ? operands : operands - 3;
+  for (std::size_t i = 0; i < operands; ++i) {
+    const auto operand = arguments.get<Operand>(i);
+    if (!operand) return std::nullopt;
+    (i < arrays ? buffers.x : buffers.k).push_back(*operand);
+  }
+  for (std::size_t i = 0; i < results.size() - tokens; ++i) {
+    auto result = results.get<ffi::AnyBuffer>(i);
+    if (!result) return std::nullopt;
+    buffers.y.push_back(**result);
+  }
+  const bool is_known = buffers.k.empty() ? arrays == 1 && buffers.y.size() == 1
+                                          : (arrays == 1 && buffers.y.size() == 3) ||
+                                                (arrays == 3 && buffers.y.size() == 1);
+  if (!is_known) return std::nullopt;
+  return buffers;
+}
+
+ffi::Error FftAcross(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                     std::string_view program, ffi::Span<const std::int64_t> first,
+                     ffi::Span<const std::int64_t> second, ffi::Span<const double> scales,
+                     Dimensions order, std::int64_t scatter, std::int64_t gather, Dimensions along,
+                     ffi::ThreadPool pool, ffi::RemainingArgs arguments,
+                     ffi::RemainingRets results) {
+  const CallSite site{Operation::kFft, number, ranks, signature, program};
+  const auto buffers = BuffersIn(arguments, results, 1);
+  if (!buffers) return OfOtherArrays();
+  return Done(&site, {first, second, scales, order, scatter, gather, along}, pool, *buffers);
+}
+
 ffi::Error FftAlone(ffi::Span<const std::int64_t> first, ffi::Span<const std::int64_t> second,
                     ffi::Span<const double> scales, Dimensions order, std::int64_t scatter,
-                    std::int64_t gather, ffi::ThreadPool pool, Operand x, Result y) {
-  const Attributes attributes{first, second, scales, order, scatter, gather};
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return IsDouble(x) ? Alone<double>(attributes, pool, x, y)
-                     : Alone<float>(attributes, pool, x, y);
+                    std::int64_t gather, Dimensions along, ffi::ThreadPool pool,
+                    ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+  const auto buffers = BuffersIn(arguments, results, 0);
+  if (!buffers) return OfOtherArrays();
+  return Done(nullptr, {first, second, scales, order, scatter, gather, along}, pool, *buffers);
 }
 
 template <typename Binding>
@@ -261,24 +455,23 @@ auto BindAttributes(Binding binding) {
       .template Attr<Dimensions>("order")
       .template Attr<std::int64_t>("scatter")
       .template Attr<std::int64_t>("gather")
-      .template Ctx<ffi::ThreadPool>();
+      .template Attr<Dimensions>("along")
+      .template Ctx<ffi::ThreadPool>()
+      .RemainingArgs()
+      .RemainingRets();
 }
 
-XLA_FFI_DEFINE_HANDLER(kFftAcross, FftAcross,
-                       BindAttributes(BindSite(ffi::Ffi::Bind()))
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::AnyBuffer>()
-                           .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(
-    kFftAlone, FftAlone,
-    BindAttributes(ffi::Ffi::Bind()).Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+XLA_FFI_DEFINE_HANDLER(kFftAcross, FftAcross, BindAttributes(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kFftAlone, FftAlone, BindAttributes(ffi::Ffi::Bind()));
 
 }  // namespace
 
 std::vector<Registration> FusedHandlers() {
-  return {{"pfftjax_fft_across", reinterpret_cast<void*>(kFftAcross)},
-          {"pfftjax_fft_alone", reinterpret_cast<void*>(kFftAlone)}};
+  auto* const across = reinterpret_cast<void*>(kFftAcross);
+  auto* const alone = reinterpret_cast<void*>(kFftAlone);
+  return {{"pfftjax_fft_across", across},        {"pfftjax_fft_alone", alone},
+          {"pfftjax_gradient_across", across},   {"pfftjax_gradient_alone", alone},
+          {"pfftjax_divergence_across", across}, {"pfftjax_divergence_alone", alone}};
 }
 
 }  // namespace pfftjax

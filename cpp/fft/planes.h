@@ -76,24 +76,13 @@ class PlaneFft {
   // if `to` is `from` and lines keep their size. The last axis comes first on the way to a
   // spectrum, and last on the way back.
   void Run(const T* from, T* to, std::int64_t rows) const {
-    const std::size_t bytes = (WorkspaceBytes() + 63) / 64 * 64;
     const bool needs_plane = both_axes_ && IsReal(kind_, false);
-    const Workspace memory(
-        bytes + (needs_plane ? static_cast<std::size_t>(rows * in_numbers_) * sizeof(T) : 0));
-    void* const workspace = memory.data();
-    if (!both_axes_) {
-      Along(from, to, rows, scale_, workspace);
-    } else if (kind_ == Kind::kForward || kind_ == Kind::kRealToComplex ||
-               kind_ == Kind::kComplexToRealTransposed) {
-      Along(from, to, rows, T(1), workspace);
-      Across(to, to, rows, out_length_, scale_, workspace);
-    } else {
-      T* const between =
-          needs_plane ? reinterpret_cast<T*>(static_cast<char*>(workspace) + bytes) : to;
-      Across(from, between, rows, in_length_, T(1), workspace);
-      Along(between, to, rows, scale_, workspace);
-    }
+    RunBy(from, to, rows, needs_plane ? nullptr : to);
   }
+
+  // The same from memory that may be written: what is between two axes stays there, and `to` is
+  // written once.
+  void RunOver(T* from, T* to, std::int64_t rows) const { RunBy(from, to, rows, from); }
 
   // `count` lines, at most `width`, wherever their elements are; the last axis only.
   void RunLines(Lines<const T> from, Lines<T> to, int count) const {
@@ -102,6 +91,25 @@ class PlaneFft {
   }
 
  private:
+  // `between` is for planes of which the last axis comes last; null for memory of our own.
+  void RunBy(const T* from, T* to, std::int64_t rows, T* between) const {
+    const std::size_t bytes = (WorkspaceBytes() + 63) / 64 * 64;
+    const auto plane = static_cast<std::size_t>(rows * in_numbers_) * sizeof(T);
+    const Workspace memory(bytes + (between ? 0 : plane));
+    void* const workspace = memory.data();
+    if (!both_axes_) {
+      Along(from, to, rows, scale_, workspace);
+    } else if (kind_ == Kind::kForward || kind_ == Kind::kRealToComplex ||
+               kind_ == Kind::kComplexToRealTransposed) {
+      Along(from, to, rows, T(1), workspace);
+      Across(to, to, rows, out_length_, scale_, workspace);
+    } else {
+      if (!between) between = reinterpret_cast<T*>(static_cast<char*>(workspace) + bytes);
+      Across(from, between, rows, in_length_, T(1), workspace);
+      Along(between, to, rows, scale_, workspace);
+    }
+  }
+
   void Along(const T* from, T* to, std::int64_t rows, T factor, void* workspace) const {
     for (std::int64_t row = 0; row < rows; row += width_) {
       lanes_->transform<T>()(

@@ -102,6 +102,7 @@ def _attributes(
     order: tuple[int, ...],
     scatter: int,
     gather: int,
+    along: tuple[int, ...] = (),
     **_: Any,
 ) -> dict[str, Any]:
     def words(t: Local | None) -> np.ndarray:
@@ -115,6 +116,7 @@ def _attributes(
         "order": np.array(order, np.int64),
         "scatter": np.int64(scatter),
         "gather": np.int64(gather),
+        "along": np.array(along, np.int64),
     }
 
 
@@ -235,7 +237,17 @@ def fused(
 
     """
     check_dimensions(x, "transform", source.grid._comm)
-    lead = x.ndim - 3
+    params = parameters(x.ndim, first, source, target, second)
+    return (across_p if "comm" in params else alone_p).bind(x, **params)
+
+
+def parameters(
+    ndim: int, first: Local | None, source: Pencil, target: Pencil, second: Local | None
+) -> dict[str, Any]:
+    """Those of the primitives, for arrays of so many dimensions; with a communicator where data
+    move between ranks.
+    """
+    lead = ndim - 3
     order = tuple(source.axes.index(axis) for axis in target.axes)
     params = {
         "first": first,
@@ -247,12 +259,11 @@ def fused(
         columns = second is not None and second.axes == 1
         gather = order[2] if columns else 0
         scatter = next(d for d in (2, 1) if d != gather)
-        return alone_p.bind(x, **params, scatter=scatter, gather=gather)
-    return across_p.bind(
-        x,
+        return {**params, "scatter": scatter, "gather": gather}
+    return {
         **params,
-        scatter=_scattered(source, target),
-        gather=_gathered(source, target),
-        whole=source.global_shape[source.split[moved[0]]],
-        comm=source.grid.along(moved[0]),
-    )
+        "scatter": _scattered(source, target),
+        "gather": _gathered(source, target),
+        "whole": source.global_shape[source.split[moved[0]]],
+        "comm": source.grid.along(moved[0]),
+    }

@@ -79,6 +79,21 @@ def fuse(steps: Sequence[Step]) -> list[Step]:
     return result
 
 
+def between_two_transforms(
+    steps: _Steps, *, last: bool = False
+) -> tuple[_Steps, tuple[_Transform, _Move, _Transform], _Steps]:
+    """The first two transforms with the move between them, or the last two: the steps before,
+    these three, and the steps after.
+    """
+    transforms = [i for i, step in enumerate(steps) if isinstance(step, _Transform)]
+    at = transforms[-2] if last else transforms[0]
+    first, move, second = steps[at : at + 3]
+    assert isinstance(first, _Transform)
+    assert isinstance(move, _Move)
+    assert isinstance(second, _Transform)
+    return steps[:at], (first, move, second), steps[at + 3 :]
+
+
 def run(steps: Sequence[Step], x: jax.Array) -> jax.Array:
     """Apply `steps`, one after the other."""
     for step in fuse(steps):

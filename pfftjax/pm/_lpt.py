@@ -9,10 +9,11 @@ import jax.numpy as jnp
 
 from pfftjax.collectives._primitive import static_ints, where
 from pfftjax.fft import PencilFFT
+from pfftjax.spectral import gradient
 
 from ._growth import growth
 from ._particles import Particles, scaled_index
-from ._spectral import gradient_wavenumbers, inverse_k2, real_plan, sides, times_i
+from ._spectral import gradient_wavenumbers, inverse_k2, real_plan, sides
 
 
 def lpt(
@@ -103,8 +104,7 @@ def lpt(
 def displacement(source: jax.Array, plan: PencilFFT, box_size: Any, dtype: Any) -> jax.Array:
     """-grad of the inverse Laplacian of a field, from its spectrum: (3, *block)."""
     potential = inverse_k2(plan, box_size, dtype) * source
-    ks = gradient_wavenumbers(plan, box_size, dtype)
-    return plan.inverse(jnp.stack([times_i(k, potential) for k in ks]))
+    return jnp.stack(gradient(potential, plan, box_size, from_spectrum=True))
 
 
 def _second_source(source: jax.Array, plan: PencilFFT, box_size: Any, dtype: Any) -> jax.Array:

@@ -35,11 +35,6 @@ def inverse_k2(plan: PencilFFT, box_size: Any, dtype: Any) -> jax.Array:
     return jnp.where(zero, 0, 1 / jnp.where(zero, 1, k2))
 
 
-def times_i(k: jax.Array, y: jax.Array) -> jax.Array:
-    """I k y, for real k."""
-    return jax.lax.complex(-k * y.imag, k * y.real)
-
-
 def sides(box_size: Any) -> tuple[Any, Any, Any]:
     """The side of the box along each axis."""
     several = isinstance(box_size, tuple | list) or getattr(box_size, "ndim", 0) > 0

@@ -21,13 +21,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from pfftjax.fft import PencilFFT
+from pfftjax.fft._gradient import fused_divergence, fused_gradient, times_i
 from pfftjax.fft._local import Kind, fft_of_lines
-from pfftjax.fft._plan import _Move, run
+from pfftjax.fft._plan import between_two_transforms, run
 from pfftjax.pencils import Pencil, transpose
 
-from ._operands import Vector, odd_wavenumbers, operand, real_dtype, sides, times_i, vector
+from ._operands import Vector, odd_wavenumbers, operand, real_dtype, sides, vector
 
 
 def gradient(
@@ -214,45 +216,49 @@ def _spectral(plan: PencilFFT, lengths: Any, y: jax.Array) -> Vector:
     return kx, ky, kz
 
 
-def _where_axis_1_is_transformed(steps: Any, pencil: Pencil) -> tuple[int, Pencil]:
-    """The number of the step, and the pencil of the spectrum there, if it is `pencil` at first."""
-    for number, step in enumerate(steps):
-        if isinstance(step, _Move):
-            pencil = step.target
-        elif 1 in pencil.axes[-step.axes :]:  # a plane is axes 1 and 2 at once
-            return number, pencil
-    raise AssertionError(f"no step transforms axis 1: {steps}")
+def _fixed(side: Any) -> Any:
+    """The side of the box, or that of a box of wavenumbers 1, 2, ... where it is traced."""
+    return 2 * np.pi if isinstance(side, Tracer) else side
+
+
+def _scaled(y: jax.Array, side: Any) -> jax.Array:
+    """What `_fixed` has left out."""
+    return y * (2 * np.pi / side).astype(real_dtype(y)) if isinstance(side, Tracer) else y
+
+
+def _wavenumbers(plan: PencilFFT, lengths: Any, ends: tuple[Pencil, Pencil], y: Any) -> Vector:
+    """Vectors of wavenumbers: along axis 0 as in the first of the pencils, in which it is whole;
+    along the others as in the second.
+    """
+    kx, ky, kz = (
+        odd_wavenumbers(plan, ends[axis > 0], axis, _fixed(lengths[axis]), real_dtype(y)).ravel()
+        for axis in range(3)
+    )
+    return kx, ky, kz
 
 
 def _late(y: jax.Array, plan: PencilFFT, lengths: Any) -> Vector:
-    """The gradient of a spectrum in real space. Two components share the way until axis 1 is
-    transformed. The third could share one step more on pencils, but no exchange: then it would be
-    rounded in another way than on slabs, where a plane is one step.
+    """The gradient of a spectrum in real space. i k is a part of two transforms and the move
+    between them: those along axis 0 and axis 1, or axes 1 and 2. Two components share the way
+    until axis 1 is transformed. The third could share one step more on pencils, but no exchange:
+    then it would be rounded in another way than on slabs, where a plane is one step.
     """
-    steps = plan._inverse
-    cut, pencil = _where_axis_1_is_transformed(steps, plan.output)
-    dtype = real_dtype(y)
-    kx = odd_wavenumbers(plan, plan.output, 0, lengths[0], dtype)
-    ky, kz = (odd_wavenumbers(plan, pencil, axis, lengths[axis], dtype) for axis in (1, 2))
-    # First: the products can then be written where the transforms have been, on pages in use.
-    shared = run(steps[:cut], y)
-    dx = run(steps, times_i(kx, y))
-    return dx, run(steps[cut:], times_i(ky, shared)), run(steps[cut:], times_i(kz, shared))
+    before, (first, move, second), after = between_two_transforms(plan._inverse)
+    y = run(before, y)
+    ks = _wavenumbers(plan, lengths, (move.source, move.target), y)
+    parts = fused_gradient(y, ks, first, move.source, move.target, second)
+    dx, dy, dz = (
+        _scaled(run(after, part), side) for part, side in zip(parts, lengths, strict=True)
+    )
+    return dx, dy, dz
 
 
 def _early(v: Vector, plan: PencilFFT, lengths: Any) -> jax.Array:
     """The spectrum of the divergence of fields: `_late` backward."""
-    steps = plan._forward
-    cut, pencil = _where_axis_1_is_transformed(steps, plan._z)
-    vx, vy, vz = (
-        run(steps, v[0]),
-        run(steps[: cut + 1], v[1]),
-        run(steps[: cut + 1], v[2]),
-    )
-    dtype = real_dtype(vx)
-    kx = odd_wavenumbers(plan, plan.output, 0, lengths[0], dtype)
-    ky, kz = (odd_wavenumbers(plan, pencil, axis, lengths[axis], dtype) for axis in (1, 2))
-    return times_i(kx, vx) + run(steps[cut + 1 :], times_i(ky, vy) + times_i(kz, vz))
+    before, (first, move, second), after = between_two_transforms(plan._forward, last=True)
+    vx, vy, vz = (run(before, _scaled(x, side)) for x, side in zip(v, lengths, strict=True))
+    ks = _wavenumbers(plan, lengths, (move.target, move.source), vx)
+    return run(after, fused_divergence((vx, vy, vz), ks, first, move.source, move.target, second))
 
 
 # ---- From fields to fields ---------------------------------------------------------------------

@@ -97,11 +97,6 @@ def times_real(factor: jax.Array, y: jax.Array) -> jax.Array:
     return jax.lax.complex(factor * y.real, factor * y.imag)
 
 
-def times_i(k: jax.Array, y: jax.Array) -> jax.Array:
-    """I k y, for real k."""
-    return jax.lax.complex(-k * y.imag, k * y.real)
-
-
 def odd_wavenumbers(
     plan: PencilFFT, pencil: Pencil, axis: int, side: Any, dtype: np.dtype
 ) -> jax.Array:

@@ -10,6 +10,8 @@ import pytest
 
 from pfftjax import PencilFFT, spectral
 from pfftjax.collectives import allreduce, replicate
+from pfftjax.fft import _gradient
+from pfftjax.fft._plan import between_two_transforms
 from tests.distributed import COMPLEX, TOLERANCE, Model, alone, assert_block, grids, total
 from tests.helpers import SIZE, assert_close, global_sum, random
 from tests.programs import exchanged_bytes, exchanges
@@ -153,6 +155,33 @@ def test_the_bits_do_not_depend_on_the_grid():
                 np.testing.assert_array_equal(a, plan.input.local_block(np.asarray(e)))
 
 
+def test_elsewhere_by_xla():
+    """What other platforms are given, beside our own code."""
+    chosen = [PencilFFT((4, 5, 6), alone(), real=real) for real in (False, True)]
+    ks = [[random(n, seed=n) for n in plan.spectral_shape] for plan in chosen]
+    xs = [
+        [random(plan.shape, "float64" if plan.real else "complex128", seed) for seed in range(3)]
+        for plan in chosen
+    ]
+    ys = [random(plan.spectral_shape, "complex128").transpose(plan.output.axes) for plan in chosen]
+
+    @jax.jit
+    def everything(ks, xs, ys):
+        ours, by_xla = [], []
+        for plan, k, x, y in zip(chosen, ks, xs, ys, strict=True):
+            _, (first, move, second), _ = between_two_transforms(plan._inverse)
+            params = _gradient._parameters(3, first, move.source, move.target, second)
+            ours.append(_gradient.gradient_alone_p.bind(y, *k, **params))
+            by_xla.append(_gradient._gradient_by_xla(y, *k, **params))
+            _, (first, move, second), _ = between_two_transforms(plan._forward, last=True)
+            params = _gradient._parameters(3, first, move.source, move.target, second)
+            ours.append([_gradient.divergence_alone_p.bind(*x, *k, **params)])
+            by_xla.append([_gradient._divergence_by_xla(*x, *k, **params)])
+        return ours, by_xla
+
+    assert_close(*everything(ks, xs, ys), 1e-14)
+
+
 # ---- Derivatives -------------------------------------------------------------------------------
 
 
@@ -184,6 +213,7 @@ def test_adjoints():
     probes = [[draws(p, key, 7, result=True) for key in keys] for p in chosen]
 
     field = keys.index(("curl", False, False))
+    early = keys.index(("divergence", False, True))
 
     @jax.jit
     def everything(tangents, probes):
@@ -194,13 +224,17 @@ def test_adjoints():
                 pushed, pull = jax.vjp(function, t)
                 both.append((jax.jvp(function, (t,), (t,))[1], pushed, pull(v)[0]))
             v = vs[field]
+            # With respect to one of three operands of one operation.
+            function = _functions(plan)[keys[early]]
+            x, *others = ts[early]
+            pulled = jax.vjp(lambda x, f=function, o=others: f((x, *o)), x)[1](vs[early])[0]
             results.append(
-                (both, spectral.divergence(v, plan, SIDES), spectral.curl(v, plan, SIDES))
+                (both, spectral.divergence(v, plan, SIDES), spectral.curl(v, plan, SIDES), pulled)
             )
         return results
 
     results = everything(tangents, probes)
-    for plan, ts, vs, (both, divergence, curl) in zip(
+    for plan, ts, vs, (both, divergence, curl, pulled_x) in zip(
         chosen, tangents, probes, results, strict=True
     ):
         for key, t, v, (pushed, result, pulled) in zip(keys, ts, vs, both, strict=True):
@@ -213,6 +247,7 @@ def test_adjoints():
             assert abs(left - right) <= 1e-12 * size, (plan, key)
         assert_close(both[keys.index(("gradient", False, False))][2], -divergence, 1e-11)
         assert_close(both[field][2], curl, 1e-11)
+        np.testing.assert_array_equal(pulled_x, both[early][2][0])
 
 
 def test_derivatives_in_the_side_of_the_box():

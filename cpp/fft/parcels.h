@@ -1,0 +1,107 @@
+// What the ranks leave for each other on a change of pencil.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "../box.h"
+
+namespace pfftjax::fft {
+
+using Three = std::array<std::int64_t, 3>;
+
+// The change of pencil between the transforms. Axes are those of the array that comes in, without
+// its batch; all extents are those of what travels, complex numbers.
+struct Change {
+  int ranks = 1;
+  int rank = 0;
+  std::int64_t batch = 1;
+  int scatter = 0;             // the axis that is whole and becomes split
+  int gather = 0;              // the one that is split and becomes whole
+  std::array<int, 3> order{};  // of the axes in the result
+  Three whole{};               // extents; the third axis is not touched, and this rank's
+
+  Range Scattered(int to) const { return BlockOf(whole[scatter], ranks, to); }
+  Range Gathered(int from) const { return BlockOf(whole[gather], ranks, from); }
+  Three Before() const {
+    Three extents = whole;
+    extents[gather] = Gathered(rank).count;
+    return extents;
+  }
+  Three After() const {
+    Three extents = whole;
+    extents[scatter] = Scattered(rank).count;
+    return extents;
+  }
+};
+
+// What one rank leaves for another: a box without gaps, but for rows that begin on cache lines.
+struct Parcel {
+  std::int64_t offset = 0;  // in complex numbers, as all that follow
+  std::int64_t count = 0;
+  std::int64_t batch_stride = 0;
+  Three stride{};  // by axis
+};
+
+// Of the boxes between all ranks, those of this one: where the rows of `axes[2]` are contiguous.
+template <typename T>
+class Parcels {
+ public:
+  Parcels(const Change& change, std::array<int, 3> axes) : change_(change), axes_(axes) {
+    for (int other = 0; other < change.ranks; ++other) {
+      out_.push_back(Make(change.rank, other));
+      in_.push_back(Make(other, change.rank));
+    }
+  }
+  const Parcel& To(int rank) const { return out_[rank]; }
+  const Parcel& From(int rank) const { return in_[rank]; }
+
+  // For what any rank leaves for all others, the same number on all ranks. Rank 0 has the largest
+  // blocks, and the last rank the smallest.
+  std::int64_t MostBytes() const {
+    std::int64_t count = 0;
+    for (int to = 0; to + 1 < change_.ranks; ++to) count += Shape(0, to).count;
+    return count * static_cast<std::int64_t>(2 * sizeof(T));
+  }
+  std::size_t OwnBytes() const {
+    return static_cast<std::size_t>(out_[change_.rank].count) * 2 * sizeof(T);
+  }
+
+ private:
+  Parcel Shape(int from, int to) const {
+    constexpr std::int64_t line = 64 / (2 * sizeof(T));
+    Three extents = change_.whole;
+    extents[change_.scatter] = change_.Scattered(to).count;
+    extents[change_.gather] = change_.Gathered(from).count;
+    Parcel parcel;
+    parcel.stride[axes_[2]] = 1;
+    parcel.stride[axes_[1]] = (extents[axes_[2]] + line - 1) / line * line;
+    parcel.stride[axes_[0]] = parcel.stride[axes_[1]] * extents[axes_[1]];
+    parcel.batch_stride = parcel.stride[axes_[0]] * extents[axes_[0]];
+    parcel.count = parcel.batch_stride * change_.batch;
+    return parcel;
+  }
+  // Parcels for others follow each other; that for itself lies elsewhere.
+  Parcel Make(int from, int to) const {
+    Parcel parcel = Shape(from, to);
+    for (int before = 0; before < to && from != to; ++before) {
+      if (before != from) parcel.offset += Shape(from, before).count;
+    }
+    return parcel;
+  }
+
+  const Change& change_;
+  std::array<int, 3> axes_;
+  std::vector<Parcel> out_;
+  std::vector<Parcel> in_;
+};
+
+template <typename T>
+struct Ends {
+  std::vector<T*> to;          // where this rank leaves what is for each
+  std::vector<const T*> from;  // where it finds what each has left
+};
+
+}  // namespace pfftjax::fft
