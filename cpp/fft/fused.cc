@@ -178,9 +178,12 @@ int ByMessages(const Communicator& comm, const Attributes& a, const Task<T>& tas
   const auto bytes = [](std::int64_t numbers) {
     return static_cast<std::size_t>(numbers) * 2 * sizeof(T);
   };
-  // Where the result has no room for complex numbers, what arrives needs memory of its own.
+  // Where the result has no room for complex numbers, what arrives needs memory of its own; where
+  // it lies in place of the operand, what leaves does.
   const bool has_room = y.size_bytes() >= bytes(arriving);
-  const Scratch scratch((task.first ? bytes(leaving) : 0) + (has_room ? 0 : bytes(arriving)));
+  const bool is_in_place = x.untyped_data() == y.untyped_data();
+  const std::size_t outgoing_bytes = task.first || is_in_place ? bytes(leaving) : 0;
+  const Scratch scratch(outgoing_bytes + (has_room ? 0 : bytes(arriving)));
   auto* const own = static_cast<T*>(scratch.data());
   const auto* outgoing = static_cast<const T*>(x.untyped_data());
   if (task.first) {
@@ -188,10 +191,13 @@ int ByMessages(const Communicator& comm, const Attributes& a, const Task<T>& tas
     planes(*task.first, outgoing, own, before[last - 1],
            before[last] > 0 ? leaving / before[last] : 0);
     outgoing = own;
+  } else if (is_in_place && leaving > 0) {
+    std::memcpy(own, outgoing, outgoing_bytes);
+    outgoing = own;
   }
   if (task.second) after[last] = task.second->in_length();
   auto* const result = static_cast<T*>(y.untyped_data());
-  T* const incoming = has_room ? result : own + (task.first ? 2 * leaving : 0);
+  T* const incoming = has_room ? result : own + outgoing_bytes / sizeof(T);
   const auto lead = static_cast<std::int64_t>(last) - 2;
   const Transposition boxes(comm, Dimensions(before.data(), before.size()),
                             Dimensions(after.data(), after.size()), a.order, lead + a.scatter,

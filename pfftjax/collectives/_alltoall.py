@@ -6,13 +6,14 @@ import jax
 from mpi4py import MPI
 
 from ._comm import Communicator, as_private
+from ._ordering import is_temporary
 from ._primitive import as_array, communicating, elements, linear, one_entry_a_rank, over_leaves
 
 alltoall_p = communicating(
     "alltoall",
     result=lambda x, **_: x.update(weak_type=False),
     agreement=elements,
-    in_place=True,
+    in_place=lambda _, x, **__: is_temporary(x),
 )
 # <alltoall x, y> = sum over i, j of x_i[j] y_j[i] = <x, alltoall y>: its own adjoint.
 linear(

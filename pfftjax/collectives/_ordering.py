@@ -74,7 +74,7 @@ def ordered_ffi_rule(
     target: str,
     attributes: Callable[..., Mapping[str, Any]],
     lowered: Callable[..., None] = lambda *_, **__: None,
-    in_place: bool = False,
+    in_place: Callable[..., bool] = lambda *_, **__: False,
 ) -> Callable[..., Any]:
     """The lowering rule of an operation that communicates: a custom call between two tokens.
 
@@ -83,12 +83,14 @@ def ordered_ffi_rule(
         attributes: (**params) -> attributes of the custom call.
         lowered: (ctx, token, operation, **params), called with the token that goes in and the
             MLIR operation that was made.
-        in_place: whether the handler can write its result where its operand is: it then does so
-            where the operand was made for it, which saves fresh memory.
+        in_place: (ctx, *operands, **params) -> whether the first result takes the memory of the
+            first operand. Where that is still wanted, XLA copies it.
 
     """
     ffi_rule = jax.ffi.ffi_lowering(target, has_side_effect=True)
-    overwriting = jax.ffi.ffi_lowering(target, has_side_effect=True, operand_output_aliases={0: 0})
+    in_place_rule = jax.ffi.ffi_lowering(
+        target, has_side_effect=True, operand_output_aliases={0: 0}
+    )
 
     def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
         _refuse_global_arrays(ctx)
@@ -98,8 +100,8 @@ def ordered_ffi_rule(
         )
         before = ctx.tokens_in.get(communication)
         after: Any
-        call = overwriting if in_place and _is_temporary(operands[0]) else ffi_rule
-        *results, after = call(with_tokens, *operands, before, **attributes(**params))
+        make = in_place_rule if in_place(ctx, *operands, **params) else ffi_rule
+        *results, after = make(with_tokens, *operands, before, **attributes(**params))
         ctx.set_tokens_out(mlir.TokenSet({communication: after}))
         lowered(ctx, before, after.owner, **params)
         return results
@@ -107,12 +109,24 @@ def ordered_ffi_rule(
     return rule
 
 
-def _is_temporary(operand: Any) -> bool:
-    """Whether it is probably of no use after the operation. XLA copies one that is: once more than
-    without aliasing. Arguments of a program are the caller's, those of a loop the loop's own.
+def is_donated(operand: Any) -> bool:
+    """Whether it is an argument that is donated to the program."""
+    if not isinstance(operand.owner, mlir.ir.Block):
+        return False
+    function = operand.owner.owner.attributes
+    if "arg_attrs" not in function:
+        return False
+    given = function["arg_attrs"][operand.arg_number]
+    return "tf.aliasing_output" in given or "jax.buffer_donor" in given
+
+
+def is_temporary(operand: Any) -> bool:
+    """Whether it is probably of no use after the operation: not an argument that is the caller's.
+    Those of a loop are its own.
     """
     owner = operand.owner
-    return not isinstance(owner, mlir.ir.Block) or owner.owner.operation.name != "func.func"
+    is_argument = isinstance(owner, mlir.ir.Block) and owner.owner.operation.name == "func.func"
+    return not is_argument or is_donated(operand)
 
 
 def _refuse_global_arrays(ctx: Any) -> None:

@@ -40,8 +40,8 @@ def communicating(
     result: Callable[..., Any],
     agreement: Agreement,
     attributes: Callable[..., Mapping[str, Any]] = lambda **_: {},
+    in_place: Callable[..., bool] = lambda *_, **__: False,
     multiple_results: bool = False,
-    in_place: bool = False,
 ) -> Primitive:
     """Make the primitive `name`, lowered to the FFI handler ``pfftjax_<name>``; CPU.
 
@@ -52,8 +52,8 @@ def communicating(
             for the first-call check; None for point-to-point operations.
         attributes: (**params) -> further attributes of the custom call. The same on every rank
             and in every run, or compiled programs cannot be cached.
+        in_place: as in `ordered_ffi_rule`.
         multiple_results: as in `Primitive`.
-        in_place: whether the handler can write its result where its operand is.
 
     """
     primitive = Primitive(name)

@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
+from pfftjax.collectives._ordering import is_donated
 from pfftjax.collectives._primitive import communicating, linear
 from pfftjax.pencils import Pencil, block, check_dimensions
 
@@ -63,9 +64,11 @@ def _result(
     order: tuple[int, ...],
     scatter: int,
     gather: int,
+    private: tuple[bool, bool] = (False, False),
     whole: int,
     comm: Any,
 ) -> Any:
+    del private
     shape = _travelling(x, first)
     lead = x.ndim - 3
     shape[lead + scatter] = block(shape[lead + scatter], comm.size, comm.rank)[1]
@@ -81,10 +84,11 @@ def _agreement(
     order: tuple[int, ...],
     scatter: int,
     gather: int,
+    private: tuple[bool, bool] = (False, False),
     whole: int,
     comm: Any,
 ) -> str:
-    del comm
+    del private, comm
     shape = _travelling(x, first)
     shape[x.ndim - 3 + gather] = whole
     kinds = "/".join(
@@ -120,8 +124,26 @@ def _attributes(
     }
 
 
+def _in_place(ctx: Any, x: Any, *, private: tuple[bool, bool], **_: Any) -> bool:
+    """Whether the result takes the memory of `x`: the handlers have read all of it before they
+    write, and nobody else wants it. So it is with what another step of the transform has made, and
+    with an argument that is donated to the program.
+    """
+    before, after = ctx.avals_in[0], ctx.avals_out[0]
+    if (before.shape, before.dtype) != (after.shape, after.dtype):
+        return False
+    return private[0] or is_donated(x)
+
+
 def _backward(
-    x: Any, *, first: Local | None, second: Local | None, order: Any, scatter: int, gather: int
+    x: Any,
+    *,
+    first: Local | None,
+    second: Local | None,
+    order: Any,
+    scatter: int,
+    gather: int,
+    private: tuple[bool, bool] = (False, False),
 ) -> dict[str, Any]:
     """Parameters of the transpose."""
     lead = x.ndim - 3
@@ -132,6 +154,7 @@ def _backward(
         "order": (*range(lead), *(lead + p for p in place)),
         "scatter": place[gather],
         "gather": place[scatter],
+        "private": private[::-1],
     }
 
 
@@ -140,7 +163,11 @@ def _with_batch(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 across_p = communicating(
-    "fft_across", result=_result, agreement=_agreement, attributes=_attributes
+    "fft_across",
+    result=_result,
+    agreement=_agreement,
+    attributes=_attributes,
+    in_place=_in_place,
 )
 
 
@@ -163,8 +190,7 @@ alone_p.def_impl(functools.partial(xla.apply_primitive, alone_p))
 
 
 @alone_p.def_abstract_eval
-def _(x: Any, *, first: Any, second: Any, order: Any, scatter: int, gather: int) -> Any:
-    del scatter, gather
+def _(x: Any, *, first: Any, second: Any, order: Any, **_: Any) -> Any:
     return _shape_after(x, _travelling(x, first), second=second, order=order)
 
 
@@ -187,9 +213,16 @@ def _by_xla(x: jax.Array, *, first: Any, second: Any, order: Any, **_: Any) -> j
 
 mlir.register_lowering(alone_p, mlir.lower_fun(_by_xla, multiple_results=False))
 _lower = jax.ffi.ffi_lowering("pfftjax_fft_alone")
-mlir.register_lowering(
-    alone_p, lambda ctx, x, **params: _lower(ctx, x, **_attributes(**params)), platform="cpu"
-)
+_lower_in_place = jax.ffi.ffi_lowering("pfftjax_fft_alone", operand_output_aliases={0: 0})
+
+
+def _alone(ctx: Any, x: Any, **params: Any) -> Any:
+    lower = _lower_in_place if _in_place(ctx, x, **params) else _lower
+    return lower(ctx, x, **_attributes(**params))
+
+
+# Not from JAX's cache, in which `x` is an argument of a function of its own.
+mlir.register_lowering(alone_p, _alone, platform="cpu", cacheable=False)
 
 
 def can_fuse(first: Local | None, source: Pencil, target: Pencil, second: Local | None) -> bool:
@@ -223,7 +256,12 @@ def _gathered(source: Pencil, target: Pencil) -> int | None:
 
 
 def fused(
-    x: jax.Array, first: Local | None, source: Pencil, target: Pencil, second: Local | None
+    x: jax.Array,
+    first: Local | None,
+    source: Pencil,
+    target: Pencil,
+    second: Local | None,
+    private: tuple[bool, bool],
 ) -> jax.Array:
     """`second(transpose(first(x), source, target))`, for steps that `can_fuse` allows.
 
@@ -234,10 +272,11 @@ def fused(
         source: pencil of what travels, before it does.
         target: pencil of the same, afterward.
         second: along the last axis of `target`, or the last two.
+        private: whether no other operation takes what comes in, and what goes out.
 
     """
     check_dimensions(x, "transform", source.grid._comm)
-    params = parameters(x.ndim, first, source, target, second)
+    params = {**parameters(x.ndim, first, source, target, second), "private": private}
     return (across_p if "comm" in params else alone_p).bind(x, **params)
 
 

@@ -50,6 +50,7 @@ def _backward(x: Any, along: tuple[int, int], params: dict[str, Any]) -> dict[st
     back = _fused._backward(
         x, **{name: params[name] for name in ("first", "second", "order", "scatter", "gather")}
     )
+    del back["private"]
     if "comm" in params:
         travelling = _fused._travelling(x, params["first"])
         back |= {"whole": travelling[lead + params["scatter"]], "comm": params["comm"]}

@@ -47,8 +47,9 @@ def pad_spectrum(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
         Array of shape (..., *padded_plan.output.local_shape).
 
     Raises:
-        ValueError: plans that differ in more than their shape, a shape that is smaller somewhere,
-            or "dct1", "dct3" or "dst3" with norm "ortho", which weight the values on the walls.
+        ValueError: a block that does not match its plan, plans that differ in more than their
+            shape, a shape that is smaller somewhere, or "dct1", "dct3" or "dst3" with norm
+            "ortho", which weight the values on the walls.
         TypeError: arguments that are no plans, or a dtype without a transform.
 
     Its inverse is `truncate_spectrum`; its transpose is that too, up to real weights: with
@@ -85,13 +86,8 @@ def truncate_spectrum(y: Any, plan: Plan, smaller_plan: Plan) -> jax.Array:
     Returns:
         Array of shape (..., *smaller_plan.output.local_shape).
 
-    Raises:
-        ValueError: plans that differ in more than their shape, a shape that is larger somewhere,
-            or "dct1", "dct3" or "dst3" with norm "ortho", which weight the values on the walls.
-        TypeError: arguments that are no plans, or a dtype without a transform.
-
-    Costs and transpose are those of `pad_spectrum`; `truncated_forward` does it without exchanges
-    of its own.
+    Costs, errors and transpose are those of `pad_spectrum`; `truncated_forward` does it without
+    exchanges of its own.
 
     Example:
         >>> from pfftjax import ProcessGrid
@@ -112,17 +108,10 @@ def padded_inverse(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
     Each axis is padded when it is whole for its transform, so that zeros are neither exchanged
     nor, along the axes that come later, transformed.
 
-    Args:
-        y: this rank's block of the spectrum, of shape (..., *plan.output.local_shape).
-        plan: `PencilFFT` or `PencilTransform` that it belongs to.
-        padded_plan: the same with a shape that is nowhere smaller.
+    Arguments and errors are those of `pad_spectrum`.
 
     Returns:
         Array in real space, of shape (..., *padded_plan.input.local_shape).
-
-    Raises:
-        ValueError: a block, or plans, that do not fit.
-        TypeError: arguments that are no plans, or a dtype without a transform.
 
     Example:
         >>> from pfftjax import ProcessGrid
@@ -153,10 +142,8 @@ def truncated_forward(x: Any, padded_plan: Plan, plan: Plan) -> jax.Array:
     Returns:
         This rank's block of the spectrum, of shape (..., *plan.output.local_shape).
 
-    Raises:
-        ValueError: a block, or plans, that do not fit.
-        TypeError: arguments that are no plans, complex numbers where real ones belong, or a dtype
-            without a transform.
+    Errors are those of `truncate_spectrum`, and a TypeError for complex numbers where real ones
+    belong.
 
     Example:
         >>> from pfftjax import ProcessGrid

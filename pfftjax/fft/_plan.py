@@ -46,9 +46,12 @@ class _Fused:
     first: _Transform | None
     move: _Move
     second: _Transform | None
+    private: tuple[bool, bool] = (False, False)
+    """Whether there is a step before, and one after."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return fused(x, self.first, self.move.source, self.move.target, self.second)
+        source, target = self.move.source, self.move.target
+        return fused(x, self.first, source, target, self.second, self.private)
 
 
 _Steps = tuple[_Transform | _Move, ...]
@@ -76,7 +79,11 @@ def fuse(steps: Sequence[Step]) -> list[Step]:
                     result[begin:end] = [_Fused(first, move, second)]
                     i = begin
             i += 1
-    return result
+    last = len(result) - 1
+    return [
+        dataclasses.replace(step, private=(i > 0, i < last)) if isinstance(step, _Fused) else step
+        for i, step in enumerate(result)
+    ]
 
 
 def between_two_transforms(
@@ -256,6 +263,8 @@ class PencilFFT:
         Args:
             x: this rank's block, of shape (..., *input.local_shape); float32 or float64, and with
                 `real=False` also complex64 or complex128. Integers become floating-point numbers.
+                Donated to the program (`jax.jit(..., donate_argnums=...)`), it becomes the
+                spectrum in place where both have one shape and dtype.
 
         Returns:
             This rank's block of the spectrum, complex, of shape (..., *output.local_shape).

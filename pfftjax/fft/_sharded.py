@@ -165,7 +165,22 @@ def _run(
     return jax.shard_map(function, mesh=mesh, in_specs=source, out_specs=target)(x)
 
 
-def _transform(x: Any, plan: PencilFFT, mesh: Any, operation: str, *, forward: bool) -> Any:
+def _transform(
+    x: Any,
+    shape: Any,
+    grid: Any,
+    mesh: Any,
+    operation: str,
+    norm: Norm,
+    layout: Layout,
+) -> Any:
+    """What `operation` names, of the plan of this shape in real space."""
+    if isinstance(grid, ProcessGrid) and len(shape) < 3:
+        raise ValueError(
+            f"{where(operation, grid._comm)}: x must have three dimensions, got shape {shape}"
+        )
+    forward, real = not operation.startswith("i"), operation.endswith("rfft3d")
+    plan = PencilFFT(tuple(shape), grid, real=real, norm=norm, layout=layout)
     shards = _shards(x, plan.grid, mesh, operation)
     source, target = plan.input, plan.output
     if not forward:
@@ -192,14 +207,6 @@ def shape_in_space(y: Any, layout: Layout) -> tuple[int, ...]:
     """Global shape in real space of what has the spectrum `y`."""
     shape = tuple(np.shape(y)[-3:])
     return (shape[2], shape[0], shape[1]) if layout == "transposed" and len(shape) == 3 else shape
-
-
-def _plan(shape: Any, grid: Any, operation: str, **options: Any) -> PencilFFT:
-    if isinstance(grid, ProcessGrid) and len(shape) < 3:
-        raise ValueError(
-            f"{where(operation, grid._comm)}: x must have three dimensions, got shape {shape}"
-        )
-    return PencilFFT(tuple(shape), grid, **options)
 
 
 def fft3d(
@@ -244,8 +251,7 @@ def fft3d(
         True
 
     """
-    plan = _plan(np.shape(x)[-3:], grid, "fft3d", norm=norm, layout=layout)
-    return _transform(x, plan, mesh, "fft3d", forward=True)
+    return _transform(x, np.shape(x)[-3:], grid, mesh, "fft3d", norm, layout)
 
 
 def ifft3d(
@@ -260,8 +266,7 @@ def ifft3d(
 
     Arguments and errors are as for `fft3d`.
     """
-    plan = _plan(shape_in_space(y, layout), grid, "ifft3d", norm=norm, layout=layout)
-    return _transform(y, plan, mesh, "ifft3d", forward=False)
+    return _transform(y, shape_in_space(y, layout), grid, mesh, "ifft3d", norm, layout)
 
 
 def rfft3d(
@@ -280,8 +285,7 @@ def rfft3d(
 
     Arguments and errors are as for `fft3d`.
     """
-    plan = _plan(np.shape(x)[-3:], grid, "rfft3d", real=True, norm=norm, layout=layout)
-    return _transform(x, plan, mesh, "rfft3d", forward=True)
+    return _transform(x, np.shape(x)[-3:], grid, mesh, "rfft3d", norm, layout)
 
 
 def irfft3d(
@@ -306,8 +310,7 @@ def irfft3d(
     Errors are as for `fft3d`.
 
     """
-    plan = _plan(shape, grid, "irfft3d", real=True, norm=norm, layout=layout)
-    return _transform(y, plan, mesh, "irfft3d", forward=False)
+    return _transform(y, shape, grid, mesh, "irfft3d", norm, layout)
 
 
 def wavenumbers(

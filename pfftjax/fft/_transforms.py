@@ -13,6 +13,47 @@ from . import _sharded
 from ._plan import Layout, Norm, PencilFFT
 
 
+def global_shape(
+    x: Any,
+    name: str,
+    grid: ProcessGrid,
+    shape: Sequence[int] | None,
+    layout: Layout,
+    axes: int,
+    *,
+    inverse: bool,
+) -> tuple[int, ...]:
+    """The global shape in real space over the last `axes` axes: as given, or that of the block on
+    one rank.
+    """
+    if not isinstance(grid, ProcessGrid):
+        dims = "dims" if axes == 3 else "(None, 1)"
+        raise TypeError(
+            f"{name}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
+            f"pfftjax.ProcessGrid({dims})"
+        )
+    here = where(name, grid._comm)
+    sizes = ", ".join(f"n{axis}" for axis in range(axes))
+    if shape is None:
+        if grid.size > 1 or name.startswith("irfft"):
+            last = f"n{axes - 1}"
+            why = (
+                "a rank cannot tell the global shape from its block"
+                if grid.size > 1
+                else f"{last} and {last} + 1 have spectra of the same size"
+            )
+            raise ValueError(f"{here}: give shape=({sizes}), the shape in real space: {why}")
+        if jnp.ndim(x) < axes:
+            number = {2: "two", 3: "three"}[axes]
+            raise ValueError(f"{here}: x must have {number} dimensions, got shape {jnp.shape(x)}")
+        shape = jnp.shape(x)[-axes:]
+        if inverse and layout == "transposed":
+            shape = (shape[-1], *shape[:-1])
+    if len(shape) != axes:
+        raise ValueError(f"{here}: shape must be ({sizes}), got {tuple(shape)}")
+    return tuple(shape)
+
+
 def _plan(
     x: Any,
     name: str,
@@ -23,29 +64,7 @@ def _plan(
     inverse: bool = False,
     **options: Any,
 ) -> PencilFFT:
-    if not isinstance(grid, ProcessGrid):
-        raise TypeError(
-            f"{name}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
-            "pfftjax.ProcessGrid(dims)"
-        )
-    here = where(name, grid._comm)
-    if shape is None:
-        if grid.size > 1 or name == "irfft3d":
-            why = (
-                "a rank cannot tell the global shape from its block"
-                if grid.size > 1
-                else "n2 and n2 + 1 have spectra of the same size"
-            )
-            raise ValueError(f"{here}: give shape=(n0, n1, n2), the shape in real space: {why}")
-        if jnp.ndim(x) < 3:
-            raise ValueError(f"{here}: x must have three dimensions, got shape {jnp.shape(x)}")
-        shape = jnp.shape(x)[-3:]
-        if inverse and layout == "transposed":
-            n1, n2, n0 = shape
-            shape = (n0, n1, n2)
-    if len(shape) != 3:
-        raise ValueError(f"{here}: shape must be (n0, n1, n2), got {tuple(shape)}")
-    n0, n1, n2 = shape
+    n0, n1, n2 = global_shape(x, name, grid, shape, layout, 3, inverse=inverse)
     return PencilFFT((n0, n1, n2), grid, layout=layout, **options)
 
 

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from pfftjax.collectives._primitive import where
 from pfftjax.pencils import ProcessGrid
 
 from ._kinds import PencilTransform
 from ._plan import Layout, Norm
+from ._transforms import global_shape
 
 
 def _plan(
@@ -23,29 +22,9 @@ def _plan(
     *,
     inverse: bool = False,
 ) -> PencilTransform:
-    if not isinstance(grid, ProcessGrid):
-        raise TypeError(
-            f"{name}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
-            "pfftjax.ProcessGrid((None, 1))"
-        )
-    here = where(name, grid._comm)
-    if shape is None:
-        if grid.size > 1 or name == "irfft2d":
-            why = (
-                "a rank cannot tell the global shape from its block"
-                if grid.size > 1
-                else "n1 and n1 + 1 have spectra of the same size"
-            )
-            raise ValueError(f"{here}: give shape=(n0, n1), the shape in real space: {why}")
-        if jnp.ndim(x) < 2:
-            raise ValueError(f"{here}: x must have two dimensions, got shape {jnp.shape(x)}")
-        shape = jnp.shape(x)[-2:]
-        if inverse and layout == "transposed":
-            shape = shape[::-1]
-    if len(shape) != 2:
-        raise ValueError(f"{here}: shape must be (n0, n1), got {tuple(shape)}")
+    shape = global_shape(x, name, grid, shape, layout, 2, inverse=inverse)
     kinds = ("fft", "rfft" if name.removeprefix("i") == "rfft2d" else "fft")
-    return PencilTransform(tuple(shape), grid, kinds, norm=norm, layout=layout)
+    return PencilTransform(shape, grid, kinds, norm=norm, layout=layout)
 
 
 def fft2d(
@@ -114,6 +93,7 @@ def ifft2d(
         TypeError: a dtype without a transform.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> grid = ProcessGrid((None, 1))
         >>> x = jnp.ones(PencilTransform((4, 5), grid, ("fft", "fft")).input.local_shape)
         >>> y = fft2d(x, grid, shape=(4, 5))
@@ -187,6 +167,7 @@ def irfft2d(
         TypeError: a dtype without a transform.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> grid = ProcessGrid((None, 1))
         >>> x = jnp.ones(PencilTransform((4, 5), grid, ("fft", "rfft")).input.local_shape)
         >>> y = rfft2d(x, grid, shape=(4, 5))

@@ -1,6 +1,7 @@
-"""Distributed arrays and particles to and from HDF5 files, never gathered on one rank.
+"""Distributed arrays and particles to and from HDF5 files, and arrays to and from Zarr, never
+gathered on one rank.
 
-Needs h5py: ``pip install pfftjax[io]``.
+Needs h5py: ``pip install pfftjax[io]``; for Zarr zarr: ``pip install pfftjax[zarr]``.
 """
 
 from ._fields import attributes as attributes

@@ -1,8 +1,8 @@
-"""Distributed arrays to and from HDF5."""
+"""Distributed arrays to and from HDF5 and Zarr."""
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ from jax.core import Tracer
 
 from pfftjax.pencils import Pencil, ProcessGrid
 
-from . import _file
-from ._file import Box, Contents, Dataset, Layout
+from . import _file, _zarr
+from ._file import Box, Compression, Contents, Dataset, Layout
 from ._together import private, same_everywhere, together
 
 
@@ -27,8 +27,10 @@ def save(
     coordinates: Mapping[str, Any] | None = None,
     attributes: Mapping[str, Any] | None = None,
     layout: Layout = "shared",
+    format: Literal["hdf5", "zarr"] = "hdf5",
+    compression: Compression | None = None,
 ) -> None:
-    """Write distributed arrays to an HDF5 file, each rank its own block.
+    """Write distributed arrays to an HDF5 file or a Zarr group, each rank its own block.
 
     In the file an array is whole and in global order (x, y, z), whatever the process grid and the
     memory order of `pencil`: h5py and xarray read it as if one process had written it, and `load`
@@ -56,15 +58,19 @@ def save(
         attributes: numbers, strings and arrays to keep with them; those of rank 0 are written.
         layout: "shared": one file. Where h5py is built with MPI all ranks write at once, elsewhere
             (as from pip) one after the other. "per_rank": each rank writes a file of its own, all
-            at once, into a folder beside `path`; `path` is a virtual dataset made of them.
+            at once, into a folder beside `path`; `path` is a virtual dataset made of them. Of
+            HDF5 only.
+        format: "hdf5", or "zarr": `path` is a folder, in format 3 of Zarr, which all ranks write
+            at once. Every chunk belongs to one rank: largest where sizes divide by the grid.
+        compression: None or "gzip", of layout "per_rank", of one rank or of Zarr.
 
     Raises:
         ValueError: blocks that do not match the pencil, names that collide, coordinates of another
-            length.
+            length, compression of a file that ranks share.
         TypeError: a dtype that HDF5 does not have, or a traced value.
         RuntimeError: ranks that ask for different things.
         OSError: what the file system said, on whichever rank.
-        ImportError: no h5py.
+        ImportError: no h5py, or no zarr.
 
     Example:
         >>> import pathlib, tempfile
@@ -86,6 +92,14 @@ def save(
         with together(comm, "save"):
             if layout not in ("shared", "per_rank"):
                 raise ValueError(f"layout must be shared or per_rank, got {layout!r}")
+            if format not in ("hdf5", "zarr"):
+                raise ValueError(f"format must be hdf5 or zarr, got {format!r}")
+            if format == "zarr" and layout != "shared":
+                raise ValueError(
+                    "layout='per_rank' is of HDF5; format='zarr' has many files anyway"
+                )
+            if compression not in (None, "gzip"):
+                raise ValueError(f"compression must be None or gzip, got {compression!r}")
             names = _dims(pencil, dims)
             datasets = _datasets(fields, pencil, names)
             sizes = dict(zip(names, pencil.global_shape, strict=True))
@@ -102,14 +116,19 @@ def save(
             if box_size is not None:
                 kept.setdefault("box_size", np.asarray(box_size))
         asked = [(d.name, d.shape, d.dtype.name, d.dims) for d in datasets]
-        same_everywhere(f"{os.fspath(path)!r} {layout} {asked}", comm, "save")
-        _file.write(path, Contents(datasets, sizes, along, kept), comm, layout, "save")
+        how = f"{layout} {format} {compression}"
+        same_everywhere(f"{os.fspath(path)!r} {how} {asked}", comm, "save")
+        contents = Contents(datasets, sizes, along, kept, compression)
+        if format == "zarr":
+            _zarr.write(path, contents, comm, compression, "save")
+        else:
+            _file.write(path, contents, comm, layout, "save")
 
 
 def load(
     path: str | os.PathLike[str], name: str, pencil: Pencil, *, dtype: Any = None
 ) -> jax.Array:
-    """Read this rank's block of an array in an HDF5 file.
+    """Read this rank's block of an array in an HDF5 file or a Zarr group.
 
     The file may have been written by `save` from any grid and number of ranks, or by anything else
     that writes whole arrays in global order. Every rank reads its own block, all at once.
@@ -157,7 +176,7 @@ def load(
 
 
 def attributes(path: str | os.PathLike[str], grid: ProcessGrid) -> dict[str, Any]:
-    """The attributes of an HDF5 file: what `save` was given, and its `box_size`.
+    """The attributes of an HDF5 file or a Zarr group: what `save` was given, and its `box_size`.
 
     Args:
         path: of the file, the same on every rank.
@@ -171,7 +190,8 @@ def attributes(path: str | os.PathLike[str], grid: ProcessGrid) -> dict[str, Any
 
     """
     with together(grid.comm, "attributes"), _file.opened(path) as file:
-        kept = {k: v for k, v in file.attrs.items() if k != _file.PARTS}
+        kept = {k: v for k, v in file.attrs.items() if k not in (_file.PARTS, _zarr.COMPLETE)}
+    kept = {k: np.asarray(v) if isinstance(v, list) else v for k, v in kept.items()}  # of JSON
     return {k: v.item() if isinstance(v, np.generic) else v for k, v in kept.items()}
 
 

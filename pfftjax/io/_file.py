@@ -1,7 +1,7 @@
 """Datasets of which each rank has one box: written without gathering them, and read.
 
-Contiguous datasets: any box of another distribution is read at the same cost. HDF5 takes 64-bit
-sizes; data go through in pieces of a bounded size.
+Contiguous datasets, unless they are compressed: any box of another distribution is read at the
+same cost. HDF5 takes 64-bit sizes; data go through in pieces of a bounded size.
 """
 
 import dataclasses
@@ -18,8 +18,10 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
+from . import _zarr
 from ._together import together
 
+Compression = Literal["gzip"]
 Layout = Literal["shared", "per_rank"]
 
 STORED = frozenset(
@@ -81,6 +83,7 @@ class Contents:
         sizes: of the dimensions, by name.
         coordinates: of some of them.
         attributes: of the file.
+        compression: of the datasets.
 
     """
 
@@ -88,6 +91,15 @@ class Contents:
     sizes: Mapping[str, int]
     coordinates: Mapping[str, np.ndarray]
     attributes: Mapping[str, Any]
+    compression: Compression | None = None
+
+    def stored(self) -> dict[str, Any]:
+        """How HDF5 stores a dataset: nobody reads what has not been written, so nothing is filled
+        first.
+        """
+        if self.compression is None:
+            return {"fill_time": "never"}
+        return {"compression": self.compression, "shuffle": True, "chunks": True}
 
 
 def host(values: Any) -> Any:
@@ -134,6 +146,11 @@ def write(
         h5py_module()
         if comm.rank == 0 and target.is_dir():
             raise IsADirectoryError(f"{target} is a directory; give the path of a file")
+        if contents.compression and layout == "shared" and comm.size > 1:
+            raise ValueError(
+                "HDF5 compresses whole chunks, which ranks that write to one file would share; "
+                "use layout='per_rank', or format='zarr'"
+            )
     number = comm.bcast(secrets.token_hex(4))
     temporary = target.with_name(f"{target.name}.tmp-{number}")
     parts = target.with_name(f"{target.name}.parts-{number}")
@@ -209,7 +226,8 @@ def _write_parts(
         with _opened(part, "w") as file:
             for dataset in contents.datasets:
                 count = tuple(n for _, n in dataset.box_of(comm.rank))
-                array = file.create_dataset(dataset.name, count, dataset.dtype, fill_time="never")
+                how = contents.stored() if 0 not in count else {}
+                array = file.create_dataset(dataset.name, count, dataset.dtype, **how)
                 for place, values in dataset.pieces():
                     array[place] = values
         _to_disk(part)
@@ -277,10 +295,8 @@ def _create(
         scale.attrs["_Netcdf4Dimid"] = np.int32(i)
     for dataset in contents.datasets:
         if virtual is None:
-            # Nobody reads what has not been written: no need to fill it first.
-            array = file.create_dataset(
-                dataset.name, dataset.shape, dataset.dtype, fill_time="never"
-            )
+            how = contents.stored()
+            array = file.create_dataset(dataset.name, dataset.shape, dataset.dtype, **how)
         else:
             # A reader of the virtual dataset sees a lost part as NaN; `read` raises.
             fill = np.nan if dataset.dtype.kind == "f" else None
@@ -323,12 +339,16 @@ def _parts_of(path: pathlib.Path) -> pathlib.Path | None:
 
 
 def opened(path: str | os.PathLike[str]) -> Any:
-    """A file to read."""
+    """A file to read, or a group of Zarr arrays."""
+    if _zarr.is_store(path):
+        return _zarr.opened(path)
     return _opened(pathlib.Path(path), "r")
 
 
 def find(file: Any, name: str) -> Any:
     """A dataset of `file`."""
+    if not hasattr(file, "filename"):
+        return _zarr.find(file, name)
     h5py = h5py_module()
     if not isinstance(file.get(name), h5py.Dataset):
         datasets = {n: x for n, x in file.items() if isinstance(x, h5py.Dataset)}
@@ -341,7 +361,7 @@ def read(dataset: Any, box: Box, order: tuple[int, ...], dtype: np.dtype[Any]) -
     """A box of a dataset, piece by piece.
 
     Args:
-        dataset: of h5py.
+        dataset: of h5py or zarr.
         box: which part of it.
         order: dimension d of the dataset becomes dimension ``order[d]`` of the result.
         dtype: of the result.
@@ -355,7 +375,7 @@ def read(dataset: Any, box: Box, order: tuple[int, ...], dtype: np.dtype[Any]) -
     as_stored = result.transpose(order)
     most = max(1, _PIECE_BYTES // max(dataset.dtype.itemsize, 1))
     starts = [start for start, _ in box]
-    if PARTS not in dataset.file.attrs:
+    if not hasattr(dataset, "file") or PARTS not in dataset.file.attrs:
         for place in boxes(count, most):
             as_stored[place] = dataset[_moved(place, starts)]
         return result

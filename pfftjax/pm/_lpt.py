@@ -1,5 +1,6 @@
 """Initial conditions by Lagrangian perturbation theory."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pfftjax.collectives._primitive import static_ints, where
-from pfftjax.fft import PencilFFT
+from pfftjax.fft import PencilFFT, padded_inverse, truncated_forward
 from pfftjax.spectral import gradient
 
 from ._growth import growth
@@ -25,6 +26,7 @@ def lpt(
     *,
     order: Literal[1, 2] = 2,
     mesh_shape: Sequence[int] | None = None,
+    dealias: bool = False,
 ) -> Particles:
     """Particles displaced from a regular grid by Lagrangian perturbation theory.
 
@@ -34,7 +36,7 @@ def lpt(
         p = a^2 E (dD1/dln a psi1 + dD2/dln a psi2)
 
     (Bouchet et al. 1995; Scoccimarro 1998). The products of the second order are formed on the
-    particle grid as it is, without padding, and so have aliases.
+    particle grid as it is, and so have aliases, unless `dealias` is true.
 
     Args:
         delta: this rank's block of the linear density contrast at z = 0, of `linear_field`.
@@ -45,6 +47,9 @@ def lpt(
         order: 1 (Zel'dovich) or 2.
         mesh_shape: of the mesh on which forces are computed, whose cells are the unit of
             positions; by default that of `plan`.
+        dealias: form the products by the 3/2 rule (Orszag 1971), on a grid of 27/8 as many points:
+            the modes that the particle grid has are then those of the continuous product. Modes
+            at a Nyquist frequency, which have no sign, are left out of the factors.
 
     Returns:
         `Particles`, on the ranks that own their points on the regular grid, in its order.
@@ -76,9 +81,8 @@ def lpt(
     offset = now.d1.astype(dtype) * psi1
     momentum = (velocity * now.d1_rate).astype(dtype) * psi1
     if order == 2:
-        psi2 = displacement(
-            -plan.forward(_second_source(source, plan, box_size, dtype)), plan, box_size, dtype
-        )
+        second = _second_source(source, plan, box_size, dtype, dealias=dealias)
+        psi2 = displacement(-second, plan, box_size, dtype)
         # psi2 = grad phi2 where psi1 = -grad phi1: hence the sign of the source.
         offset = offset + now.d2.astype(dtype) * psi2
         momentum = momentum + (velocity * now.d2_rate).astype(dtype) * psi2
@@ -107,15 +111,31 @@ def displacement(source: jax.Array, plan: PencilFFT, box_size: Any, dtype: Any) 
     return jnp.stack(gradient(potential, plan, box_size, from_spectrum=True))
 
 
-def _second_source(source: jax.Array, plan: PencilFFT, box_size: Any, dtype: Any) -> jax.Array:
-    """Sum over i < j of phi_ii phi_jj - phi_ij^2, laplacian phi = source."""
+def _second_source(
+    source: jax.Array, plan: PencilFFT, box_size: Any, dtype: Any, *, dealias: bool
+) -> jax.Array:
+    """The spectrum of the sum over i < j of phi_ii phi_jj - phi_ij^2, laplacian phi = source."""
     kx, ky, kz = plan.wavenumbers(box_size, dtype)
     gx, gy, gz = gradient_wavenumbers(plan, box_size, dtype)
     potential = inverse_k2(plan, box_size, dtype) * source  # -phi; its sign cancels in products
-    xx, yy, zz = plan.inverse(jnp.stack([k * k * potential for k in (kx, ky, kz)]))
+    finer = plan
+    if dealias:
+        n0, n1, n2 = (-(-3 * n // 2) if n > 1 else 1 for n in plan.shape)
+        finer = dataclasses.replace(plan, shape=(n0, n1, n2))
+        # A product of two modes at n / 2 would come back as one there.
+        for axis, n in enumerate(plan.shape):
+            if n > 1:
+                potential = jnp.where(2 * plan.output.indices(axis) == n, 0, potential)
+
+    def in_space(spectra: list[jax.Array]) -> jax.Array:
+        y = jnp.stack(spectra)
+        return padded_inverse(y, plan, finer) if dealias else plan.inverse(y)
+
+    xx, yy, zz = in_space([k * k * potential for k in (kx, ky, kz)])
     result = xx * yy + (xx + yy) * zz
-    xy, xz, yz = plan.inverse(jnp.stack([k * potential for k in (gx * gy, gx * gz, gy * gz)]))
-    return result - (xy**2 + xz**2 + yz**2)
+    xy, xz, yz = in_space([k * potential for k in (gx * gy, gx * gz, gy * gz)])
+    result = result - (xy**2 + xz**2 + yz**2)
+    return truncated_forward(result, finer, plan) if dealias else plan.forward(result)
 
 
 def _rows(components: jax.Array) -> jax.Array:

@@ -10,14 +10,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <random>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
 #include "agreement.h"
+#include "fake_mpi.h"
 #include "node.h"
 #include "progress.h"
 #include "window.h"
@@ -79,7 +80,7 @@ struct World {
   std::vector<char> gathered;
   int arrived = 0;
   int leaving = 0;
-  std::map<std::tuple<int, int, int>, std::deque<std::vector<char>>> mail;  // from, to, tag
+  Mail<std::tuple<int, int, int>, std::vector<char>> mail;  // from, to, tag
 };
 
 struct Rank {
@@ -93,10 +94,8 @@ struct Request {
   void* data = nullptr;  // null for a message that was sent
 };
 
-Rank& RankOf(MpiHandle comm) { return *reinterpret_cast<Rank*>(comm); }
-
 int Allgather(const void* send, void* recv, std::int64_t count, Element element, MpiHandle comm) {
-  const Rank& rank = RankOf(comm);
+  const Rank& rank = At<Rank>(comm);
   const auto all =
       rank.world->Gather(rank.rank, send, static_cast<std::size_t>(count * InfoOf(element).bytes));
   std::memcpy(recv, all.data(), all.size());
@@ -104,7 +103,7 @@ int Allgather(const void* send, void* recv, std::int64_t count, Element element,
 }
 
 int Smallest(const void* send, void* recv, std::int64_t, Element, Reduction, MpiHandle comm) {
-  const Rank& rank = RankOf(comm);
+  const Rank& rank = At<Rank>(comm);
   const auto all = rank.world->Gather(rank.rank, send, sizeof(std::int64_t));
   std::int64_t least = INT64_MAX;
   for (int i = 0; i < rank.world->size; ++i) {
@@ -118,37 +117,34 @@ int Smallest(const void* send, void* recv, std::int64_t, Element, Reduction, Mpi
 
 int SendStart(const void* data, std::int64_t bytes, int dest, int tag, MpiHandle comm,
               MpiHandle* request) {
-  const Rank& rank = RankOf(comm);
-  const std::lock_guard lock(rank.world->mutex);
+  const Rank& rank = At<Rank>(comm);
   const auto* from = static_cast<const char*>(data);
-  rank.world->mail[{rank.rank, dest, tag}].emplace_back(from, from + bytes);
-  *request = reinterpret_cast<MpiHandle>(new Request{});
+  rank.world->mail.Put({rank.rank, dest, tag}, {from, from + bytes});
+  *request = HandleOf(new Request{});
   return 0;
 }
 
 int ReceiveStart(void* data, std::int64_t, int source, int tag, MpiHandle comm,
                  MpiHandle* request) {
-  const Rank& rank = RankOf(comm);
-  *request = reinterpret_cast<MpiHandle>(new Request{rank.world, {source, rank.rank, tag}, data});
+  const Rank& rank = At<Rank>(comm);
+  *request = HandleOf(new Request{rank.world, {source, rank.rank, tag}, data});
   return 0;
 }
 
 // Messages of one pair come in the order in which they were sent; the tests ask in the order in
 // which they were received, backward, one exchange after the other.
 int TestBytes(MpiHandle* handle, int* done, std::int64_t* bytes) {
-  auto* request = reinterpret_cast<Request*>(*handle);
+  Request& request = At<Request>(*handle);
   *done = 1;
   *bytes = 0;
-  if (request->data) {
-    const std::lock_guard lock(request->world->mutex);
-    auto& box = request->world->mail[request->key];
-    *done = !box.empty();
+  if (request.data) {
+    std::vector<char> message;
+    *done = request.world->mail.Take(request.key, &message);
     if (!*done) return 0;
-    std::memcpy(request->data, box.front().data(), box.front().size());
-    *bytes = static_cast<std::int64_t>(box.front().size());
-    box.pop_front();
+    std::memcpy(request.data, message.data(), message.size());
+    *bytes = static_cast<std::int64_t>(message.size());
   }
-  delete request;
+  delete &request;
   return 0;
 }
 
@@ -173,11 +169,9 @@ char Value(int from, int to, std::int64_t number, std::int64_t i) {
   return static_cast<char>(131 * from + 31 * (to + 1) + 7 * number + i + i / 256);
 }
 
-void Expect(bool is_right, const char* what, int rank, std::int64_t number) {
-  if (is_right) return;
-  std::fprintf(stderr, "%s: wrong data on rank %d in exchange %ld\n", what, rank,
-               static_cast<long>(number));
-  std::abort();
+void Expect(bool is_right, const std::string& what, int rank, std::int64_t number) {
+  pfftjax::Expect(is_right, what + ", on rank " + std::to_string(rank) + " in exchange " +
+                                std::to_string(number));
 }
 
 struct Exchange {
@@ -232,7 +226,7 @@ void Slots(Communicator& comm, const std::vector<Exchange>& plan) {
                          ? node->Allgather(send.data(), recv.data(), plan[n].block, slots)
                          : node->Alltoall(is_in_place ? recv.data() : send.data(), recv.data(),
                                           plan[n].block, slots);
-    Expect(code == 0, comm.difference.c_str(), comm.rank, number);
+    Expect(code == 0, comm.difference, comm.rank, number);
     Expect(IsRight(recv.data(), plan[n], comm.rank, comm.size, number), "shared memory", comm.rank,
            number);
   }
@@ -252,7 +246,7 @@ void Windows(Communicator& comm, const std::vector<Exchange>& plan) {
     for (std::int64_t i = 0; i < plan[n].block; ++i) mine[i] = Value(comm.rank, 0, number, i);
     if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
     round.Publish(plan[n].block);
-    Expect(round.WaitForAll(plan[n].block) == 0, comm.difference.c_str(), comm.rank, number);
+    Expect(round.WaitForAll(plan[n].block) == 0, comm.difference, comm.rank, number);
     for (int from = 0; from < comm.size; ++from) {
       const char* theirs = window->PartOf(from);
       bool is_right = true;
@@ -302,7 +296,7 @@ void Run(int ranks, int exchanges) {
       comm.number = rank;
       comm.rank = rank;
       comm.size = ranks;
-      comm.control = reinterpret_cast<MpiHandle>(&here);
+      comm.control = HandleOf(&here);
       Slots(comm, plan);
       Windows(comm, plan);
       Background(comm, plan);

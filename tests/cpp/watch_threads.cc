@@ -11,8 +11,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -24,6 +22,7 @@
 #include "call.h"
 #include "communicator.h"
 #include "departure.h"
+#include "fake_mpi.h"
 #include "options.h"
 
 namespace pfftjax {
@@ -49,12 +48,6 @@ std::atomic<std::int64_t> refusals{0};
 std::atomic<std::int64_t> answers{0};    // that the peers got
 std::atomic<std::int64_t> questions{0};  // that they were asked
 
-void Expect(bool is_right, const std::string& what) {
-  if (is_right) return;
-  std::fprintf(stderr, "wrong: %s\n", what.c_str());
-  std::abort();
-}
-
 void Pause(microseconds time) { std::this_thread::sleep_for(time); }
 
 // ---- An MPI whose other ranks are threads ----------------------------------------------------
@@ -70,8 +63,7 @@ struct Channel {
   explicit Channel(int size) : size(size) {}
   const int size;
   // Control: the watch's messages, and the barrier of the way out.
-  std::mutex mutex;
-  std::map<std::pair<int, int>, std::deque<Message>> mail;  // to rank, with tag
+  Mail<std::pair<int, int>, Message> mail;  // to rank, with tag
   std::atomic<bool> has_left{false};
   std::array<std::atomic<bool>, kRanks> peer_has_left{};
   // Data: meetings of all ranks.
@@ -103,10 +95,8 @@ struct Request {
 Channel& ChannelOf(MpiHandle comm) {
   Expect(!over, "MPI was called after MPI_Finalize");
   Expect(comm != 0, "MPI was called without a communicator");
-  return *reinterpret_cast<Channel*>(comm);
+  return At<Channel>(comm);
 }
-
-MpiHandle HandleOf(void* thing) { return reinterpret_cast<MpiHandle>(thing); }
 
 Group& GroupOf(const Channel& user) {
   for (const auto& group : groups) {
@@ -145,25 +135,15 @@ int SendWordsStart(const std::int64_t* words, int count, int dest, int tag, MpiH
   Channel& channel = ChannelOf(comm);
   Message message{0, {}};
   std::memcpy(message.words.data(), words, static_cast<std::size_t>(count) * sizeof *words);
-  const std::lock_guard lock(channel.mutex);
-  channel.mail[{dest, tag}].push_back(message);
+  channel.mail.Put({dest, tag}, message);
   *request = HandleOf(new Request{&channel, Request::Kind::kSend, 0, words, message.words});
   return 0;
-}
-
-bool Receive(Channel& channel, int rank, int tag, Message* message) {
-  const std::lock_guard lock(channel.mutex);
-  auto& mail = channel.mail[{rank, tag}];
-  if (mail.empty()) return false;
-  *message = mail.front();
-  mail.pop_front();
-  return true;
 }
 
 int ReceiveWords(std::int64_t* words, int count, int tag, MpiHandle comm, int* source,
                  int* found) {
   Message message{};
-  *found = Receive(ChannelOf(comm), 0, tag, &message);
+  *found = ChannelOf(comm).mail.Take({0, tag}, &message);
   if (!*found) return 0;
   *source = message.source;
   std::memcpy(words, message.words.data(), static_cast<std::size_t>(count) * sizeof *words);
@@ -363,21 +343,16 @@ void Check(int group, const Message& message, Seen& seen) {
   Expect(state.passed == Collectives(state.count) - (checking ? 1 : 0), "number of calls: " + all);
 }
 
-void Send(Channel& channel, int tag, const Message& message) {
-  const std::lock_guard lock(channel.mutex);
-  channel.mail[{0, tag}].push_back(message);
-}
-
 // What a watch does for its rank on one communicator.
 void Watch(int rank, int number, Channel& control, Seen& seen) {
   Message message{};
-  while (Receive(control, rank, kAnswerTag, &message)) {
+  while (control.mail.Take({rank, kAnswerTag}, &message)) {
     Expect(message.words[0] == ++seen.answered, "an answer to another question");
     Check(number, message, seen);
     answers.fetch_add(1, kRelaxed);
     seen.next_asking = Clock::now() + milliseconds(number < kInOrder ? 2 : 10);
   }
-  while (Receive(control, rank, kAskTag, &message)) {
+  while (control.mail.Take({rank, kAskTag}, &message)) {
     questions.fetch_add(1, kRelaxed);
     // This rank is where the asker is, but its first answer crosses with that: it has left.
     Message answer = message;
@@ -388,14 +363,14 @@ void Watch(int rank, int number, Channel& control, Seen& seen) {
       answer.words[6] = 1;
     }
     seen.suspect = message.words[0];
-    Send(control, kAnswerTag, answer);
+    control.mail.Put({0, kAnswerTag}, answer);
   }
   // The watch answers as long as it is asked: with one asker, and pauses, it gets to the rest.
   if (number % 2 != rank % 2 || seen.asked != seen.answered || Clock::now() < seen.next_asking) {
     return;
   }
   for (int i = 0; i < (number < kInOrder ? 512 : 16); ++i) {
-    Send(control, kAskTag, {rank, {++seen.asked, 0, 0, 0, 0, 0, 0}});
+    control.mail.Put({0, kAskTag}, {rank, {++seen.asked, 0, 0, 0, 0, 0, 0}});
   }
 }
 

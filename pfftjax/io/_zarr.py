@@ -1,0 +1,182 @@
+"""Arrays in Zarr: a folder of chunks, each of which one rank writes.
+
+Zarr's format 3, with the names of dimensions that xarray reads. The chunks along a split axis are
+as long as all blocks begin at multiples of, so that no two ranks write to one.
+"""
+
+import contextlib
+import math
+import os
+import pathlib
+import secrets
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from mpi4py import MPI
+
+from ._together import together
+
+# Of the largest chunk: what a reader of one number must decompress.
+_CHUNK_BYTES = 1 << 25
+# An attribute of groups in which every chunk is stored.
+COMPLETE = "pfftjax_all_chunks"
+
+
+def zarr_module() -> Any:
+    """zarr, or an error that says how to get it."""
+    try:
+        import zarr
+    except ImportError as error:
+        raise ImportError(
+            "format='zarr' needs zarr, which is not installed: pip install pfftjax[zarr]"
+        ) from error
+    return zarr
+
+
+def is_store(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a group of Zarr arrays at `path`."""
+    return (pathlib.Path(path) / "zarr.json").is_file()
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """A group to read."""
+    yield zarr_module().open_group(os.fspath(path), mode="r")
+
+
+def find(group: Any, name: str) -> Any:
+    """An array of `group`, of which no chunk is lost."""
+    found = group.get(name)
+    if not hasattr(found, "chunks"):
+        there = sorted(name for name, _ in group.arrays())
+        raise KeyError(f"there is no dataset {name!r} in {group.store_path}, which has {there}")
+    if COMPLETE in group.attrs and found.nchunks_initialized != found.nchunks:
+        raise FileNotFoundError(
+            f"{name!r} in {group.store_path} has {found.nchunks_initialized} of its "
+            f"{found.nchunks} chunks; it is not complete"
+        )
+    return found
+
+
+def chunks_of(dataset: Any, ranks: int) -> tuple[int, ...]:
+    """The shape of the chunks of a dataset of which each rank has a box."""
+    result = []
+    boxes = [dataset.box_of(rank) for rank in range(ranks)]
+    for d, n in enumerate(dataset.shape):
+        # Where blocks begin and end, but for the end of the axis; those of no cells begin nowhere.
+        ends = {end for box in boxes for end in (box[d][0], sum(box[d])) if box[d][1] > 0}
+        result.append(math.gcd(*(end for end in ends if end < n)) or n)
+    most = max(1, _CHUNK_BYTES // dataset.dtype.itemsize)
+    for d, length in enumerate(result):
+        # The slowest axes are cut first, into parts that divide them.
+        room = max(1, most // math.prod(result[d + 1 :]))
+        if length > room:
+            whole = length == dataset.shape[d]
+            parts = [m for m in range(1, room + 1) if length % m == 0]
+            result[d] = room if whole else parts[-1]
+    return tuple(result)
+
+
+def write(
+    path: str | os.PathLike[str],
+    contents: Any,
+    comm: MPI.Intracomm,
+    compression: str | None,
+    operation: str,
+) -> None:
+    """Write a group. Collective; it is under its name when it is complete, or not at all."""
+    target = pathlib.Path(path)
+    with together(comm, operation):
+        zarr = zarr_module()
+        if comm.rank == 0 and target.exists() and not is_store(target):
+            raise FileExistsError(f"{target} is there and is no Zarr group; give another path")
+    number = comm.bcast(secrets.token_hex(4))
+    temporary = target.with_name(f"{target.name}.tmp-{number}")
+    before = target.with_name(f"{target.name}.old-{number}")
+    try:
+        with together(comm, operation):
+            if comm.rank == 0:
+                _create(zarr, temporary, contents, comm.size, compression)
+        with together(comm, operation):
+            # A chunk of nothing but the fill value too, so that one that is lost is missed.
+            with zarr.config.set({"array.write_empty_chunks": True}):
+                group = zarr.open_group(os.fspath(temporary), mode="r+")
+                for dataset in contents.datasets:
+                    _write_box(group[dataset.name], dataset, comm.rank)
+        with together(comm, operation):
+            if comm.rank == 0:
+                # A folder cannot take the place of one that is not empty in one step.
+                if target.exists():
+                    os.rename(target, before)
+                os.rename(temporary, target)
+                shutil.rmtree(before, ignore_errors=True)
+    except BaseException:
+        if comm.rank == 0:
+            if before.exists() and not target.exists():
+                os.rename(before, target)
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _create(
+    zarr: Any, path: pathlib.Path, contents: Any, ranks: int, compression: str | None
+) -> None:
+    path.mkdir()
+    attributes = {**_plain(contents), COMPLETE: True}
+    group = zarr.create_group(os.fspath(path), zarr_format=3, attributes=attributes)
+    for name, values in contents.coordinates.items():
+        along = group.create_array(
+            name, shape=values.shape, dtype=values.dtype, dimension_names=(name,)
+        )
+        along[...] = values
+    coded = zarr.codecs.GzipCodec(level=4) if compression == "gzip" else None
+    for dataset in contents.datasets:
+        group.create_array(
+            dataset.name,
+            shape=dataset.shape,
+            dtype=dataset.dtype,
+            chunks=chunks_of(dataset, ranks),
+            compressors=coded,
+            dimension_names=dataset.dims,
+            # A chunk that is lost reads as this.
+            fill_value=np.nan if dataset.dtype.kind in "fc" else 0,
+        )
+
+
+def _plain(contents: Any) -> dict[str, Any]:
+    """The attributes as JSON has them."""
+    result = {}
+    for name, value in contents.attributes.items():
+        if isinstance(value, jax.Array | np.ndarray | np.generic):
+            value = np.asarray(value).tolist()
+        if not isinstance(value, bool | int | float | str | list | tuple):
+            raise TypeError(
+                f"attribute {name!r}: {type(value).__name__} cannot be stored in Zarr; give a "
+                "number, a string or an array"
+            )
+        result[name] = list(value) if isinstance(value, tuple) else value
+    return result
+
+
+def _write_box(array: Any, dataset: Any, rank: int) -> None:
+    """Chunk by chunk: each is written once, by one rank."""
+    box = dataset.box_of(rank)
+    counts = [-(-count // chunk) for (_, count), chunk in zip(box, array.chunks, strict=True)]
+    values = dataset.values
+    for number in np.ndindex(*counts):
+        place = tuple(
+            slice(i * chunk, min((i + 1) * chunk, count))
+            for i, chunk, (_, count) in zip(number, array.chunks, box, strict=True)
+        )
+        index = [slice(None)] * len(place)
+        for d, part in zip(dataset.order, place, strict=True):
+            index[d] = part
+        piece = np.asarray(values[tuple(index)]).transpose(dataset.order)
+        into = tuple(
+            slice(p.start + start, p.stop + start)
+            for p, (start, _) in zip(place, box, strict=True)
+        )
+        array[into] = np.ascontiguousarray(piece)
