@@ -49,12 +49,19 @@ void Push(std::vector<T>& values, std::complex<double> root) {
   values.push_back(static_cast<T>(root.imag()));
 }
 
-// Radices with a kernel first, then odd primes; the rest that is left has larger factors.
+// Radices with a kernel first, then odd primes; the rest that is left has larger factors. Twos in
+// as few passes as radix 8 makes possible, and these as equal as can be.
 std::vector<std::int64_t> Factors(std::int64_t n, std::int64_t* rest) {
   std::vector<std::int64_t> factors;
-  for (const std::int64_t radix : {8, 4, 2, 3, 5}) {
-    // 16 as 4 * 4.
-    for (; n % radix == 0 && !(radix == 8 && n == 16); n /= radix) factors.push_back(radix);
+  int twos = 0;
+  for (; n % 2 == 0; n /= 2) ++twos;
+  for (int passes = (twos + 2) / 3; passes > 0; --passes) {
+    const int some = (twos + passes - 1) / passes;
+    factors.push_back(std::int64_t{1} << some);
+    twos -= some;
+  }
+  for (const std::int64_t radix : {3, 5}) {
+    for (; n % radix == 0; n /= radix) factors.push_back(radix);
   }
   for (std::int64_t radix = 7; radix <= kMaxGenericRadix; radix += 2) {
     for (; n % radix == 0; n /= radix) factors.push_back(radix);
@@ -85,12 +92,13 @@ void AddPasses(Owned<T>& plan, const std::vector<std::int64_t>& factors) {
     pass.radix = radix;
     pass.m = length / radix;
     pass.stride = stride;
+    pass.has_kernel = radix <= 5 || radix == 8;
     std::vector<T> twiddles;
     for (std::int64_t p = 0; p < pass.m; ++p) {
       for (std::int64_t j = 1; j < radix; ++j) Push(twiddles, Root(p * j, length));
     }
     pass.twiddles = plan.Keep(std::move(twiddles));
-    if (radix > 5 && radix != 8) {
+    if (!pass.has_kernel) {
       std::vector<T> roots;
       for (std::int64_t j = 0; j < radix; ++j) Push(roots, Root(j, radix));
       pass.roots = plan.Keep(std::move(roots));

@@ -13,6 +13,7 @@ struct Pass {
   std::int64_t radix = 0;
   std::int64_t m = 0;
   std::int64_t stride = 0;
+  bool has_kernel = false;      // in lanes.cc
   const T* twiddles = nullptr;  // (m, radix - 1, 2): exp(-2 pi i p j / (radix m))
   const T* roots = nullptr;     // (radix, 2): exp(-2 pi i j / radix), for radices without a kernel
 };

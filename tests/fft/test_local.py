@@ -140,6 +140,9 @@ def test_a_line_has_the_same_bits_alone_and_among_others(n, dtype):
             np.testing.assert_array_equal(some, together[first : first + lines])
     if kind == Kind.FORWARD:
         across = jnp.swapaxes(fft_of_lines(jnp.swapaxes(x[None], 1, 2), kind, 64, axes=2), 1, 2)
+        # Lines that lie across memory have the bits of those that lie along it.
+        along = fft_of_lines(fft_of_lines(x.T, kind, 64).T, kind, n)
+        np.testing.assert_array_equal(across[0], along)
         both = fft_of_lines(fft_of_lines(x, kind, n).T, kind, 64).T
         # The other order of the axes: the same but for rounding.
         close(across[0], np.asarray(both), {"complex64": "float32"}.get(dtype, "float64"))
