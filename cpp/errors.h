@@ -35,6 +35,12 @@ inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Eleme
                       "; every rank of a communicator must make the same collectives in the same "
                       "order, with sizes that fit (PFFTJAX_CHECK=1 finds where they part)");
   }
+  if (code == kNotShared) {
+    return Failed(operation, comm,
+                  "its method of exchange goes through memory that all ranks of the communicator "
+                  "share, and these do not share any (they are on several nodes, or "
+                  "PFFTJAX_SHARED_MEMORY=0); take ExchangeMethod.MESSAGES, ALLTOALL or AUTOMATIC");
+  }
   std::array<char, 1024> text{};
   Mpi()->error_text(code, text.data(), text.size());
   return Failed(operation, comm,

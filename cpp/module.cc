@@ -12,8 +12,11 @@
 #include "departure.h"
 #include "fft/select.h"
 #include "handlers.h"
+#include "node.h"
 #include "options.h"
+#include "stream.h"
 #include "watch.h"
+#include "window.h"
 
 namespace nb = nanobind;
 using namespace pfftjax;  // NOLINT: this file only binds what is in it
@@ -107,6 +110,20 @@ NB_MODULE(_native, m) {
   m.def(
       "calls", [](std::int64_t number) { return Known(number).progress.entered.load(); },
       "Operations that this rank has begun on a communicator.");
+
+  m.def(
+      "shares_memory", [](std::int64_t number) { return NodeOf(Known(number)) != nullptr; },
+      nb::arg("number"), nb::call_guard<nb::gil_scoped_release>(),
+      "Whether the ranks of a communicator share memory. Collective, and while it makes no "
+      "calls.");
+  m.def(
+      "release_memory",
+      [](std::int64_t number) {
+        Known(number).window.reset();
+        ReleaseAlltoall();
+      },
+      nb::arg("number"),
+      "Gives back what exchanges have kept. On all ranks alike, while they make no calls.");
 
   m.def("leave_start", &LeaveStart, "Says that this rank makes no further calls.");
   m.def("leave_poll", &LeavePoll, "Whether every rank has said so.");

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "handlers.h"
-#include "transposition.h"
+#include "redistribute.h"
 
 namespace pfftjax {
 namespace {
@@ -17,7 +17,8 @@ ffi::Error DoNotFit(Operation operation, const Communicator& comm) {
 
 ffi::Error Transpose(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                      std::string_view program, Dimensions order, std::int64_t scatter,
-                     std::int64_t gather, Operand x, Token, Result y, TokenResult) {
+                     std::int64_t gather, std::int64_t method, Operand x, Token, Result y,
+                     TokenResult) {
   const CallSite site{Operation::kTranspose, number, ranks, signature, program};
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(site.operation, x.element_type());
@@ -35,8 +36,8 @@ ffi::Error Transpose(std::int64_t number, std::int64_t ranks, std::int64_t signa
     if (!is_order) return DoNotFit(site.operation, comm);
     const Transposition boxes(comm, from, to, order, scatter, gather);
     if (!boxes.Fits()) return DoNotFit(site.operation, comm);
-    const int code =
-        StreamBoxes(comm, x.untyped_data(), y->untyped_data(), boxes, *element, Arrival::kStore);
+    const int code = Redistribute(comm, static_cast<Method>(method), x.untyped_data(),
+                                  y->untyped_data(), boxes, *element);
     return code == 0 ? ffi::Error::Success()
                      : MpiFailed(site.operation, comm, *element, count, code);
   });
@@ -217,6 +218,7 @@ XLA_FFI_DEFINE_HANDLER(kTranspose, Transpose,
                            .Attr<Dimensions>("order")
                            .Attr<std::int64_t>("scatter")
                            .Attr<std::int64_t>("gather")
+                           .Attr<std::int64_t>("method")
                            .Arg<ffi::AnyBuffer>()
                            .Arg<ffi::Token>()
                            .Ret<ffi::AnyBuffer>()

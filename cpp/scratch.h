@@ -1,5 +1,5 @@
 // Large memory for the duration of one call, kept for the next: fresh memory costs page faults
-// that rival a transform.
+// that rival a transform. What is used at the same time has a tag each.
 #pragma once
 
 #include <sys/mman.h>
@@ -13,10 +13,11 @@
 
 namespace pfftjax {
 
-class Scratch {
+template <typename For>
+class ScratchFor {
  public:
   // The one that was kept if it is large enough; a second call at the same time gets its own.
-  explicit Scratch(std::size_t bytes) {
+  explicit ScratchFor(std::size_t bytes) {
     if (bytes == 0) return;
     {
       const std::lock_guard lock(mutex_);
@@ -29,14 +30,19 @@ class Scratch {
     AdviseHugePages(data, bytes);
     memory_ = {data, bytes};
   }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() {
+  ScratchFor(const ScratchFor&) = delete;
+  ScratchFor& operator=(const ScratchFor&) = delete;
+  ~ScratchFor() {
     const std::lock_guard lock(mutex_);
     if (kept_.bytes < memory_.bytes) std::swap(memory_, kept_);
     memory_.Free();
   }
   void* data() const { return memory_.data; }
+  // What is kept, to the system.
+  static void Release() {
+    const std::lock_guard lock(mutex_);
+    kept_.Free();
+  }
 
  private:
   struct Memory {
@@ -52,5 +58,6 @@ class Scratch {
   static inline Memory kept_{nullptr, 0};
   Memory memory_{nullptr, 0};
 };
+using Scratch = ScratchFor<struct ForTransforms>;
 
 }  // namespace pfftjax

@@ -5,8 +5,10 @@
 #include <new>
 #include <optional>
 
+#include "copies.h"
 #include "exchange.h"
 #include "options.h"
+#include "scratch.h"
 
 namespace pfftjax {
 namespace {
@@ -82,30 +84,53 @@ class Sequence {
   std::optional<Pieces> pieces_;
 };
 
+void Place(const void* source, const Box& from, void* target, const Box& to, Element element,
+           Arrival arrival) {
+  if (arrival == Arrival::kAdd) {
+    AddBox(source, from, target, to, element);
+  } else {
+    CopyBox(source, from, target, to, InfoOf(element).bytes);
+  }
+}
+
+// The one box of a pair.
+Box BoxTo(const BoxesOf& boxes, int rank) {
+  std::vector<Box> found;
+  boxes.To(rank, &found);
+  return found.at(0);
+}
+Box BoxFrom(const BoxesOf& boxes, int rank) {
+  std::vector<Box> found;
+  boxes.From(rank, &found);
+  return found.at(0);
+}
+
+// Parts for the others begin on cache lines, in the order of the ranks.
+std::int64_t PartBytes(std::int64_t most, Element element) {
+  constexpr std::int64_t line = 64;
+  return (most * InfoOf(element).bytes + line - 1) / line * line;
+}
+std::int64_t PlaceOf(int source, int dest) { return dest < source ? dest : dest - 1; }
+
+using AlltoallScratch = ScratchFor<struct ForAlltoall>;
+
 }  // namespace
 
-int StreamBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
-                Element element, Arrival arrival) {
+void ReleaseAlltoall() { AlltoallScratch::Release(); }
+
+void CopyOwn(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
+             Element element, Arrival arrival) {
   const std::int64_t bytes = InfoOf(element).bytes;
-  const auto place = [&](const void* from, const Box& from_box, const Box& to_box) {
-    if (arrival == Arrival::kAdd) {
-      AddBox(from, from_box, target, to_box, element);
-    } else {
-      CopyBox(from, from_box, target, to_box, bytes);
-    }
-  };
-
   Buffers buffers;
-
-  // What stays on this rank. By way of a buffer in the cache where memory order changes: packing
-  // and unpacking in two steps takes half the time of one that scatters cache lines over memory.
+  // By way of a buffer in the cache where memory order changes: packing and unpacking in two steps
+  // takes half the time of one that scatters cache lines over memory.
   std::vector<Box> mine;
   std::vector<Box> theirs;
   boxes.To(comm.rank, &mine);
   boxes.From(comm.rank, &theirs);
   for (std::size_t i = 0; i < mine.size(); ++i) {
     if (!ChangesOrder(mine[i], theirs[i])) {
-      place(source, mine[i], theirs[i]);
+      Place(source, mine[i], target, theirs[i], element, arrival);
       continue;
     }
     Pieces from(mine[i], PieceElements(element));
@@ -113,10 +138,18 @@ int StreamBoxes(const Communicator& comm, const void* source, void* target, cons
     Box from_piece;
     for (Box to_piece; from.Next(&from_piece) && to.Next(&to_piece);) {
       CopyBox(source, from_piece, buffers.Sending(0), Contiguous(from_piece), bytes);
-      place(buffers.Sending(0), Contiguous(to_piece), to_piece);
+      Place(buffers.Sending(0), Contiguous(to_piece), target, to_piece, element, arrival);
     }
   }
+}
+
+int StreamBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
+                Element element, Arrival arrival) {
+  CopyOwn(comm, source, target, boxes, element, arrival);
   if (comm.size == 1) return 0;
+
+  const std::int64_t bytes = InfoOf(element).bytes;
+  Buffers buffers;
 
   struct Incoming {
     Box piece;
@@ -170,11 +203,77 @@ int StreamBoxes(const Communicator& comm, const void* source, void* target, cons
     if (is_receive) {
       const int slot = static_cast<int>(received_done++ % kInFlight);
       if (arrived != arriving[slot].bytes) return fail(kShortMessage);
-      place(buffers.Receiving(slot), Contiguous(arriving[slot].piece), arriving[slot].piece);
+      const Box& there = arriving[slot].piece;
+      Place(buffers.Receiving(slot), Contiguous(there), target, there, element, arrival);
     } else {
       ++sent_done;
     }
   }
+}
+
+std::int64_t WindowBytes(const Communicator& comm, std::int64_t most, Element element) {
+  return (comm.size - 1) * PartBytes(most, element);
+}
+
+int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const void* source,
+               void* target, const BoxesOf& boxes, std::int64_t most, Element element) {
+  const std::int64_t bytes = InfoOf(element).bytes;
+  const std::int64_t part = PartBytes(most, element);
+  Window::Round round(window, comm);
+  if (const int code = round.Begin()) return code;
+  {
+    Buffers buffers;
+    for (int step = 1; step < comm.size; ++step) {
+      const int dest = (comm.rank + step) % comm.size;
+      char* to = window.PartOf(comm.rank) + PlaceOf(comm.rank, dest) * part;
+      Pieces pieces(BoxTo(boxes, dest), PieceElements(element));
+      for (Box piece; pieces.Next(&piece);) {
+        const auto size = static_cast<std::size_t>(piece.count() * bytes);
+        CopyBox(source, piece, buffers.Sending(0), Contiguous(piece), bytes);
+        CopyUndrained(to, buffers.Sending(0), size);
+        to += size;
+      }
+    }
+    Drain();
+  }
+  round.Publish(about);
+  CopyOwn(comm, source, target, boxes, element, Arrival::kStore);
+  if (const int code = round.WaitForAll(about)) return code;
+  for (int step = 1; step < comm.size; ++step) {
+    const int from = (comm.rank + step) % comm.size;
+    const char* at = window.PartOf(from) + PlaceOf(from, comm.rank) * part;
+    Pieces pieces(BoxFrom(boxes, from), PieceElements(element));
+    for (Box piece; pieces.Next(&piece);) {
+      CopyBox(at, Contiguous(piece), target, piece, bytes);
+      at += piece.count() * bytes;
+    }
+  }
+  return 0;
+}
+
+int AlltoallBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
+                  std::int64_t most, Element element) {
+  const std::int64_t bytes = InfoOf(element).bytes;
+  const std::int64_t total = most * comm.size;
+  const AlltoallScratch scratch(static_cast<std::size_t>(2 * total * bytes));
+  auto* const send = static_cast<char*>(scratch.data());
+  char* const recv = send + total * bytes;
+  for (int rank = 0; rank < comm.size; ++rank) {
+    const Box box = BoxTo(boxes, rank);
+    CopyBox(source, box, send + rank * most * bytes, Contiguous(box), bytes);
+  }
+  int code = 0;
+  if (total <= ChunkElements(element)) {
+    code = Mpi()->alltoall(send, recv, most, element, comm.data);
+  } else {
+    const auto block = [most](int rank) { return Block{rank * most, most}; };
+    code = ExchangeBlocks(comm, send, block, recv, block, element);
+  }
+  for (int rank = 0; code == 0 && rank < comm.size; ++rank) {
+    const Box box = BoxFrom(boxes, rank);
+    CopyBox(recv + rank * most * bytes, Contiguous(box), target, box, bytes);
+  }
+  return code;
 }
 
 }  // namespace pfftjax

@@ -10,6 +10,7 @@
 
 #include "box.h"
 #include "communicator.h"
+#include "window.h"
 
 namespace pfftjax {
 
@@ -24,8 +25,27 @@ class BoxesOf {
   virtual void From(int rank, std::vector<Box>* boxes) const = 0;
 };
 
+// What stays on this rank.
+void CopyOwn(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
+             Element element, Arrival arrival);
+
 // Moves or adds what arrives, in an order that depends only on the boxes. Returns MPI's code.
 int StreamBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
                 Element element, Arrival arrival);
+
+// The same by memory that the ranks share: packed into this rank's part of the window, where the
+// others unpack it. `most` is the largest number of elements between two ranks, the same on all
+// ranks, and `about` says what the exchange is (window.h). The boxes of a pair are one box.
+int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const void* source,
+               void* target, const BoxesOf& boxes, std::int64_t most, Element element);
+// What ShareBoxes needs of the window.
+std::int64_t WindowBytes(const Communicator& comm, std::int64_t most, Element element);
+
+// The same by one collective of MPI's, in the algorithm of its choice: blocks of `most` elements,
+// packed and unpacked in memory of their own, as large as what is exchanged.
+int AlltoallBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
+                  std::int64_t most, Element element);
+// Gives back the memory that it keeps from call to call.
+void ReleaseAlltoall();
 
 }  // namespace pfftjax

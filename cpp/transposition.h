@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "agreement.h"
 #include "box.h"
 #include "communicator.h"
 #include "errors.h"
@@ -57,6 +58,25 @@ class Transposition : public BoxesOf {
     if (scatter_ < 0) return true;
     return BlockOf(x_[scatter_], comm_.size, comm_.rank).count == whole_[scatter_] &&
            BlockOf(whole_[gather_], comm_.size, comm_.rank).count == x_[gather_];
+  }
+
+  // The most that one rank has for another, the same number on all ranks.
+  std::int64_t MostElements() const {
+    std::int64_t count =
+        BlockOf(x_[scatter_], comm_.size, 0).count * BlockOf(whole_[gather_], comm_.size, 0).count;
+    for (std::int64_t d = 0; d < static_cast<std::int64_t>(order_.size()); ++d) {
+      if (d != scatter_ && d != gather_) count *= x_[d];
+    }
+    return count;
+  }
+  // The same on all ranks that are in the same exchange, and not 0.
+  std::uint64_t About(Element element) const {
+    std::vector<std::int64_t> words(order_.begin(), order_.end());
+    words.insert(words.end(), {scatter_, gather_, static_cast<std::int64_t>(element)});
+    for (std::int64_t d = 0; d < static_cast<std::int64_t>(order_.size()); ++d) {
+      words.push_back(d == scatter_ ? x_[d] : whole_[d]);
+    }
+    return Hash(words.data(), words.size() * sizeof(std::int64_t)) | 1;
   }
 
   void To(int rank, std::vector<Box>* boxes) const override {

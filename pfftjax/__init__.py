@@ -17,6 +17,7 @@ from ._info import Info as Info
 from ._info import info as info
 from .fft import PencilFFT as PencilFFT
 from .fft import PencilTransform as PencilTransform
+from .fft import Tuning as Tuning
 from .fft import dealiased_product as dealiased_product
 from .fft import fft2d as fft2d
 from .fft import fft3d as fft3d
@@ -31,6 +32,7 @@ from .fft import rfft3d as rfft3d
 from .fft import truncate_spectrum as truncate_spectrum
 from .fft import truncated_forward as truncated_forward
 from .fft import wavenumbers as wavenumbers
+from .pencils import ExchangeMethod as ExchangeMethod
 from .pencils import Pencil as Pencil
 from .pencils import ProcessGrid as ProcessGrid
 from .pencils import halo_exchange as halo_exchange

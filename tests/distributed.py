@@ -1,12 +1,15 @@
 """Distributed arrays in tests: grids, blocks of global arrays that every rank knows, and what the
 transforms and their derivatives are, by numpy on the whole array."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.fft
 from mpi4py import MPI
 
-from pfftjax import ProcessGrid
+from pfftjax import ExchangeMethod, ProcessGrid
+from pfftjax.collectives._options import options
 from tests.helpers import CONTROL, RANK, SIZE
 
 # The sizes of the issue: even, odd, prime, 1, fewer planes than ranks.
@@ -29,6 +32,18 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-13, "complex64": 1e-5, "complex128":
 def grids():
     """Every process grid of this many ranks."""
     return [ProcessGrid((p, SIZE // p)) for p in range(1, SIZE + 1) if SIZE % p == 0]
+
+
+def methods():
+    """Every method of exchange that can be had here."""
+    shared = (ExchangeMethod.FUSED, ExchangeMethod.SHARED)
+    return [m for m in ExchangeMethod if options.shared_memory or m not in shared]
+
+
+def by_method(plan):
+    """The plan by every method; the same plan once where there is nobody to exchange with."""
+    chosen = methods() if plan.grid.size > 1 else [plan.method]
+    return [dataclasses.replace(plan, method=method) for method in chosen]
 
 
 def alone():

@@ -352,8 +352,8 @@ MUTANTS = [
     Mutant(
         "the second order has the sign of the first",
         PM / "_lpt.py",
-        "-plan.forward(_second_source(",
-        "plan.forward(_second_source(",
+        "psi2 = displacement(-second,",
+        "psi2 = displacement(second,",
         "tests/pm/test_lpt.py",
     ),
     Mutant(
@@ -415,6 +415,28 @@ MUTANTS = [
         '"along": along',
         "tests/spectral/test_derivatives.py::test_adjoints",
         1,
+    ),
+    Mutant(
+        "shared memory: parts of a window for other ranks overlap",
+        CXX / "stream.cc",
+        "{ return dest < source ? dest : dest - 1; }",
+        "{ return dest < source ? dest : 0; }",
+        "tests/pencils/test_transpose.py",
+        3,
+    ),
+    Mutant(
+        "a method is not part of what ranks compare",
+        FFT / "_fused.py",
+        "{what} {method.name.lower()}",
+        "{what}",
+        "tests/fft/test_tuning.py::test_a_method_is_part_of_a_plan",
+    ),
+    Mutant(
+        "the rule's choice is given up for nothing",
+        FFT / "_tuning.py",
+        "_WORTH_A_CHANGE = 0.97",
+        "_WORTH_A_CHANGE = 1.0",
+        "tests/fft/test_tuning.py",
     ),
     Mutant(
         "fused: the transpose keeps the kinds",

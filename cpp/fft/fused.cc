@@ -4,8 +4,9 @@
 
 #include "../agreement.h"
 #include "../handlers.h"
+#include "../redistribute.h"
 #include "../scratch.h"
-#include "../transposition.h"
+#include "../stream.h"
 #include "../window.h"
 #include "passage.h"
 
@@ -35,6 +36,7 @@ struct Attributes {
   std::int64_t gather;
   // The axes of k1 and k2 in what travels, as it comes in; nothing for one array.
   Dimensions along;
+  Method method;
 };
 
 // What an operation is given, apart from the token.
@@ -152,10 +154,10 @@ std::optional<Task<T>> MakeTask(const Attributes& a, int ranks, int rank, const 
   return task;
 }
 
-// On more than one node: the same in three steps, by messages.
+// The same in three steps, with the exchange by any method.
 template <typename T>
-int ByMessages(const Communicator& comm, const Attributes& a, const Task<T>& task,
-               const Operand& x, const ffi::AnyBuffer& y, Element element, ffi::ThreadPool& pool) {
+int InSteps(Communicator& comm, const Attributes& a, const Task<T>& task, const Operand& x,
+            const ffi::AnyBuffer& y, Element element, ffi::ThreadPool& pool) {
   const Change& change = task.change;
   const auto planes = [&](const PlaneFft<T>& transform, const T* from, T* to, std::int64_t rows,
                           std::int64_t lines) {
@@ -202,7 +204,7 @@ int ByMessages(const Communicator& comm, const Attributes& a, const Task<T>& tas
   const Transposition boxes(comm, Dimensions(before.data(), before.size()),
                             Dimensions(after.data(), after.size()), a.order, lead + a.scatter,
                             lead + a.gather);
-  const int code = StreamBoxes(comm, outgoing, incoming, boxes, element, Arrival::kStore);
+  const int code = Redistribute(comm, a.method, outgoing, incoming, boxes, element);
   if (code == 0 && task.second) {
     planes(*task.second, incoming, result, after[last - 1],
            after[last] > 0 ? arriving / after[last] : 0);
@@ -239,14 +241,14 @@ class ParcelBoxes : public BoxesOf {
  private:
   void Append(std::int64_t count, std::int64_t place, std::int64_t of_an_array,
               std::vector<Box>* boxes) const {
-    for (int i = 0; i < arrays_; ++i) {
-      Box box;
-      box.dims = 1;
-      box.extent[0] = count;
-      box.stride[0] = 1;
-      box.offset = i * of_an_array + place;
-      boxes->push_back(box);
-    }
+    Box box;
+    box.dims = 2;
+    box.extent[0] = arrays_;
+    box.stride[0] = of_an_array;
+    box.extent[1] = count;
+    box.stride[1] = 1;
+    box.offset = place;
+    boxes->push_back(box);
   }
 
   const fft::Parcels<T>& parcels_;
@@ -257,10 +259,10 @@ class ParcelBoxes : public BoxesOf {
   std::vector<std::int64_t> from_;
 };
 
-// The same for several arrays: the parcels that a window would have go by messages.
+// The same for several arrays: what a window would hold goes by messages, or by MPI's alltoall.
 template <typename T>
-int ParcelsByMessages(const Communicator& comm, const Task<T>& task, const Passage<T>& passage,
-                      const Buffers& buffers, Element element) {
+int ParcelsInSteps(const Communicator& comm, Method method, const Task<T>& task,
+                   const Passage<T>& passage, const Buffers& buffers, Element element) {
   const auto arrays = static_cast<int>(task.sums.leaving.size());
   const ParcelBoxes<T> boxes(passage.parcels(), arrays, comm.size, comm.rank);
   const std::int64_t own = passage.parcels().To(comm.rank).count;
@@ -282,7 +284,10 @@ int ParcelsByMessages(const Communicator& comm, const Task<T>& task, const Passa
     }
   }
   passage.Leave(buffers.From<T>(), ends);
-  const int code = StreamBoxes(comm, outgoing, incoming, boxes, element, Arrival::kStore);
+  const std::int64_t most = arrays * passage.parcels().MostNumbers();
+  const int code = method == Method::kAlltoall
+                       ? AlltoallBoxes(comm, outgoing, incoming, boxes, most, element)
+                       : StreamBoxes(comm, outgoing, incoming, boxes, element, Arrival::kStore);
   if (code == 0) passage.Fetch(ends, buffers.To<T>());
   return code;
 }
@@ -341,6 +346,20 @@ bool IsDouble(const Operand& x) {
 }
 
 template <typename T>
+int Exchange(Communicator& comm, const Attributes& a, const Task<T>& task,
+             const Passage<T>& passage, Window* window, const Buffers& buffers, Element element,
+             ffi::ThreadPool& pool) {
+  if (window) {
+    return OnNode(comm, task, passage, window, About(a, task.change, buffers, element), buffers);
+  }
+  if (task.sums.leaving.size() == 1) {
+    return InSteps(comm, a, task, buffers.x[0], buffers.y[0], element, pool);
+  }
+  if (a.method == Method::kFused || a.method == Method::kShared) return kNotShared;
+  return ParcelsInSteps(comm, a.method, task, passage, buffers, element);
+}
+
+template <typename T>
 ffi::Error Exchanged(const CallSite& site, const Attributes& a, ffi::ThreadPool& pool,
                      const Buffers& buffers) {
   const Element element = sizeof(T) == sizeof(float) ? Element::kC64 : Element::kC128;
@@ -364,13 +383,13 @@ ffi::Error Exchanged(const CallSite& site, const Attributes& a, ffi::ThreadPool&
     if (!is_possible && arrays > 1) {
       return Failed(site.operation, comm, "no way to do this gradient or divergence");
     }
+    // Several arrays are only ever in one pass; SHARED is not slower for that.
+    const bool in_one_pass =
+        is_possible && (a.method == Method::kAutomatic || a.method == Method::kFused ||
+                        (a.method == Method::kShared && arrays > 1));
     Window* const window =
-        is_possible ? WindowOf(comm, arrays * passage.parcels().MostBytes()) : nullptr;
-    const int code = window ? OnNode(comm, *task, passage, window,
-                                     About(a, task->change, buffers, element), buffers)
-                     : arrays > 1
-                         ? ParcelsByMessages(comm, *task, passage, buffers, element)
-                         : ByMessages(comm, a, *task, buffers.x[0], buffers.y[0], element, pool);
+        in_one_pass ? WindowOf(comm, arrays * passage.parcels().MostBytes()) : nullptr;
+    const int code = Exchange(comm, a, *task, passage, window, buffers, element, pool);
     return code == 0 ? ffi::Error::Success()
                      : MpiFailed(site.operation, comm, element, count, code);
   });
@@ -435,21 +454,26 @@ ffi::Error FftAcross(std::int64_t number, std::int64_t ranks, std::int64_t signa
                      std::string_view program, ffi::Span<const std::int64_t> first,
                      ffi::Span<const std::int64_t> second, ffi::Span<const double> scales,
                      Dimensions order, std::int64_t scatter, std::int64_t gather, Dimensions along,
-                     ffi::ThreadPool pool, ffi::RemainingArgs arguments,
+                     std::int64_t method, ffi::ThreadPool pool, ffi::RemainingArgs arguments,
                      ffi::RemainingRets results) {
   const CallSite site{Operation::kFft, number, ranks, signature, program};
   const auto buffers = BuffersIn(arguments, results, 1);
   if (!buffers) return OfOtherArrays();
-  return Done(&site, {first, second, scales, order, scatter, gather, along}, pool, *buffers);
+  const Attributes a{first,   second, scales, order,
+                     scatter, gather, along,  static_cast<Method>(method)};
+  return Done(&site, a, pool, *buffers);
 }
 
 ffi::Error FftAlone(ffi::Span<const std::int64_t> first, ffi::Span<const std::int64_t> second,
                     ffi::Span<const double> scales, Dimensions order, std::int64_t scatter,
-                    std::int64_t gather, Dimensions along, ffi::ThreadPool pool,
-                    ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+                    std::int64_t gather, Dimensions along, std::int64_t method,
+                    ffi::ThreadPool pool, ffi::RemainingArgs arguments,
+                    ffi::RemainingRets results) {
   const auto buffers = BuffersIn(arguments, results, 0);
   if (!buffers) return OfOtherArrays();
-  return Done(nullptr, {first, second, scales, order, scatter, gather, along}, pool, *buffers);
+  const Attributes a{first,   second, scales, order,
+                     scatter, gather, along,  static_cast<Method>(method)};
+  return Done(nullptr, a, pool, *buffers);
 }
 
 template <typename Binding>
@@ -462,6 +486,7 @@ auto BindAttributes(Binding binding) {
       .template Attr<std::int64_t>("scatter")
       .template Attr<std::int64_t>("gather")
       .template Attr<Dimensions>("along")
+      .template Attr<std::int64_t>("method")
       .template Ctx<ffi::ThreadPool>()
       .RemainingArgs()
       .RemainingRets();

@@ -65,6 +65,8 @@ class Parcels {
     for (int to = 0; to + 1 < change_.ranks; ++to) count += Shape(0, to).count;
     return count * static_cast<std::int64_t>(2 * sizeof(T));
   }
+  // The most for one rank, the same number on all ranks.
+  std::int64_t MostNumbers() const { return Shape(0, 0).count; }
   std::size_t OwnBytes() const {
     return static_cast<std::size_t>(out_[change_.rank].count) * 2 * sizeof(T);
   }

@@ -113,7 +113,7 @@ def is_donated(operand: Any) -> bool:
     """Whether it is an argument that is donated to the program."""
     if not isinstance(operand.owner, mlir.ir.Block):
         return False
-    function = operand.owner.owner.attributes
+    function: Any = operand.owner.owner.attributes
     if "arg_attrs" not in function:
         return False
     given = function["arg_attrs"][operand.arg_number]

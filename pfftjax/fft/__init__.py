@@ -1,6 +1,7 @@
 """Fourier, cosine and sine transforms of arrays distributed over a process grid."""
 
 from ._frequencies import wavenumbers as wavenumbers
+from ._grids import default_dims as default_dims
 from ._kinds import PencilTransform as PencilTransform
 from ._padding import dealiased_product as dealiased_product
 from ._padding import pad_spectrum as pad_spectrum
@@ -12,6 +13,9 @@ from ._transforms import fft3d as fft3d
 from ._transforms import ifft3d as ifft3d
 from ._transforms import irfft3d as irfft3d
 from ._transforms import rfft3d as rfft3d
+from ._tuning import Timing as Timing
+from ._tuning import Timings as Timings
+from ._tuning import Tuning as Tuning
 from ._two_dimensions import fft2d as fft2d
 from ._two_dimensions import ifft2d as ifft2d
 from ._two_dimensions import irfft2d as irfft2d

@@ -14,7 +14,7 @@ from jax.interpreters import ad, batching, mlir, xla
 
 from pfftjax.collectives._ordering import is_donated
 from pfftjax.collectives._primitive import communicating, linear
-from pfftjax.pencils import Pencil, block, check_dimensions
+from pfftjax.pencils import ExchangeMethod, Pencil, block, check_dimensions
 
 from ._local import FROM_REAL, TO_REAL, TRANSPOSED, Kind, by_xla, result_dtype
 
@@ -66,9 +66,10 @@ def _result(
     gather: int,
     private: tuple[bool, bool] = (False, False),
     whole: int,
+    method: ExchangeMethod,
     comm: Any,
 ) -> Any:
-    del private
+    del private, method
     shape = _travelling(x, first)
     lead = x.ndim - 3
     shape[lead + scatter] = block(shape[lead + scatter], comm.size, comm.rank)[1]
@@ -86,6 +87,7 @@ def _agreement(
     gather: int,
     private: tuple[bool, bool] = (False, False),
     whole: int,
+    method: ExchangeMethod,
     comm: Any,
 ) -> str:
     del private, comm
@@ -96,7 +98,8 @@ def _agreement(
         for t in (first, second)
     )
     dtype = np.dtype(x.dtype).name
-    return f"{dtype}{shape} axis {gather} for axis {scatter} in order {order}, {kinds}"
+    what = f"{dtype}{shape} axis {gather} for axis {scatter} in order {order}, {kinds}"
+    return f"{what} {method.name.lower()}"
 
 
 def _attributes(
@@ -107,6 +110,7 @@ def _attributes(
     scatter: int,
     gather: int,
     along: tuple[int, ...] = (),
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
     **_: Any,
 ) -> dict[str, Any]:
     def words(t: Local | None) -> np.ndarray:
@@ -121,6 +125,7 @@ def _attributes(
         "scatter": np.int64(scatter),
         "gather": np.int64(gather),
         "along": np.array(along, np.int64),
+        "method": np.int64(method),
     }
 
 
@@ -171,10 +176,13 @@ across_p = communicating(
 )
 
 
-def _adjoint(cotangent: Any, x: Any, *, whole: int, comm: Any, **params: Any) -> Any:
+def _adjoint(
+    cotangent: Any, x: Any, *, whole: int, method: ExchangeMethod, comm: Any, **params: Any
+) -> Any:
     del whole
     length = _travelling(x, params["first"])[x.ndim - 3 + params["scatter"]]
-    return across_p.bind(cotangent, **_backward(x, **params), whole=length, comm=comm)
+    backward = _backward(x, **params)
+    return across_p.bind(cotangent, **backward, whole=length, method=method, comm=comm)
 
 
 linear(
@@ -261,6 +269,7 @@ def fused(
     source: Pencil,
     target: Pencil,
     second: Local | None,
+    method: ExchangeMethod,
     private: tuple[bool, bool],
 ) -> jax.Array:
     """`second(transpose(first(x), source, target))`, for steps that `can_fuse` allows.
@@ -272,16 +281,23 @@ def fused(
         source: pencil of what travels, before it does.
         target: pencil of the same, afterward.
         second: along the last axis of `target`, or the last two.
+        method: the way of the exchange.
         private: whether no other operation takes what comes in, and what goes out.
 
     """
     check_dimensions(x, "transform", source.grid._comm)
-    params = {**parameters(x.ndim, first, source, target, second), "private": private}
+    params = parameters(x.ndim, first, source, target, second, method)
+    params["private"] = private
     return (across_p if "comm" in params else alone_p).bind(x, **params)
 
 
 def parameters(
-    ndim: int, first: Local | None, source: Pencil, target: Pencil, second: Local | None
+    ndim: int,
+    first: Local | None,
+    source: Pencil,
+    target: Pencil,
+    second: Local | None,
+    method: ExchangeMethod,
 ) -> dict[str, Any]:
     """Those of the primitives, for arrays of so many dimensions; with a communicator where data
     move between ranks.
@@ -304,5 +320,6 @@ def parameters(
         "scatter": _scattered(source, target),
         "gather": _gathered(source, target),
         "whole": source.global_shape[source.split[moved[0]]],
+        "method": method,
         "comm": source.grid.along(moved[0]),
     }

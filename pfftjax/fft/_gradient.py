@@ -20,7 +20,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
 from pfftjax.collectives._primitive import communicating
-from pfftjax.pencils import Pencil, check_dimensions
+from pfftjax.pencils import ExchangeMethod, Pencil, check_dimensions
 
 from . import _fused
 from ._fused import Local, parameters
@@ -53,7 +53,8 @@ def _backward(x: Any, along: tuple[int, int], params: dict[str, Any]) -> dict[st
     del back["private"]
     if "comm" in params:
         travelling = _fused._travelling(x, params["first"])
-        back |= {"whole": travelling[lead + params["scatter"]], "comm": params["comm"]}
+        back |= {"whole": travelling[lead + params["scatter"]]}
+        back |= {name: params[name] for name in ("method", "comm")}
     return {**back, "along": tuple(order.index(lead + axis) - lead for axis in along)}
 
 
@@ -202,14 +203,20 @@ _give_rules(gradient_alone_p, divergence_alone_p)
 
 
 def _parameters(
-    ndim: int, first: Local, source: Pencil, target: Pencil, second: Local
+    ndim: int, first: Local, source: Pencil, target: Pencil, second: Local, method: ExchangeMethod
 ) -> dict[str, Any]:
     along = (source.axes.index(1), source.axes.index(2))
-    return {**parameters(ndim, first, source, target, second), "along": along}
+    return {**parameters(ndim, first, source, target, second, method), "along": along}
 
 
 def fused_gradient(
-    x: jax.Array, ks: Three, first: Local, source: Pencil, target: Pencil, second: Local
+    x: jax.Array,
+    ks: Three,
+    first: Local,
+    source: Pencil,
+    target: Pencil,
+    second: Local,
+    method: ExchangeMethod,
 ) -> Three:
     """What the steps make of i k0 x, and of x with i k1 and i k2 between the transforms.
 
@@ -223,17 +230,24 @@ def fused_gradient(
         target: pencil of the same, afterward.
         second: along the last axis of `target`, or the last two; the steps are some that
             `can_fuse` allows.
+        method: the way of the exchange; SHARED is as FUSED.
 
     """
     check_dimensions(x, "gradient", source.grid._comm)
-    params = _parameters(x.ndim, first, source, target, second)
+    params = _parameters(x.ndim, first, source, target, second, method)
     return tuple(
         (gradient_across_p if "comm" in params else gradient_alone_p).bind(x, *ks, **params)
     )
 
 
 def fused_divergence(
-    xs: Three, ks: Three, first: Local, source: Pencil, target: Pencil, second: Local
+    xs: Three,
+    ks: Three,
+    first: Local,
+    source: Pencil,
+    target: Pencil,
+    second: Local,
+    method: ExchangeMethod,
 ) -> jax.Array:
     """The transpose of `fused_gradient`, but for the kinds of the transforms.
 
@@ -244,9 +258,10 @@ def fused_divergence(
         source: pencil of what travels, before it does.
         target: pencil of the same, afterward.
         second: along the last axis of `target`, from complex to complex numbers.
+        method: as above.
 
     """
     check_dimensions(xs[0], "divergence", source.grid._comm)
-    params = _parameters(xs[0].ndim, first, source, target, second)
+    params = _parameters(xs[0].ndim, first, source, target, second, method)
     p = divergence_across_p if "comm" in params else divergence_alone_p
     return p.bind(*xs, *ks, **params)

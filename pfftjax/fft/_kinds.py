@@ -9,10 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from mpi4py import MPI
 
-from pfftjax.collectives._primitive import static_ints, where
-from pfftjax.pencils import Pencil, ProcessGrid
+from pfftjax.collectives._comm import Communicator
+from pfftjax.collectives._primitive import where
+from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid, checked_method
 
+from ._grids import shape_and_grid
 from ._local import Kind, hermitian_weights
 from ._plan import (
     _INVERSES,
@@ -30,6 +33,7 @@ from ._plan import (
 )
 from ._resize import Resize
 from ._trigonometric import INVERSES, OFFSETS, TrigonometricTransform, logical_size
+from ._tuning import Timings, Tuning, tune_plan
 
 _KINDS = ("fft", "rfft", *INVERSES)
 
@@ -49,7 +53,7 @@ class _AsComplex:
         return as_complex(x)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class PencilTransform:
     """A transform of two or three axes of a distributed array, each of a kind of its own.
 
@@ -70,16 +74,25 @@ class PencilTransform:
 
     Attributes:
         shape: global shape in real space: two or three sizes from 1, for "dct1" from 2.
-        grid: the process grid; for two axes, of (P, 1).
+        grid: the process grid; for two axes, of (P, 1). Or a communicator, as for `PencilFFT`.
         kinds: for each axis "fft", "rfft" (the last axis only), "dct1" to "dct4" or "dst1" to
             "dst4". The inverse of type 2 is type 3 and the other way round, as in scipy.
         norm: "backward", "ortho" or "forward", for each axis as in numpy.fft and scipy.fft: with
             "backward", cosine and sine transforms have no factor forward, and backward 1 / 2n, for
             "dct1" 1 / (2n - 2), for "dst1" 1 / (2n + 2).
         layout: of the spectrum, as for `PencilFFT`: "transposed" or "natural".
+        method: how the ranks exchange what they hold, as for `PencilFFT`.
+        timings: what `tune` has measured; empty otherwise, and no part of a plan's value.
+
+    Args:
+        tune: as for `PencilFFT`.
 
     Raises:
-        ValueError: a shape, kinds, a grid, a norm or a layout that do not make sense.
+        ValueError: a shape, kinds, a grid, a norm or a layout that do not make sense, or a method
+            that PFFTJAX_SHARED_MEMORY=0 forbids.
+        TypeError: a grid that is neither a `ProcessGrid` nor a communicator, or no method.
+        RuntimeError: `tune` while a program is traced, or with arguments that differ between
+            ranks.
 
     Example:
         >>> import scipy.fft
@@ -97,29 +110,44 @@ class PencilTransform:
     shape: tuple[int, ...]
     grid: ProcessGrid
     kinds: tuple[str, ...]
-    _: dataclasses.KW_ONLY
-    norm: Norm = "backward"
-    layout: Layout = "transposed"
+    norm: Norm
+    layout: Layout
+    method: ExchangeMethod
+    timings: Timings = dataclasses.field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.grid, ProcessGrid):
-            raise TypeError(
-                f"PencilTransform: grid must be a ProcessGrid, got {type(self.grid).__name__}; "
-                "make it once by pfftjax.ProcessGrid(dims)"
-            )
-        here = self._here("PencilTransform")
-        shape = static_ints(self.shape, "shape", "PencilTransform", self.grid._comm)
-        if len(shape) not in _STAGES or min(shape) < 1:
-            raise ValueError(
-                f"{here}: the global shape must be two or three positive sizes, got "
-                f"{self.shape!r}; leading axes of a block are a batch and not part of it"
-            )
-        kinds = (self.kinds,) if isinstance(self.kinds, str) else tuple(self.kinds)
+    def __init__(
+        self,
+        shape: Sequence[int],
+        grid: ProcessGrid | MPI.Comm | Communicator,
+        kinds: Sequence[str],
+        *,
+        norm: Norm = "backward",
+        layout: Layout = "transposed",
+        method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+        tune: bool | Tuning = False,
+    ) -> None:
+        any_grid = not isinstance(grid, ProcessGrid)
+        whole, grid = shape_and_grid(shape, grid, "PencilTransform", tuple(_STAGES))
+        attributes = {"shape": whole, "grid": grid, "norm": norm, "layout": layout}
+        for name, value in {**attributes, "method": method}.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "kinds", self._checked_kinds(kinds))
+        object.__setattr__(self, "timings", Timings())
+        self._check()
+        if tune is not False:
+            spectrum = self.spectral_shape
+            tuned = tune_plan(self, self.kinds, spectrum, tune, any_grid=any_grid)
+            for name in ("grid", "method", "timings"):
+                object.__setattr__(self, name, getattr(tuned, name))
+
+    def _checked_kinds(self, given: Sequence[str]) -> tuple[str, ...]:
+        here, shape = self._here("PencilTransform"), self.shape
+        kinds = (given,) if isinstance(given, str) else tuple(given)
         unknown = [kind for kind in kinds if kind not in _KINDS]
         if len(kinds) != len(shape) or unknown:
             raise ValueError(
                 f"{here}: kinds must be one of {', '.join(_KINDS)} for each axis of {shape}, got "
-                f"{self.kinds!r}"
+                f"{given!r}"
             )
         if "rfft" in kinds[:-1]:
             raise ValueError(
@@ -132,7 +160,12 @@ class PencilTransform:
                     f"{here}: 'dct1' has a point on each wall and is not defined for the one "
                     f"point of axis {axis} of {shape}; take 'dct2', or two points"
                 )
-        if len(shape) == 2 and self.grid.dims[1] != 1:
+        return kinds
+
+    def _check(self) -> None:
+        here = self._here("PencilTransform")
+        checked_method(self.method, "PencilTransform", self.grid._comm)
+        if len(self.shape) == 2 and self.grid.dims[1] != 1:
             raise ValueError(
                 f"{here}: an array of two axes is distributed in slabs, over a grid of "
                 f"({self.grid.size}, 1), but the grid is {self.grid.dims}; make one by "
@@ -144,8 +177,6 @@ class PencilTransform:
             )
         if self.layout not in ("transposed", "natural"):
             raise ValueError(f"{here}: layout must be transposed or natural, got {self.layout!r}")
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "kinds", kinds)
 
     def _here(self, operation: str) -> str:
         return where(operation, self.grid._comm)
@@ -318,7 +349,7 @@ def forward_steps(plan: Plan, shape: Sequence[int]) -> tuple[Step, ...]:
 def inverse_steps(plan: Plan, shape: Sequence[int]) -> tuple[Step, ...]:
     """From the spectrum of `plan` to an array of global shape `shape` in real space."""
     back: list[Step] = [
-        _Move(step.target, step.source) if isinstance(step, _Move) else step
+        step.backward if isinstance(step, _Move) else step
         for step in reversed(_steps(plan, shape, 1))
     ]
     if {"fft", "rfft"} & set(kinds_of(plan)):
@@ -337,7 +368,8 @@ def _steps(plan: Plan, shape: Sequence[int], direction: int) -> list[Step]:
 
     def move(source: Any, target: Any) -> None:
         whole = tuple(sizes)
-        steps.append(_Move(Pencil(whole, grid, *source), Pencil(whole, grid, *target)))
+        pencils = Pencil(whole, grid, *source), Pencil(whole, grid, *target)
+        steps.append(_Move(*pencils, plan.method))
 
     if _by_planes(plan, shape):
         # Axis 1 is whole already: two transforms while a plane is in the cache.

@@ -271,7 +271,7 @@ def _resized(y: Any, plan: Plan, target: Plan, operation: str) -> jax.Array:
     for axis in changing:
         whole = _gathered_along(pencil, axis)
         if whole != pencil:
-            y = transpose(y, pencil, whole)
+            y = transpose(y, pencil, whole, method=plan.method)
         dimension = whole.axes.index(axis) - len(whole.axes)
         n, m = sizes[axis], target.shape[axis]
         y = Resize(kinds[axis], n, m, plan.norm, dimension)(y)
@@ -280,7 +280,7 @@ def _resized(y: Any, plan: Plan, target: Plan, operation: str) -> jax.Array:
         after = Pencil(shape, plan.grid, whole.split, whole.axes)
         pencil = Pencil(shape, plan.grid, pencil.split, pencil.axes)
         if whole.split != pencil.split:
-            y = transpose(y, after, pencil)
+            y = transpose(y, after, pencil, method=plan.method)
     return y
 
 

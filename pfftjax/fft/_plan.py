@@ -9,12 +9,16 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from mpi4py import MPI
 
-from pfftjax.collectives._primitive import static_ints, where
-from pfftjax.pencils import Pencil, ProcessGrid, transpose
+from pfftjax.collectives._comm import Communicator
+from pfftjax.collectives._primitive import where
+from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid, checked_method, transpose
 
 from ._fused import Local, can_fuse, fused
+from ._grids import shape_and_grid
 from ._local import Kind, fft_of_lines, hermitian_weights
+from ._tuning import Timings, Tuning, tune_plan
 
 Norm = Literal["backward", "ortho", "forward"]
 Layout = Literal["transposed", "natural"]
@@ -34,9 +38,14 @@ class _Move:
 
     source: Pencil
     target: Pencil
+    method: ExchangeMethod
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return transpose(x, self.source, self.target)
+        return transpose(x, self.source, self.target, method=self.method)
+
+    @property
+    def backward(self) -> "_Move":
+        return _Move(self.target, self.source, self.method)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +59,9 @@ class _Fused:
     """Whether there is a step before, and one after."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        source, target = self.move.source, self.move.target
-        return fused(x, self.first, source, target, self.second, self.private)
+        move = self.move
+        ends = move.source, move.target
+        return fused(x, self.first, *ends, self.second, move.method, self.private)
 
 
 _Steps = tuple[_Transform | _Move, ...]
@@ -108,7 +118,7 @@ def run(steps: Sequence[Step], x: jax.Array) -> jax.Array:
     return x
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class PencilFFT:
     """A three-dimensional Fourier transform of an array distributed over a process grid.
 
@@ -119,14 +129,17 @@ class PencilFFT:
     needs one redistribution, others two.
 
     A plan is a description: frozen, hashable and equal by value. It can be made anywhere, in
-    jitted code too, and be a static argument. Only making the `ProcessGrid` communicates.
+    jitted code too, and be a static argument. Only making the `ProcessGrid` communicates, and
+    `tune`.
 
     Both directions are linear. Their derivatives, forward and reverse, cost one transform each and
     store nothing (docs/theory/fft.md).
 
     Attributes:
         shape: global shape in real space, any sizes from 1.
-        grid: the process grid; must have been made on all of its ranks.
+        grid: the process grid; must have been made on all of its ranks. In its place the plan can
+            be given a communicator, over whose ranks it then makes the grid of `default_dims`, or
+            with `tune` the fastest one; making it is collective.
         real: real in real space; the spectrum then has n2 // 2 + 1 points along axis 2, as in
             `numpy.fft.rfftn`.
         norm: where the factor 1 / (n0 n1 n2) goes, as in `numpy.fft`.
@@ -134,9 +147,21 @@ class PencilFFT:
             dimension of the grid, axis 2 over the second and axis 0 whole: what the transform ends
             with. "natural" is distributed and ordered as in real space, and costs as many
             redistributions again.
+        method: how the ranks exchange what they hold; all give the same bits.
+        timings: what `tune` has measured; empty otherwise, and no part of a plan's value.
+
+    Args:
+        tune: times the process grids of the communicator (of a `ProcessGrid` only that) and the
+            methods of exchange (of a `method` other than AUTOMATIC only that), forward and inverse
+            together, and takes the fastest: `True`, or a `Tuning` with the dtype, the seconds that
+            it may take, and a file that keeps the choices. Collective; not in jitted code.
 
     Raises:
-        ValueError: a shape that is not three-dimensional, or an unknown norm or layout.
+        ValueError: a shape that is not three-dimensional, an unknown norm or layout, or a method
+            that PFFTJAX_SHARED_MEMORY=0 forbids.
+        TypeError: a grid that is neither a `ProcessGrid` nor a communicator, or no method.
+        RuntimeError: `tune` while a program is traced, or with arguments that differ between
+            ranks.
 
     Example:
         >>> import jax.numpy as jnp
@@ -152,23 +177,31 @@ class PencilFFT:
 
     shape: tuple[int, int, int]
     grid: ProcessGrid
-    _: dataclasses.KW_ONLY
-    real: bool = False
-    norm: Norm = "backward"
-    layout: Layout = "transposed"
+    real: bool
+    norm: Norm
+    layout: Layout
+    method: ExchangeMethod
+    timings: Timings = dataclasses.field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.grid, ProcessGrid):
-            raise TypeError(
-                f"PencilFFT: grid must be a ProcessGrid, got {type(self.grid).__name__}; make it "
-                "once by pfftjax.ProcessGrid(dims)"
-            )
-        shape = static_ints(self.shape, "shape", "PencilFFT", self.grid._comm)
-        if len(shape) != 3 or min(shape) < 1:
-            raise ValueError(
-                f"{self._here('PencilFFT')}: the global shape must be three positive sizes, got "
-                f"{self.shape!r}"
-            )
+    def __init__(
+        self,
+        shape: Sequence[int],
+        grid: ProcessGrid | MPI.Comm | Communicator,
+        *,
+        real: bool = False,
+        norm: Norm = "backward",
+        layout: Layout = "transposed",
+        method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+        tune: bool | Tuning = False,
+    ) -> None:
+        any_grid = not isinstance(grid, ProcessGrid)
+        whole, grid = shape_and_grid(shape, grid, "PencilFFT", (3,))
+        spectrum = (*whole[:-1], whole[-1] // 2 + 1) if real else whole
+        attributes = {"shape": whole, "real": real, "norm": norm, "layout": layout}
+        for name, value in {**attributes, "grid": grid, "method": method}.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "timings", Timings())
+        checked_method(method, "PencilFFT", grid._comm)
         if self.norm not in _SCALES:
             raise ValueError(
                 f"{self._here('PencilFFT')}: norm must be one of {', '.join(_SCALES)}, got "
@@ -179,7 +212,11 @@ class PencilFFT:
                 f"{self._here('PencilFFT')}: layout must be transposed or natural, got "
                 f"{self.layout!r}"
             )
-        object.__setattr__(self, "shape", shape)
+        if tune is not False:
+            kinds = ("fft", "fft", "rfft" if real else "fft")
+            tuned = tune_plan(self, kinds, spectrum, tune, any_grid=any_grid)
+            for name in ("grid", "method", "timings"):
+                object.__setattr__(self, name, getattr(tuned, name))
 
     def _here(self, operation: str) -> str:
         return where(operation, self.grid._comm)
@@ -217,19 +254,20 @@ class PencilFFT:
         """From real space to the spectrum. `scale` goes with the last transform."""
         n0, n1, n2 = self.shape
         along_x = _Transform(across, n0, 1, scale)
+        move = functools.partial(_Move, method=self.method)
         if self.grid.dims[1] == 1:
             # Axis 1 is whole already: two transforms while a plane is in the cache.
-            steps: _Steps = (_Transform(along_z, n2, 2, 1.0), _Move(self._z, self._x), along_x)
-            back: _Steps = (_Move(self._x, self._z),)
+            steps: _Steps = (_Transform(along_z, n2, 2, 1.0), move(self._z, self._x), along_x)
+            back: _Steps = (move(self._x, self._z),)
         else:
             steps = (
                 _Transform(along_z, n2, 1, 1.0),
-                _Move(self._z, self._y),
+                move(self._z, self._y),
                 _Transform(across, n1, 1, 1.0),
-                _Move(self._y, self._x),
+                move(self._y, self._x),
                 along_x,
             )
-            back = (_Move(self._x, self._y), _Move(self._y, self._z))
+            back = (move(self._x, self._y), move(self._y, self._z))
         return steps + back if self.layout == "natural" else steps
 
     @functools.cached_property
@@ -243,7 +281,7 @@ class PencilFFT:
         steps: list[_Transform | _Move] = []
         for step in reversed(self._forward):
             if isinstance(step, _Move):
-                steps.append(_Move(step.target, step.source))
+                steps.append(step.backward)
             else:
                 steps.append(step._replace(kind=_INVERSES[step.kind], scale=1.0))
         for i in reversed(range(len(steps))):

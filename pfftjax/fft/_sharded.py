@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pfftjax import pencils
 from pfftjax.collectives._primitive import where
-from pfftjax.pencils import Pencil, ProcessGrid
+from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid
 
 from ._plan import Layout, Norm, PencilFFT
 
@@ -173,6 +173,7 @@ def _transform(
     operation: str,
     norm: Norm,
     layout: Layout,
+    method: ExchangeMethod,
 ) -> Any:
     """What `operation` names, of the plan of this shape in real space."""
     if isinstance(grid, ProcessGrid) and len(shape) < 3:
@@ -180,7 +181,7 @@ def _transform(
             f"{where(operation, grid._comm)}: x must have three dimensions, got shape {shape}"
         )
     forward, real = not operation.startswith("i"), operation.endswith("rfft3d")
-    plan = PencilFFT(tuple(shape), grid, real=real, norm=norm, layout=layout)
+    plan = PencilFFT(tuple(shape), grid, real=real, norm=norm, layout=layout, method=method)
     shards = _shards(x, plan.grid, mesh, operation)
     source, target = plan.input, plan.output
     if not forward:
@@ -216,6 +217,7 @@ def fft3d(
     mesh: Mesh | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
 ) -> jax.Array:
     """Fourier transform of a global array over its last three axes.
 
@@ -229,6 +231,7 @@ def fft3d(
         norm: as in `pfftjax.fft3d`.
         layout: "transposed": the spectrum has the global shape (..., n1, n2, n0), its first two
             axes sharded. "natural": as `x`, for as many more exchanges.
+        method: way of the exchanges, as for `PencilFFT`.
 
     Returns:
         The spectrum, a global array, complex.
@@ -251,7 +254,7 @@ def fft3d(
         True
 
     """
-    return _transform(x, np.shape(x)[-3:], grid, mesh, "fft3d", norm, layout)
+    return _transform(x, np.shape(x)[-3:], grid, mesh, "fft3d", norm, layout, method)
 
 
 def ifft3d(
@@ -261,12 +264,13 @@ def ifft3d(
     mesh: Mesh | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
 ) -> jax.Array:
     """The inverse of `fft3d`: from a spectrum as it returns it, to a global array, complex.
 
     Arguments and errors are as for `fft3d`.
     """
-    return _transform(y, shape_in_space(y, layout), grid, mesh, "ifft3d", norm, layout)
+    return _transform(y, shape_in_space(y, layout), grid, mesh, "ifft3d", norm, layout, method)
 
 
 def rfft3d(
@@ -276,6 +280,7 @@ def rfft3d(
     mesh: Mesh | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
 ) -> jax.Array:
     """Fourier transform of a real global array: half the work and traffic of `fft3d`.
 
@@ -285,7 +290,7 @@ def rfft3d(
 
     Arguments and errors are as for `fft3d`.
     """
-    return _transform(x, np.shape(x)[-3:], grid, mesh, "rfft3d", norm, layout)
+    return _transform(x, np.shape(x)[-3:], grid, mesh, "rfft3d", norm, layout, method)
 
 
 def irfft3d(
@@ -296,6 +301,7 @@ def irfft3d(
     mesh: Mesh | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
 ) -> jax.Array:
     """The inverse of `rfft3d`: from a half spectrum to a real global array.
 
@@ -306,11 +312,12 @@ def irfft3d(
         mesh: as in `fft3d`.
         norm: as in `fft3d`.
         layout: of `y`.
+        method: way of the exchanges, as for `PencilFFT`.
 
     Errors are as for `fft3d`.
 
     """
-    return _transform(y, shape, grid, mesh, "irfft3d", norm, layout)
+    return _transform(y, shape, grid, mesh, "irfft3d", norm, layout, method)
 
 
 def wavenumbers(

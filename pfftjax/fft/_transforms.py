@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from pfftjax.collectives._primitive import where
-from pfftjax.pencils import ProcessGrid
+from pfftjax.pencils import ExchangeMethod, ProcessGrid
 
 from . import _sharded
 from ._plan import Layout, Norm, PencilFFT
@@ -84,6 +84,7 @@ def fft3d(
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
 ) -> jax.Array:
     """Fourier transform of a distributed array over its last three axes.
 
@@ -99,6 +100,7 @@ def fft3d(
         layout: "transposed": the spectrum has axes (1, 2, 0) in memory, axis 1 split over the
             first dimension of `grid` and axis 2 over the second. "natural": as `x`, for as many
             more exchanges.
+        method: way of the exchanges, as for `PencilFFT`.
 
     Returns:
         This rank's block of the spectrum (`PencilFFT.output`), complex.
@@ -119,8 +121,8 @@ def fft3d(
     """
     if _sharded.is_global(x):
         _same_shape(shape, x.shape[-3:], "fft3d")
-        return _sharded.fft3d(x, grid, norm=norm, layout=layout)
-    return _plan(x, "fft3d", grid, shape, layout, norm=norm).forward(x)
+        return _sharded.fft3d(x, grid, norm=norm, layout=layout, method=method)
+    return _plan(x, "fft3d", grid, shape, layout, norm=norm, method=method).forward(x)
 
 
 def ifft3d(
@@ -130,6 +132,7 @@ def ifft3d(
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
 ) -> jax.Array:
     """The inverse of `fft3d`.
 
@@ -140,6 +143,7 @@ def ifft3d(
             than one rank.
         norm: as in `fft3d`.
         layout: layout of `y`.
+        method: way of the exchanges, as for `PencilFFT`.
 
     Returns:
         This rank's block in real space, complex.
@@ -159,8 +163,9 @@ def ifft3d(
     """
     if _sharded.is_global(y):
         _same_shape(shape, _sharded.shape_in_space(y, layout), "ifft3d")
-        return _sharded.ifft3d(y, grid, norm=norm, layout=layout)
-    return _plan(y, "ifft3d", grid, shape, layout, inverse=True, norm=norm).inverse(y)
+        return _sharded.ifft3d(y, grid, norm=norm, layout=layout, method=method)
+    plan = _plan(y, "ifft3d", grid, shape, layout, inverse=True, norm=norm, method=method)
+    return plan.inverse(y)
 
 
 def rfft3d(
@@ -170,6 +175,7 @@ def rfft3d(
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
 ) -> jax.Array:
     """Fourier transform of a distributed real array: half the work and traffic of `fft3d`.
 
@@ -179,6 +185,7 @@ def rfft3d(
         shape: the global shape (n0, n1, n2), required as soon as `grid` has more than one rank.
         norm: as in `fft3d`.
         layout: as in `fft3d`.
+        method: way of the exchanges, as for `PencilFFT`.
 
     Returns:
         This rank's block of the spectrum, whose global shape is (n0, n1, n2 // 2 + 1).
@@ -199,8 +206,8 @@ def rfft3d(
     """
     if _sharded.is_global(x):
         _same_shape(shape, x.shape[-3:], "rfft3d")
-        return _sharded.rfft3d(x, grid, norm=norm, layout=layout)
-    return _plan(x, "rfft3d", grid, shape, layout, norm=norm, real=True).forward(x)
+        return _sharded.rfft3d(x, grid, norm=norm, layout=layout, method=method)
+    return _plan(x, "rfft3d", grid, shape, layout, norm=norm, method=method, real=True).forward(x)
 
 
 def irfft3d(
@@ -210,6 +217,7 @@ def irfft3d(
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
 ) -> jax.Array:
     """The inverse of `rfft3d`.
 
@@ -220,6 +228,7 @@ def irfft3d(
             say whether n2 is even or odd.
         norm: as in `fft3d`.
         layout: layout of `y`.
+        method: way of the exchanges, as for `PencilFFT`.
 
     Returns:
         This rank's block in real space, real.
@@ -238,5 +247,6 @@ def irfft3d(
 
     """
     if _sharded.is_global(y) and shape is not None:
-        return _sharded.irfft3d(y, grid, shape=shape, norm=norm, layout=layout)
-    return _plan(y, "irfft3d", grid, shape, layout, inverse=True, norm=norm, real=True).inverse(y)
+        return _sharded.irfft3d(y, grid, shape=shape, norm=norm, layout=layout, method=method)
+    options = {"norm": norm, "method": method, "real": True}
+    return _plan(y, "irfft3d", grid, shape, layout, inverse=True, **options).inverse(y)

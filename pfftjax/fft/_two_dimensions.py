@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from pfftjax.pencils import ProcessGrid
+from pfftjax.pencils import ExchangeMethod, ProcessGrid
 
 from ._kinds import PencilTransform
 from ._plan import Layout, Norm
@@ -19,12 +19,13 @@ def _plan(
     shape: Sequence[int] | None,
     norm: Norm,
     layout: Layout,
+    method: ExchangeMethod,
     *,
     inverse: bool = False,
 ) -> PencilTransform:
     shape = global_shape(x, name, grid, shape, layout, 2, inverse=inverse)
     kinds = ("fft", "rfft" if name.removeprefix("i") == "rfft2d" else "fft")
-    return PencilTransform(shape, grid, kinds, norm=norm, layout=layout)
+    return PencilTransform(tuple(shape), grid, kinds, norm=norm, layout=layout, method=method)
 
 
 def fft2d(
@@ -34,6 +35,7 @@ def fft2d(
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
 ) -> jax.Array:
     """Fourier transform of a distributed array over its last two axes.
 
@@ -46,6 +48,7 @@ def fft2d(
         norm: where the factor 1 / (n0 n1) goes: "backward", "ortho" or "forward", as in numpy.
         layout: "transposed": the spectrum has axes (1, 0) in memory, axis 1 split over the ranks.
             "natural": as `x`, for one more exchange.
+        method: way of the exchanges, as for `PencilFFT`.
 
     Returns:
         This rank's block of the spectrum (`PencilTransform.output`), complex.
@@ -64,7 +67,7 @@ def fft2d(
         True
 
     """
-    return _plan(x, "fft2d", grid, shape, norm, layout).forward(x)
+    return _plan(x, "fft2d", grid, shape, norm, layout, method).forward(x)
 
 
 def ifft2d(
@@ -74,6 +77,7 @@ def ifft2d(
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
 ) -> jax.Array:
     """The inverse of `fft2d`.
 
@@ -84,6 +88,7 @@ def ifft2d(
             one rank.
         norm: as in `fft2d`.
         layout: layout of `y`.
+        method: way of the exchanges, as for `PencilFFT`.
 
     Returns:
         This rank's block in real space, complex.
@@ -101,7 +106,7 @@ def ifft2d(
         True
 
     """
-    return _plan(y, "ifft2d", grid, shape, norm, layout, inverse=True).inverse(y)
+    return _plan(y, "ifft2d", grid, shape, norm, layout, method, inverse=True).inverse(y)
 
 
 def rfft2d(
@@ -111,6 +116,7 @@ def rfft2d(
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
 ) -> jax.Array:
     """Fourier transform of a distributed real array: half the work and traffic of `fft2d`.
 
@@ -120,6 +126,7 @@ def rfft2d(
         shape: the global shape (n0, n1), required as soon as `grid` has more than one rank.
         norm: as in `fft2d`.
         layout: as in `fft2d`.
+        method: way of the exchanges, as for `PencilFFT`.
 
     Returns:
         This rank's block of the spectrum, whose global shape is (n0, n1 // 2 + 1).
@@ -138,7 +145,7 @@ def rfft2d(
         True
 
     """
-    return _plan(x, "rfft2d", grid, shape, norm, layout).forward(x)
+    return _plan(x, "rfft2d", grid, shape, norm, layout, method).forward(x)
 
 
 def irfft2d(
@@ -148,6 +155,7 @@ def irfft2d(
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
 ) -> jax.Array:
     """The inverse of `rfft2d`.
 
@@ -158,6 +166,7 @@ def irfft2d(
             whether n1 is even or odd.
         norm: as in `fft2d`.
         layout: layout of `y`.
+        method: way of the exchanges, as for `PencilFFT`.
 
     Returns:
         This rank's block in real space, real.
@@ -175,4 +184,4 @@ def irfft2d(
         True
 
     """
-    return _plan(y, "irfft2d", grid, shape, norm, layout, inverse=True).inverse(y)
+    return _plan(y, "irfft2d", grid, shape, norm, layout, method, inverse=True).inverse(y)

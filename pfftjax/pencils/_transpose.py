@@ -11,6 +11,7 @@ from jax.interpreters import ad, batching, mlir, xla
 
 from pfftjax.collectives._primitive import as_array, communicating, linear, where
 
+from ._method import ExchangeMethod, checked_method
 from ._pencil import Pencil, block
 
 _MOST_DIMENSIONS = 12  # cpp/box.h
@@ -19,18 +20,24 @@ _MOST_DIMENSIONS = 12  # cpp/box.h
 # becomes split over comm; `gather` is split and becomes whole, of length `whole`.
 
 
-def _result(x: Any, *, order: Any, scatter: int, gather: int, whole: int, comm: Any) -> Any:
+def _result(
+    x: Any, *, order: Any, scatter: int, gather: int, whole: int, method: Any, comm: Any
+) -> Any:
+    del method
     shape = list(x.shape)
     shape[scatter] = block(x.shape[scatter], comm.size, comm.rank)[1]
     shape[gather] = whole
     return x.update(shape=tuple(shape[d] for d in order), weak_type=False)
 
 
-def _agreement(x: Any, *, order: Any, scatter: int, gather: int, whole: int, comm: Any) -> str:
+def _agreement(
+    x: Any, *, order: Any, scatter: int, gather: int, whole: int, method: Any, comm: Any
+) -> str:
     del comm
     shape = list(x.shape)
     shape[gather] = whole
-    return f"{np.dtype(x.dtype).name}{shape} axis {gather} for axis {scatter} in order {order}"
+    what = f"{np.dtype(x.dtype).name}{shape} axis {gather} for axis {scatter} in order {order}"
+    return f"{what} {method.name.lower()}"
 
 
 # JAX has a primitive called transpose, too.
@@ -38,10 +45,11 @@ transpose_p = communicating(
     "pencil_transpose",
     result=_result,
     agreement=_agreement,
-    attributes=lambda *, order, scatter, gather, whole: {
+    attributes=lambda *, order, scatter, gather, whole, method: {
         "order": np.array(order, np.int64),
         "scatter": np.int64(scatter),
         "gather": np.int64(gather),
+        "method": np.int64(method),
     },
 )
 
@@ -52,7 +60,7 @@ def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
 
 # Every element moves to one place, on one rank: the adjoint is the way back.
 def _adjoint(
-    cotangent: Any, x: Any, *, order: Any, scatter: int, gather: int, whole: int, comm: Any
+    cotangent: Any, x: Any, *, order: Any, scatter: int, gather: int, whole: int, **same: Any
 ) -> Any:
     del whole
     return transpose_p.bind(
@@ -61,7 +69,7 @@ def _adjoint(
         scatter=order.index(gather),
         gather=order.index(scatter),
         whole=x.shape[scatter],
-        comm=comm,
+        **same,
     )
 
 
@@ -115,7 +123,13 @@ def check_dimensions(x: Any, operation: str, comm: Any) -> None:
         )
 
 
-def transpose(x: Any, source: Pencil, target: Pencil) -> jax.Array:
+def transpose(
+    x: Any,
+    source: Pencil,
+    target: Pencil,
+    *,
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+) -> jax.Array:
     """Redistribute an array from one pencil to another, memory order included.
 
     The pencils may differ in which axis is split over one dimension of the process grid, and in
@@ -127,6 +141,7 @@ def transpose(x: Any, source: Pencil, target: Pencil) -> jax.Array:
         x: this rank's block in `source`, of shape (..., *source.local_shape).
         source: pencil of `x`.
         target: pencil of the result, of the same global shape and grid.
+        method: the way of the exchange.
 
     Returns:
         This rank's block in `target`, of shape (..., *target.local_shape).
@@ -134,7 +149,7 @@ def transpose(x: Any, source: Pencil, target: Pencil) -> jax.Array:
     Raises:
         ValueError: a block that does not match `source`, or pencils that differ in their global
             shape, in their grid, or in more than one split.
-        TypeError: a dtype that cannot be sent.
+        TypeError: a dtype that cannot be sent, or a method that is none.
 
     Its adjoint is ``transpose(., target, source)``.
 
@@ -150,6 +165,7 @@ def transpose(x: Any, source: Pencil, target: Pencil) -> jax.Array:
     """
     comm = source.grid._comm
     here = where("transpose", comm)
+    method = checked_method(method, "transpose", comm)
     if source.grid != target.grid or source.global_shape != target.global_shape:
         raise ValueError(
             f"{here}: the pencils must have the same grid and global shape; got "
@@ -184,5 +200,6 @@ def transpose(x: Any, source: Pencil, target: Pencil) -> jax.Array:
         scatter=lead + source.axes.index(scattered),
         gather=lead + source.axes.index(gathered),
         whole=source.global_shape[gathered],
+        method=method,
         comm=source.grid.along(dimension),
     )

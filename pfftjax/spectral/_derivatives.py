@@ -246,7 +246,7 @@ def _late(y: jax.Array, plan: PencilFFT, lengths: Any) -> Vector:
     before, (first, move, second), after = between_two_transforms(plan._inverse)
     y = run(before, y)
     ks = _wavenumbers(plan, lengths, (move.source, move.target), y)
-    parts = fused_gradient(y, ks, first, move.source, move.target, second)
+    parts = fused_gradient(y, ks, first, move.source, move.target, second, move.method)
     dx, dy, dz = (
         _scaled(run(after, part), side) for part, side in zip(parts, lengths, strict=True)
     )
@@ -258,7 +258,9 @@ def _early(v: Vector, plan: PencilFFT, lengths: Any) -> jax.Array:
     before, (first, move, second), after = between_two_transforms(plan._forward, last=True)
     vx, vy, vz = (run(before, _scaled(x, side)) for x, side in zip(v, lengths, strict=True))
     ks = _wavenumbers(plan, lengths, (move.target, move.source), vx)
-    return run(after, fused_divergence((vx, vy, vz), ks, first, move.source, move.target, second))
+    ends = move.source, move.target
+    y = fused_divergence((vx, vy, vz), ks, first, *ends, second, move.method)
+    return run(after, y)
 
 
 # ---- From fields to fields ---------------------------------------------------------------------
@@ -276,7 +278,8 @@ def _moved(x: jax.Array, plan: PencilFFT, source: int, target: int) -> jax.Array
     """From lines along one axis to lines along another."""
     if abs(source - target) == 2 and plan.grid.dims[1] > 1:
         return _moved(_moved(x, plan, source, 1), plan, 1, target)
-    return transpose(x, _pencil(plan, source), _pencil(plan, target))
+    pencils = _pencil(plan, source), _pencil(plan, target)
+    return transpose(x, *pencils, method=plan.method)
 
 
 def _along(x: jax.Array, plan: PencilFFT, axis: int, lengths: Any) -> jax.Array:

@@ -79,7 +79,7 @@ def test_what_only_moves_before_a_transform():
     def moved(xs):
         along = Local(Kind.FORWARD, N)
         return [
-            fused(2 * x, None, plan.input, plan.output, along, (True, False))
+            fused(2 * x, None, plan.input, plan.output, along, plan.method, (True, False))
             for plan, x in zip(plans, xs, strict=True)
         ]
 

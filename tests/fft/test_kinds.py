@@ -9,7 +9,16 @@ import scipy.fft
 import pfftjax
 from pfftjax import PencilTransform
 from pfftjax.fft._trigonometric import INVERSES, TrigonometricTransform, logical_size
-from tests.distributed import COMPLEX, TOLERANCE, assert_block, grids, points, total, transformed
+from tests.distributed import (
+    COMPLEX,
+    TOLERANCE,
+    assert_block,
+    grids,
+    methods,
+    points,
+    total,
+    transformed,
+)
 from tests.helpers import RANK, SIZE, random
 from tests.programs import steps
 
@@ -34,11 +43,12 @@ PLANS = (
 
 
 def plans(chosen=PLANS):
-    """Each of PLANS, on the grids of this many ranks in turn; norms and layouts in turn."""
+    """Each of PLANS; grids of this many ranks, norms, layouts and methods in turn."""
     for i, (shape, kinds) in enumerate(chosen):
         grid, norm = grids()[i % len(grids())], NORMS[i // 2 % 3]
         layout = ("transposed", "natural")[i // 3 % 2]
-        yield PencilTransform(shape, grid, kinds, norm=norm, layout=layout)
+        method = methods()[i % len(methods())]
+        yield PencilTransform(shape, grid, kinds, norm=norm, layout=layout, method=method)
 
 
 def becomes_complex(plan):

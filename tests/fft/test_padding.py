@@ -11,7 +11,7 @@ import pfftjax
 from pfftjax import PencilFFT, PencilTransform
 from pfftjax.fft._kinds import kinds_of
 from pfftjax.fft._trigonometric import logical_size
-from tests.distributed import TOLERANCE, assert_block, grids, points, total
+from tests.distributed import TOLERANCE, assert_block, grids, methods, points, total
 from tests.helpers import RANK, SIZE, random
 from tests.programs import exchanges
 
@@ -97,8 +97,10 @@ def pairs():
             if j == 2 and "dct1" in kinds:
                 continue
             layout = ("natural", "transposed")[(i // 2 + j) % 2]
+            method = methods()[(i + j) % len(methods())]
             yield tuple(
-                PencilTransform(s, grid, kinds, norm=norm, layout=layout) for s in SIZES[j]
+                PencilTransform(s, grid, kinds, norm=norm, layout=layout, method=method)
+                for s in SIZES[j]
             )
     for grid in grids():
         yield tuple(PencilFFT(s, grid, real=True) for s in SIZES[2])

@@ -9,7 +9,7 @@ import pytest
 
 import pfftjax
 from pfftjax import PencilTransform, ProcessGrid
-from tests.distributed import COMPLEX, TOLERANCE, assert_block, total, transformed
+from tests.distributed import COMPLEX, TOLERANCE, assert_block, methods, total, transformed
 from tests.helpers import RANK, SIZE, random
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
@@ -24,14 +24,14 @@ def slabs():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_functions_against_numpy(dtype):
     """Of one plane and of a batch of them, both directions."""
-    grid, cases = slabs(), []
+    grid, cases, turn = slabs(), [], itertools.cycle(methods())
     options = itertools.cycle(
         itertools.product(("backward", "ortho", "forward"), ("transposed", "natural"))
     )
     for shape, (real, lead) in itertools.product(SHAPES, ((False, ()), (True, (3,)))):
         norm, layout = next(options)
         kinds = ("fft", "rfft" if real else "fft")
-        plan = PencilTransform(shape, grid, kinds, norm=norm, layout=layout)
+        plan = PencilTransform(shape, grid, kinds, norm=norm, layout=layout, method=next(turn))
         X = random((*lead, *shape), dtype if real else COMPLEX[dtype], 1)
         Y = random((*lead, *plan.spectral_shape), COMPLEX[dtype], 2)
         cases.append((plan, X, Y))
@@ -42,7 +42,8 @@ def test_functions_against_numpy(dtype):
         for (plan, _, _), (x, y) in zip(cases, blocks, strict=True):
             name = plan.kinds[-1] + "2d"
             forward, inverse = getattr(pfftjax, name), getattr(pfftjax, "i" + name)
-            options = {"shape": plan.shape, "norm": plan.norm, "layout": plan.layout}
+            names = ("shape", "norm", "layout", "method")
+            options = {name: getattr(plan, name) for name in names}
             results.append((forward(x, grid, **options), inverse(y, grid, **options)))
         return results
 

@@ -10,26 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfftjax import Pencil, transpose
-from tests.distributed import grids, total
+from tests.distributed import grids, methods, total
 from tests.helpers import DTYPES, RANK, SIZE, drawn, random
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
 
 def _check(cases):
-    """(array, source, target), in one program: compiled before ranks wait for each other."""
+    """(array, source, target), by every method, in one program: compiled before ranks wait for
+    each other.
+    """
     blocks = [source.local_block(x) for x, source, _ in cases]
 
     @jax.jit
     def moved(blocks):
         return [
-            transpose(block, source, target)
+            [transpose(block, source, target, method=method) for method in methods()]
             for block, (_, source, target) in zip(blocks, cases, strict=True)
         ]
 
-    for y, (x, _, target) in zip(moved(blocks), cases, strict=True):
-        assert y.dtype == x.dtype
-        np.testing.assert_array_equal(y, target.local_block(x))
+    for ys, (x, _, target) in zip(moved(blocks), cases, strict=True):
+        for y in ys:
+            assert y.dtype == x.dtype
+            np.testing.assert_array_equal(y, target.local_block(x))
 
 
 @pytest.mark.parametrize("shape", [(4, 6, 8), (5, 3, 7), (1, 9, 2), (11, 1, 1)], ids=str)

@@ -1,0 +1,24 @@
+#include "redistribute.h"
+
+#include "stream.h"
+#include "window.h"
+
+namespace pfftjax {
+
+int Redistribute(Communicator& comm, Method method, const void* source, void* target,
+                 const Transposition& boxes, Element element) {
+  const std::int64_t most = boxes.MostElements();
+  if (most == 0) return 0;  // on all ranks
+  if (method == Method::kAlltoall) {
+    return AlltoallBoxes(comm, source, target, boxes, most, element);
+  }
+  if (method != Method::kMessages) {
+    if (Window* const window = WindowOf(comm, WindowBytes(comm, most, element))) {
+      return ShareBoxes(comm, *window, boxes.About(element), source, target, boxes, most, element);
+    }
+    if (method != Method::kAutomatic) return kNotShared;
+  }
+  return StreamBoxes(comm, source, target, boxes, element, Arrival::kStore);
+}
+
+}  // namespace pfftjax

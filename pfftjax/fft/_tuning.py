@@ -1,0 +1,361 @@
+"""The process grid and the method of exchange of a plan, chosen by measurement."""
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from mpi4py import MPI
+
+from pfftjax.collectives._comm import Communicator
+from pfftjax.collectives._ffi import native
+from pfftjax.collectives._primitive import where
+from pfftjax.pencils import ExchangeMethod, ProcessGrid
+
+from . import _tuning_file
+from ._grids import default_dims, factorisations, uses_all_ranks
+
+# At most so many process grids are tried. Of a factorisation far from slabs and from a square
+# nothing is to be expected.
+_MOST_GRIDS = 6
+_REPEATS = 5  # of each method on a grid
+_FINAL_REPEATS = 9  # of the best on all of them
+# Who is that much slower than the fastest does not come to the final, where the rule's choice
+# always is: what comes first meets a machine that is not warm yet.
+_HOPELESS = 1.25
+# What the rule would take is kept unless something else is faster by more than this: choices that
+# are worth nothing do not change from run to run.
+_WORTH_A_CHANGE = 0.97
+# One measurement is of so many calls in a row: a single one is lost in what else the node does.
+_SAMPLE_SECONDS = 5e-3
+_MOST_CALLS = 50
+
+_Plan = TypeVar("_Plan")
+Candidate = tuple[tuple[int, int], ExchangeMethod]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How to choose the process grid and the method of a plan by measurement.
+
+    Attributes:
+        seconds: that it may take, about: what has been begun is brought to its end. At least what
+            the rule takes is measured. Large arrays on many ranks want more.
+        dtype: of the arrays that the plan will be used for; float32 and complex64 (and so on) mean
+            the same, as the plan says which of them it is. JAX's default precision by default.
+        file: JSON file of choices. One that was made for the same shape, kinds, layout, dtype,
+            number and placement of ranks, processor, instruction set, MPI library and release of
+            pfftjax is taken from it, and nothing is measured; otherwise what is chosen is added to
+            it, and the rest of it stays. Rank 0 reads and writes it.
+
+    Example:
+        >>> Tuning(seconds=2.0, file="tuning.json").dtype is None
+        True
+
+    """
+
+    seconds: float = 10.0
+    dtype: Any = None
+    file: str | os.PathLike[str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """What was measured of one candidate.
+
+    Attributes:
+        dims: of the process grid.
+        method: of exchange.
+        seconds: of one forward and one inverse transform, on the slowest rank, the best of
+            several; None if time ran out before.
+
+    """
+
+    dims: tuple[int, int]
+    method: ExchangeMethod
+    seconds: float | None
+
+
+class Timings(tuple[Timing, ...]):
+    """What `tune` has measured, the fastest first. `str` of it is a table.
+
+    >>> print(Timings([Timing((2, 1), ExchangeMethod.FUSED, 0.0123)]))
+    grid    method      forward + inverse
+    2 x 1   FUSED       12.3 ms
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        rows = [("grid", "method", "forward + inverse")]
+        for timing in self:
+            took = "no time" if timing.seconds is None else f"{1e3 * timing.seconds:.4g} ms"
+            rows.append((f"{timing.dims[0]} x {timing.dims[1]}", timing.method.name, took))
+        return "\n".join(f"{a:<8}{b:<12}{c}" for a, b, c in rows)
+
+
+def candidate_dims(
+    shape: Sequence[int], spectrum: Sequence[int], ranks: int
+) -> list[tuple[int, int]]:
+    """The process grids to be tried, what the rule takes first, then slabs, then by squareness.
+
+    Those that leave ranks without data are left out, but for the rule's own.
+
+    >>> candidate_dims((64, 64, 64), (64, 64, 33), 4)
+    [(4, 1), (2, 2), (1, 4)]
+    """
+    rule = default_dims(shape, ranks)
+    if len(shape) == 2:
+        return [rule]
+    others = [d for d in factorisations(ranks) if uses_all_ranks(d, shape, spectrum)]
+    others.sort(key=lambda d: (d[1] != 1, abs(math.log(d[0] / d[1])), -d[0]))
+    return list(dict.fromkeys([rule, *others]))[:_MOST_GRIDS]
+
+
+def tune_plan(
+    plan: _Plan,
+    kinds: Sequence[str],
+    spectrum: Sequence[int],
+    tune: bool | Tuning,
+    *,
+    any_grid: bool,
+) -> _Plan:
+    """The plan with the grid and the method that are fastest, and what was measured. Collective.
+
+    Args:
+        plan: what the rule would take.
+        kinds: of its axes.
+        spectrum: its global shape in Fourier space.
+        tune: True, or how.
+        any_grid: whether other grids of the same communicator may be taken.
+
+    """
+    given: Any = plan
+    grid: ProcessGrid = given.grid
+    comm, operation = grid._comm, type(plan).__name__
+    here = where(operation, comm)
+    if not isinstance(tune, bool | Tuning):
+        raise TypeError(f"{here}: tune must be a bool or a Tuning, got {type(tune).__name__}")
+    tuning = Tuning() if isinstance(tune, bool) else tune
+    if not tuning.seconds > 0:
+        raise ValueError(f"{here}: Tuning.seconds must be positive, got {tuning.seconds!r}")
+    if isinstance(jnp.zeros(()), Tracer):
+        raise RuntimeError(
+            f"{here}: tune measures, which cannot be done while a program is traced; make the "
+            "plan outside of jitted code, and use it inside"
+        )
+    dtype = _dtype(tuning.dtype, kinds, here)
+    # Pending programs may communicate.
+    jax.effects_barrier()
+    key = {
+        "operation": operation,
+        "shape": list(given.shape),
+        "kinds": list(kinds),
+        "layout": given.layout,
+        "dtype": dtype.name,
+        "grid": None if any_grid else list(grid.dims),
+        "method": given.method.name.lower(),
+    }
+    asked = repr({**key, "seconds": tuning.seconds, "file": tuning.file and str(tuning.file)})
+    difference = native.compare(comm.number, asked) if comm.size > 1 else ""
+    if difference:
+        raise RuntimeError(
+            f"{here}: the ranks tune different plans: {difference}; every rank must make the same"
+        )
+    key["machine"] = _tuning_file.machine(comm.mpi)
+    if tuning.file is not None:
+        entry = _tuning_file.load(tuning.file, key, comm, here)
+        if entry is not None:
+            return _from_entry(given, entry, comm)
+
+    dims = candidate_dims(given.shape, spectrum, grid.size) if any_grid else [grid.dims]
+    made: dict[tuple[int, int], Any] = {}
+
+    def plan_of(candidate: Candidate) -> Any:
+        at, method = candidate
+        made[at] = grid if at == grid.dims else ProcessGrid(at, comm)
+        return dataclasses.replace(given, grid=made[at], method=method)
+
+    chosen, timings = _choose(plan_of, dims, given.method, dtype, tuning.seconds, comm)
+    for each in made.values():
+        _release(each)
+    if tuning.file is not None:
+        entry = {
+            "dims": list(chosen[0]),
+            "method": chosen[1].name.lower(),
+            "timings": [[list(t.dims), t.method.name.lower(), t.seconds] for t in timings],
+        }
+        _tuning_file.save(tuning.file, key, entry, comm, here)
+    return _with_timings(plan_of(chosen), timings)
+
+
+def _dtype(dtype: Any, kinds: Sequence[str], here: str) -> np.dtype:
+    """Of the arrays to be timed: the precision of `dtype`, real or complex as the plan is."""
+    given = np.dtype(jnp.result_type(float) if dtype is None else dtype)
+    if given not in ("float32", "float64", "complex64", "complex128"):
+        raise TypeError(
+            f"{here}: Tuning.dtype is {given}, and there is no transform of it; take float32, "
+            "float64, complex64 or complex128"
+        )
+    real = np.finfo(given).dtype
+    if real == "float64" and jnp.result_type(float) != "float64":
+        raise ValueError(
+            f"{here}: Tuning.dtype is {given}, but JAX computes in single precision; set "
+            "jax_enable_x64 or take float32"
+        )
+    is_real = kinds[-1] == "rfft" or "fft" not in kinds
+    return np.dtype(real) if is_real else np.result_type(real, np.complex64)
+
+
+def _with_timings(plan: Any, timings: Timings) -> Any:
+    object.__setattr__(plan, "timings", timings)
+    return plan
+
+
+def _from_entry(plan: Any, entry: dict[str, Any], comm: Communicator) -> Any:
+    """The plan that a file says."""
+    timings = Timings(
+        Timing((d[0], d[1]), ExchangeMethod[m.upper()], s) for d, m, s in entry["timings"]
+    )
+    dims = tuple(entry["dims"])
+    grid = plan.grid if dims == plan.grid.dims else ProcessGrid(dims, comm)
+    method = ExchangeMethod[entry["method"].upper()]
+    return _with_timings(dataclasses.replace(plan, grid=grid, method=method), timings)
+
+
+def _release(grid: ProcessGrid) -> None:
+    """Give back the memory that exchanges on the grid have kept."""
+    for dimension in range(2):
+        native.release_memory(grid.along(dimension).number)
+
+
+def _methods(grid: ProcessGrid, method: ExchangeMethod) -> list[ExchangeMethod]:
+    """Those that differ on this grid, the rule's first; the same on all ranks. Collective."""
+    if method != ExchangeMethod.AUTOMATIC:
+        return [method]
+    lines = [line for line in map(grid.along, range(2)) if line.size > 1]
+    if not lines:
+        return [method]
+    # Over all rows and columns of the grid: the fewest of this rank's that do, and the most.
+    sharing = [int(native.shares_memory(line.number)) for line in lines]
+    bounds = np.array([min(sharing), -max(sharing)])
+    grid.comm.Allreduce(MPI.IN_PLACE, bounds, MPI.MIN)
+    always, ever = bounds[0] == 1, bounds[1] == -1
+    found = [ExchangeMethod.AUTOMATIC]
+    found += [ExchangeMethod.SHARED] if always else []
+    found += [ExchangeMethod.MESSAGES] if ever else []
+    return [*found, ExchangeMethod.ALLTOALL]
+
+
+class _Runs:
+    """Forward and inverse transforms of some candidates, timed in turn."""
+
+    def __init__(self, dtype: np.dtype, comm: Communicator) -> None:
+        self._dtype = dtype
+        self._comm = comm
+        self._start = time.monotonic()
+        self._calls: dict[Candidate, Callable[[int], None]] = {}
+        self._counts: dict[Candidate, int] = {}
+        self.best: dict[Candidate, float] = {}
+
+    def add(self, candidate: Candidate, plan: Any) -> float:
+        """Compile, warm up, and time a first call; the seconds since the beginning. Collective."""
+        x = jnp.asarray(np.ones(plan.input.local_shape, self._dtype))
+        program = jax.jit(lambda x: plan.inverse(plan.forward(x)))
+
+        def run(times: int) -> None:
+            y = x
+            for _ in range(times):
+                y = program(x)
+            y.block_until_ready()
+
+        for _ in range(2):
+            run(1)
+        self._calls[candidate], self._counts[candidate] = run, 1
+        return self.round([candidate])
+
+    def drop(self, candidates: Sequence[Candidate]) -> None:
+        """Let go of their arrays and programs."""
+        for candidate in candidates:
+            del self._calls[candidate]
+
+    def round(self, candidates: Sequence[Candidate]) -> float:
+        """Time each once more; the seconds since the beginning, on the slowest rank.
+
+        One reduction tells all ranks the same of all candidates and of the time.
+        """
+        seconds = np.zeros(len(candidates) + 1)
+        for i, candidate in enumerate(candidates):
+            count = self._counts[candidate]
+            self._comm.mpi.Barrier()
+            start = time.perf_counter()
+            self._calls[candidate](count)
+            seconds[i] = (time.perf_counter() - start) / count
+        seconds[-1] = time.monotonic() - self._start
+        self._comm.mpi.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
+        for candidate, took in zip(candidates, seconds[:-1], strict=True):
+            best = min(self.best.get(candidate, math.inf), float(took))
+            self.best[candidate] = best
+            self._counts[candidate] = min(math.ceil(_SAMPLE_SECONDS / best), _MOST_CALLS)
+        return float(seconds[-1])
+
+
+def _choose(
+    plan_of: Callable[[Candidate], Any],
+    dims: Sequence[tuple[int, int]],
+    method: ExchangeMethod,
+    dtype: np.dtype,
+    limit: float,
+    comm: Communicator,
+) -> tuple[Candidate, Timings]:
+    """The fastest candidate, and what was measured, the same on all ranks. Collective.
+
+    Grid by grid, so that the arrays and the shared memory of one grid are there at a time; then
+    the best of them in turn, as a machine is not equally fast for seconds on end.
+    """
+    rule = (dims[0], method)
+    runs, left_out = _Runs(dtype, comm), list[Candidate]()
+    elapsed = 0.0
+    for at in dims:
+        if elapsed > limit and runs.best:
+            left_out.append((at, method))
+            continue
+        grid = plan_of((at, method)).grid
+        here = [(at, m) for m in _methods(grid, method)]
+        if here == [rule] and len(dims) == 1:
+            return rule, Timings()  # nothing to choose
+        for candidate in here:
+            if elapsed > limit and runs.best:
+                left_out.append(candidate)
+                continue
+            elapsed = runs.add(candidate, plan_of(candidate))
+        here = [c for c in here if c not in left_out]
+        for _ in range(_REPEATS - 1):
+            if elapsed <= limit:
+                elapsed = runs.round(here)
+        runs.drop(here)
+        _release(grid)
+
+    ranking = sorted(runs.best, key=lambda c: runs.best[c])
+    final = [c for c in {ranking[0]: 0, rule: 0, **dict.fromkeys(ranking[1:2], 0)}]
+    most = _HOPELESS * runs.best[ranking[0]]
+    final = [c for c in final if c == rule or runs.best[c] <= most]
+    if len(final) > 1 and elapsed <= limit:
+        for candidate in final:
+            elapsed = runs.add(candidate, plan_of(candidate))
+        for _ in range(_FINAL_REPEATS):
+            if elapsed <= limit:
+                elapsed = runs.round(final)
+        runs.drop(final)
+    fastest = min(final, key=lambda c: runs.best[c])
+    is_worth_it = runs.best[fastest] < _WORTH_A_CHANGE * runs.best[rule]
+    measured = sorted(runs.best.items(), key=lambda entry: entry[1])
+    timings = [Timing(at, m, seconds) for (at, m), seconds in measured]
+    timings += [Timing(at, m, None) for at, m in left_out]
+    return fastest if is_worth_it else rule, Timings(timings)

@@ -1,0 +1,166 @@
+"""Files of choices that were made by measurement, as FFTW's wisdom.
+
+One JSON file for any number of plans and machines. A choice is found by everything that it depends
+on, so that what was measured elsewhere is never taken for the truth here.
+"""
+
+import importlib.metadata
+import itertools
+import json
+import os
+import pathlib
+import platform
+import re
+import tempfile
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from mpi4py import MPI
+
+from pfftjax.collectives._comm import Communicator
+from pfftjax.collectives._ffi import library_version, native
+from pfftjax.collectives._options import options
+from pfftjax.pencils import ExchangeMethod
+
+_FORMAT, _VERSION = "pfftjax tuning", 1
+
+_T = TypeVar("_T")
+
+
+def machine(comm: MPI.Intracomm) -> dict[str, Any]:
+    """What a measurement depends on besides the plan; the same on all ranks. Collective."""
+    here = (_processor(), native.simd(), _cores(), MPI.Get_processor_name())
+    everybody = comm.allgather(here)
+    names = [name for *_, name in everybody]
+    changes = [i for i in range(1, len(names)) if names[i] != names[i - 1]]
+    bounds = [0, *changes, len(names)]
+    return {
+        "ranks": comm.size,
+        "nodes": len(set(names)),
+        # How many ranks in a row are on a node.
+        "placement": _runs([b - a for a, b in itertools.pairwise(bounds)]),
+        "processors": sorted({processor for processor, *_ in everybody}),
+        "simd": sorted({simd for _, simd, *_ in everybody}),
+        "cores": sorted({cores for _, _, cores, _ in everybody}),
+        "mpi": library_version,
+        "shared_memory": options.shared_memory,
+        "pfftjax": importlib.metadata.version("pfftjax"),
+    }
+
+
+def _processor() -> str:
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    """That this rank may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _runs(lengths: list[int]) -> str:
+    """Equal numbers in a row, counted.
+
+    >>> _runs([128, 128, 64])
+    '2 x 128, 1 x 64'
+    """
+    counted: list[list[int]] = []
+    for length in lengths:
+        if counted and counted[-1][1] == length:
+            counted[-1][0] += 1
+        else:
+            counted.append([1, length])
+    return ", ".join(f"{count} x {length}" for count, length in counted)
+
+
+def load(
+    path: str | os.PathLike[str], key: dict[str, Any], comm: Communicator, here: str
+) -> dict[str, Any] | None:
+    """The entry of the file for `key`; None if there is none, or no file. Collective."""
+
+    def found() -> dict[str, Any] | None:
+        return next((c for c in _read(path) if c["key"] == key), None)
+
+    return _on_root(found, comm, here)
+
+
+def save(
+    path: str | os.PathLike[str],
+    key: dict[str, Any],
+    entry: dict[str, Any],
+    comm: Communicator,
+    here: str,
+) -> None:
+    """Put the entry for `key` into the file, in the place of an older one. Collective."""
+
+    def write() -> None:
+        choices = [c for c in _read(path) if c["key"] != key]
+        choices.append({"key": key, **entry})
+        content = {"format": _FORMAT, "version": _VERSION, "choices": choices}
+        target = pathlib.Path(path)
+        # Nobody ever sees half a file.
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(content, file, indent=1)
+                file.write("\n")
+            os.chmod(name, 0o644)
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+    _on_root(write, comm, here)
+
+
+def _read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The choices in a file, checked; none if there is no such file."""
+    try:
+        text = pathlib.Path(path).read_text()
+    except FileNotFoundError:
+        return []
+    try:
+        content = json.loads(text)
+        if content["format"] != _FORMAT:
+            raise ValueError("it is of another format")
+        if content["version"] != _VERSION:
+            raise ValueError(f"it is of version {content['version']}, this reads {_VERSION}")
+        for choice in content["choices"]:
+            rows, columns = choice["dims"]
+            if rows * columns != choice["key"]["machine"]["ranks"]:
+                raise ValueError(f"a grid of {rows} x {columns} is for another number of ranks")
+            ExchangeMethod[choice["method"].upper()]
+            for dims, method, seconds in choice["timings"]:
+                _, _ = dims
+                ExchangeMethod[method.upper()]
+                if not (seconds is None or seconds > 0):
+                    raise ValueError(f"something took {seconds} s")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{os.fspath(path)!r} is no file of choices that this pfftjax can read ({error}); "
+            "remove it, or give another name"
+        ) from error
+    return content["choices"]
+
+
+def _on_root(work: Callable[[], _T], comm: Communicator, here: str) -> _T:
+    """What `work` returns on rank 0, on all ranks; or its error."""
+    result: Any = None
+    if comm.rank == 0:
+        try:
+            result = work(), None
+        except (OSError, ValueError) as error:
+            result = None, error
+    value, error = comm.mpi.bcast(result)
+    if error is not None:
+        # Of the same type on all ranks; what `work` raised on this one, if it did, is its cause.
+        raise (ValueError if isinstance(error, ValueError) else OSError)(
+            f"{here}: {error}"
+        ) from error
+    return value
