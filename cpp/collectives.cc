@@ -1,12 +1,12 @@
 // The collectives that MPI has, as FFI handlers: one function an operation.
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "agreement.h"
 #include "exchange.h"
 #include "handlers.h"
 #include "node.h"
-#include "scratch.h"
 
 namespace pfftjax {
 namespace {
@@ -33,8 +33,8 @@ ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signat
     const auto by_mpi = [&] {
       const void* send = x.untyped_data();
       // Other ranks need not be in place: the messages are the same.
-      const Scratch copy(is_in_place ? x.size_bytes() : 0);
-      if (is_in_place) send = std::memcpy(copy.data(), send, x.size_bytes());
+      const std::unique_ptr<char[]> copy(is_in_place ? new char[x.size_bytes()] : nullptr);
+      if (is_in_place) send = std::memcpy(copy.get(), send, x.size_bytes());
       if (total <= ChunkElements(element)) {
         return Mpi()->alltoall(send, y->untyped_data(), block, element, comm.data);
       }

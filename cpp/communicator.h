@@ -100,9 +100,9 @@ struct Communicator {
   // none. Touched only by the call that holds `busy`.
   std::unique_ptr<Node> node;
   bool is_node_known = false;
-  std::unique_ptr<Window> window;  // for transforms (window.h), under the same rules
-  bool is_window_refused = false;
-  std::string difference;  // how another rank's call differs, where the node has seen it
+  std::unique_ptr<Window> window;   // for transforms (window.h), under the same rules
+  std::int64_t refused_window = 0;  // so many bytes a rank could not be had; 0: all could
+  std::string difference;           // how another rank's call differs, where the node has seen it
 
   // "rank 1 of 4"
   std::string Where() const;

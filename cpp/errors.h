@@ -38,8 +38,9 @@ inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Eleme
   if (code == kNotShared) {
     return Failed(operation, comm,
                   "its method of exchange goes through memory that all ranks of the communicator "
-                  "share, and these do not share any (they are on several nodes, or "
-                  "PFFTJAX_SHARED_MEMORY=0); take ExchangeMethod.MESSAGES, ALLTOALL or AUTOMATIC");
+                  "share, and these do not share any, or not so much (they are on several "
+                  "nodes, or PFFTJAX_SHARED_MEMORY=0, or it is used up); take "
+                  "ExchangeMethod.MESSAGES, ALLTOALL or AUTOMATIC");
   }
   std::array<char, 1024> text{};
   Mpi()->error_text(code, text.data(), text.size());

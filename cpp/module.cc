@@ -34,6 +34,22 @@ nb::dict Registrations() {
   return result;
 }
 
+// While it lives, no call runs on the communicator.
+class Alone {
+ public:
+  explicit Alone(Communicator& comm) : comm_(comm) {
+    if (comm.busy.exchange(true)) {
+      throw std::runtime_error("pfftjax: another thread is in a call on this communicator");
+    }
+  }
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+  ~Alone() { comm_.busy.store(false, std::memory_order_release); }
+
+ private:
+  Communicator& comm_;
+};
+
 Communicator& Known(std::int64_t number) {
   Communicator* comm = FindCommunicator(number);
   if (!comm) throw nb::index_error("no such communicator");
@@ -112,13 +128,18 @@ NB_MODULE(_native, m) {
       "Operations that this rank has begun on a communicator.");
 
   m.def(
-      "shares_memory", [](std::int64_t number) { return NodeOf(Known(number)) != nullptr; },
+      "shares_memory",
+      [](std::int64_t number) {
+        const Alone alone(Known(number));
+        return NodeOf(Known(number)) != nullptr;
+      },
       nb::arg("number"), nb::call_guard<nb::gil_scoped_release>(),
       "Whether the ranks of a communicator share memory. Collective, and while it makes no "
       "calls.");
   m.def(
       "release_memory",
       [](std::int64_t number) {
+        const Alone alone(Known(number));
         Known(number).window.reset();
         ReleaseAlltoall();
       },

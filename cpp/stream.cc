@@ -259,8 +259,10 @@ int AlltoallBoxes(const Communicator& comm, const void* source, void* target, co
   auto* const send = static_cast<char*>(scratch.data());
   char* const recv = send + total * bytes;
   for (int rank = 0; rank < comm.size; ++rank) {
-    const Box box = BoxTo(boxes, rank);
-    CopyBox(source, box, send + rank * most * bytes, Contiguous(box), bytes);
+    std::vector<Box> box;
+    boxes.To(rank, &box);
+    if (box.empty()) continue;  // the caller keeps its own
+    CopyBox(source, box[0], send + rank * most * bytes, Contiguous(box[0]), bytes);
   }
   int code = 0;
   if (total <= ChunkElements(element)) {
@@ -270,8 +272,10 @@ int AlltoallBoxes(const Communicator& comm, const void* source, void* target, co
     code = ExchangeBlocks(comm, send, block, recv, block, element);
   }
   for (int rank = 0; code == 0 && rank < comm.size; ++rank) {
-    const Box box = BoxFrom(boxes, rank);
-    CopyBox(recv + rank * most * bytes, Contiguous(box), target, box, bytes);
+    std::vector<Box> box;
+    boxes.From(rank, &box);
+    if (box.empty()) continue;
+    CopyBox(recv + rank * most * bytes, Contiguous(box[0]), target, box[0], bytes);
   }
   return code;
 }

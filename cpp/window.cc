@@ -91,10 +91,10 @@ Window* WindowOf(Communicator& comm, std::int64_t bytes_a_rank) {
   // Where the ranks cannot share a little, they cannot share much.
   if (!NodeOf(comm)) return nullptr;
   if (!comm.window || comm.window->bytes_a_rank() < bytes_a_rank) {
-    if (comm.is_window_refused) return nullptr;
+    if (comm.refused_window > 0 && bytes_a_rank >= comm.refused_window) return nullptr;
     comm.window.reset();  // first, as there may not be room for both
     comm.window = Window::Make(comm, bytes_a_rank);
-    comm.is_window_refused = !comm.window;
+    if (!comm.window) comm.refused_window = bytes_a_rank;
   }
   return comm.window.get();
 }

@@ -6,14 +6,21 @@ import jax
 from mpi4py import MPI
 
 from ._comm import Communicator, as_private
+from ._options import options, ranks_on_node
 from ._ordering import is_temporary
 from ._primitive import as_array, communicating, elements, linear, one_entry_a_rank, over_leaves
+
+
+def _in_place(_: Any, x: Any, *, comm: Communicator, **__: Any) -> bool:
+    """Where the ranks may share memory: MPI would want a copy of the operand first."""
+    return options.shared_memory and comm.size <= ranks_on_node(comm.size) and is_temporary(x)
+
 
 alltoall_p = communicating(
     "alltoall",
     result=lambda x, **_: x.update(weak_type=False),
     agreement=elements,
-    in_place=lambda _, x, **__: is_temporary(x),
+    in_place=_in_place,
 )
 # <alltoall x, y> = sum over i, j of x_i[j] y_j[i] = <x, alltoall y>: its own adjoint.
 linear(

@@ -112,3 +112,11 @@ def read(environment: Mapping[str, str]) -> Options:
 
 
 options = read(os.environ)
+
+
+def ranks_on_node(default: int) -> int:
+    """Ranks of this job on this node, as far as the launcher says."""
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return default

@@ -12,7 +12,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from pfftjax.collectives._ordering import is_donated
+from pfftjax.collectives._ordering import is_donated, is_temporary
 from pfftjax.collectives._primitive import communicating, linear
 from pfftjax.pencils import ExchangeMethod, Pencil, block, check_dimensions
 
@@ -137,7 +137,7 @@ def _in_place(ctx: Any, x: Any, *, private: tuple[bool, bool], **_: Any) -> bool
     before, after = ctx.avals_in[0], ctx.avals_out[0]
     if (before.shape, before.dtype) != (after.shape, after.dtype):
         return False
-    return private[0] or is_donated(x)
+    return is_temporary(x) and (private[0] or is_donated(x))
 
 
 def _backward(

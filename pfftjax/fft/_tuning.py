@@ -172,7 +172,9 @@ def tune_plan(
     if tuning.file is not None:
         entry = _tuning_file.load(tuning.file, key, comm, here)
         if entry is not None:
-            return _from_entry(given, entry, comm)
+            found = _from_entry(given, entry, comm)
+            if found.method in _methods(found.grid, given.method):  # ranks may no longer share
+                return found
 
     dims = candidate_dims(given.shape, spectrum, grid.size) if any_grid else [grid.dims]
     made: dict[tuple[int, int], Any] = {}

@@ -133,6 +133,8 @@ def _read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             raise ValueError(f"it is of version {content['version']}, this reads {_VERSION}")
         for choice in content["choices"]:
             rows, columns = choice["dims"]
+            if min(rows, columns) < 1:
+                raise ValueError(f"a grid of {rows} x {columns} is none")
             if rows * columns != choice["key"]["machine"]["ranks"]:
                 raise ValueError(f"a grid of {rows} x {columns} is for another number of ranks")
             ExchangeMethod[choice["method"].upper()]
@@ -155,7 +157,7 @@ def _on_root(work: Callable[[], _T], comm: Communicator, here: str) -> _T:
     if comm.rank == 0:
         try:
             result = work(), None
-        except (OSError, ValueError) as error:
+        except Exception as error:  # or the others would wait
             result = None, error
     value, error = comm.mpi.bcast(result)
     if error is not None:

@@ -38,8 +38,8 @@ def save(
     and i.
 
     Collective over the ranks of the pencil's grid, and outside of jitted code. The file appears
-    under its name when all of it is on disk, in place of one that was there; after an error, which
-    every rank raises, there is nothing new.
+    under its name when all of it is written (HDF5: and on disk), in place of one that was there;
+    after an error, which every rank raises, there is nothing new.
 
     Args:
         path: of the file, the same on every rank; its folder must be there.

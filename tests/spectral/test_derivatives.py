@@ -1,5 +1,6 @@
 """Gradient, divergence and curl against numpy on the gathered array; and what they move."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -12,7 +13,16 @@ from pfftjax import PencilFFT, spectral
 from pfftjax.collectives import allreduce, replicate
 from pfftjax.fft import _gradient
 from pfftjax.fft._plan import between_two_transforms
-from tests.distributed import COMPLEX, TOLERANCE, Model, alone, assert_block, grids, total
+from tests.distributed import (
+    COMPLEX,
+    TOLERANCE,
+    Model,
+    alone,
+    assert_block,
+    grids,
+    methods,
+    total,
+)
 from tests.helpers import SIZE, assert_close, global_sum, random
 from tests.programs import exchanged_bytes, exchanges
 from tests.spectral import reference
@@ -41,7 +51,10 @@ SHAPES = {"float64": ((8, 6, 5), (2, 3, 4)), "float32": ((4, 1, 8),)}
 
 @pytest.mark.parametrize("dtype", SHAPES)
 def test_against_numpy(dtype):
-    chosen = plans(*SHAPES[dtype])
+    chosen = [
+        dataclasses.replace(plan, method=method)
+        for plan, method in zip(plans(*SHAPES[dtype]), itertools.cycle(methods()), strict=False)
+    ]
     wholes = [[draw(plan, dtype, seed=seed) for seed in range(3)] for plan in chosen]
     blocks = [
         [local(plan, *pair) for pair in whole] for plan, whole in zip(chosen, wholes, strict=True)
