@@ -8,6 +8,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from benchmarks.scaling import STRONG, WEAK, weak_shape
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SERIES = {
     "ours_us": ("pfftjax, inside a jitted program", "o-"),
@@ -88,9 +90,44 @@ def draw_alltoall():
     figure.savefig(ROOT / "docs" / "pictures" / "alltoall.png", dpi=130)
 
 
+def draw_scaling():
+    """Lines: time over ranks, and the share of what the cores can copy."""
+    runs = json.loads((ROOT / "benchmarks" / "results" / "scaling-openmpi.json").read_text())
+    ranks = [run["ranks"] for run in runs]
+    figure, (strong, weak, share) = plt.subplots(1, 3, figsize=(11, 3.4))
+    for shape in STRONG:
+        name = "x".join(map(str, shape))
+        times = [run["cases"][name]["ms"] for run in runs]
+        (line,) = strong.plot(ranks, times, "o-", label=f"{shape[0]}³")
+        strong.plot(ranks, [times[0] * ranks[0] / r for r in ranks], ":", color=line.get_color())
+        share.plot(
+            ranks, [run["cases"][name]["of_copy"] for run in runs], "o-", label=f"{shape[0]}³"
+        )
+    for shape in WEAK:
+        names = ["x".join(map(str, weak_shape(shape, r))) for r in ranks]
+        times = [run["cases"][name]["ms"] for run, name in zip(runs, names, strict=True)]
+        (line,) = weak.plot(ranks, times, "o-", label=f"{shape[0]}³ a rank")
+        weak.plot(ranks, [times[0]] * len(ranks), ":", color=line.get_color())
+    for axis, title in ((strong, "strong scaling"), (weak, "weak scaling"), (share, "")):
+        axis.set_xticks(ranks)
+        axis.set_xlabel("ranks, one core each")
+        axis.set_title(title, size=10)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+        if axis is not share:
+            axis.set_yscale("log")
+            axis.set_ylabel("one direction, complex64 [ms]")
+    share.set_title("read and written, of what the cores can copy", size=10)
+    share.axhline(0.5, color="gray", lw=0.8, ls="--")
+    share.set_ylim(0)
+    figure.tight_layout()
+    figure.savefig(ROOT / "docs" / "pictures" / "scaling.png", dpi=110)
+
+
 def main():
     draw_alltoall()
     draw_fft()
+    draw_scaling()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,113 @@
+"""Strong and weak scaling of the transform on the cores there are: python -m benchmarks.scaling
+
+One core a rank. Strong: the same array on more ranks; weak: as much on each rank. Beside the time,
+the numbers that go in and come out, a second (GB/s), and their share of what the same cores can
+copy from array to array at the same time. A transform that goes through memory twice, as one with
+an exchange must where arrays do not fit into caches, can have a half of that.
+
+    mpirun -n 2 python -m benchmarks.scaling --job 256,256,256 512,256,256    # one number of ranks
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import time
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+STRONG = ((64, 64, 64), (128, 128, 128), (256, 256, 256))
+WEAK = ((64, 64, 64), (128, 128, 128), (192, 192, 192))  # on each rank
+COPIED = 1 << 28
+
+
+def copy_rate(comm):
+    """Bytes read and written a second, of all ranks at once: the median over some copies."""
+    from mpi4py import MPI
+
+    source, target = np.ones(COPIED // 8), np.zeros(COPIED // 8)
+    times = []
+    for _ in range(7):
+        comm.Barrier()
+        start = time.perf_counter()
+        np.copyto(target, source)
+        times.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
+    return 2 * COPIED * comm.size / statistics.median(times)
+
+
+def job(shapes):
+    """Time the shapes on the ranks of this job, and print one line of JSON."""
+    import jax
+    import jax.numpy as jnp
+    from mpi4py import MPI
+
+    import pfftjax
+
+    jax.config.update("jax_enable_x64", False)
+    comm = MPI.COMM_WORLD
+    rate = copy_rate(comm)
+    rows = {}
+    for shape in shapes:
+        plan = pfftjax.PencilFFT(shape, pfftjax.ProcessGrid((None, 1)))
+        rng = np.random.default_rng(comm.rank)
+        field = rng.standard_normal((2, *plan.input.local_shape), np.float32)
+        x = jnp.asarray(field[0] + 1j * field[1])
+        forward, inverse = jax.jit(plan.forward), jax.jit(plan.inverse)
+        back = inverse(forward(x))
+        error = float(jnp.abs(back - x).max() / jnp.abs(x).max())
+        times = []
+        for _ in range(9):
+            comm.Barrier()
+            start = time.perf_counter()
+            inverse(forward(x)).block_until_ready()
+            times.append(comm.allreduce(time.perf_counter() - start, MPI.MAX) / 2)
+        moved = 2 * 8 * float(np.prod(shape))  # complex64, in and out
+        rows["x".join(map(str, shape))] = {
+            "ms": round(1e3 * statistics.median(times), 3),
+            "GB/s": round(1e-9 * moved / statistics.median(times), 2),
+            "of_copy": round(moved / statistics.median(times) / rate, 3),
+            "error": comm.allreduce(error, MPI.MAX),
+        }
+    if comm.rank == 0:
+        family = "openmpi" if "Open MPI" in MPI.Get_library_version() else "mpich"
+        result = {"ranks": comm.size, "copy_GB/s": round(1e-9 * rate, 1), "cases": rows}
+        print(json.dumps({"mpi": family, **result}), flush=True)
+
+
+def weak_shape(shape, ranks):
+    return (shape[0] * ranks, *shape[1:])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--ranks", type=int, nargs="+", default=range(1, cores + 1))
+    parser.add_argument("--job", nargs="+", help="shapes, as 256,256,256: what each job runs")
+    arguments = parser.parse_args()
+    if arguments.job:
+        job([tuple(int(n) for n in shape.split(",")) for shape in arguments.job])
+        return
+    from tests import launcher
+
+    runs = []
+    for ranks in arguments.ranks:
+        shapes = {*STRONG, *(weak_shape(shape, ranks) for shape in WEAK)}
+        texts = [",".join(map(str, shape)) for shape in sorted(shapes)]
+        command = launcher.command(ranks, "-m", "benchmarks.scaling", "--job", *texts, bind=True)
+        # Without double precision by default, and without waiting that yields: as users run it.
+        environment = launcher.environment(OMPI_MCA_mpi_yield_when_idle="0")
+        output = subprocess.run(
+            command, env=environment, cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout
+        runs.append(json.loads(output.splitlines()[-1]))
+        print(json.dumps(runs[-1]), flush=True)
+    path = ROOT / "benchmarks" / "results" / f"scaling-{runs[0]['mpi']}.json"
+    path.write_text(json.dumps(runs, indent=1) + "\n")
+    print(f"figures in {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
