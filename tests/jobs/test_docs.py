@@ -30,14 +30,7 @@ def _pages():
 def test_pages(page):
     script = _blocks(page) + "\nprint('done', flush=True)\n"
     # A page may compile for half a minute, and three jobs share the cores.
-    ended = assert_succeeds(
-        script,
-        ranks=3,
-        preamble="",
-        limit=280,
-        JAX_ENABLE_X64="0",
-        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
-    )
+    ended = assert_succeeds(script, ranks=3, preamble="", limit=280, JAX_ENABLE_X64="0")
     assert ended.output.count("done") == 3
 
 
