@@ -226,7 +226,7 @@ def test_methods_that_need_shared_memory(monkeypatch):
         x = jnp.ones(plan.input.local_shape)
         moved = functools.partial(pfftjax.transpose, x, plan.input, plan._y)
         for function in (plan.forward, shared.forward, lambda _: moved(method=shared.method)):
-            with pytest.raises(Exception, match=r"and these do not share any .*; take Exchange"):
+            with pytest.raises(Exception, match=r"and these do not share any, .*; take Exchange"):
                 jax.block_until_ready(function(x))
             pc.recover()
     elif SIZE > 1:
