@@ -92,7 +92,10 @@ def draw_alltoall():
 
 def draw_scaling():
     """Lines: time over ranks, and the share of what the cores can copy."""
-    runs = json.loads((ROOT / "benchmarks" / "results" / "scaling-openmpi.json").read_text())
+    path = ROOT / "benchmarks" / "results" / "scaling-openmpi.json"
+    if not path.exists():  # python -m benchmarks.scaling makes it
+        return
+    runs = json.loads(path.read_text())
     ranks = [run["ranks"] for run in runs]
     figure, (strong, weak, share) = plt.subplots(1, 3, figsize=(11, 3.4))
     for shape in STRONG:
