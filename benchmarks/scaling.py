@@ -59,16 +59,18 @@ def job(shapes):
         back = inverse(forward(x))
         error = float(jnp.abs(back - x).max() / jnp.abs(x).max())
         times = []
-        for _ in range(9):
+        # As many on all ranks: the times are reduced.
+        while len(times) < 9 or (sum(times) < 0.5 and len(times) < 200):
             comm.Barrier()
             start = time.perf_counter()
             inverse(forward(x)).block_until_ready()
             times.append(comm.allreduce(time.perf_counter() - start, MPI.MAX) / 2)
         moved = 2 * 8 * float(np.prod(shape))  # complex64, in and out
+        median = statistics.median(times)
         rows["x".join(map(str, shape))] = {
-            "ms": round(1e3 * statistics.median(times), 3),
-            "GB/s": round(1e-9 * moved / statistics.median(times), 2),
-            "of_copy": round(moved / statistics.median(times) / rate, 3),
+            "ms": round(1e3 * median, 3),
+            "GB/s": round(1e-9 * moved / median, 2),
+            "of_copy": round(moved / median / rate, 3),
             "error": comm.allreduce(error, MPI.MAX),
         }
     if comm.rank == 0:

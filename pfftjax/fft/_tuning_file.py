@@ -82,10 +82,17 @@ def _runs(lengths: list[int]) -> str:
 def load(
     path: str | os.PathLike[str], key: dict[str, Any], comm: Communicator, here: str
 ) -> dict[str, Any] | None:
-    """The entry of the file for `key`; None if there is none, or no file. Collective."""
+    """The entry of the file for `key`; None if there is none, or no file. Collective.
+
+    Without an entry, an error if one could not be written: before minutes of measuring, not after.
+    """
 
     def found() -> dict[str, Any] | None:
-        return next((c for c in _read(path) if c["key"] == key), None)
+        entry = next((c for c in _read(path) if c["key"] == key), None)
+        folder = pathlib.Path(path).parent
+        if entry is None and not os.access(folder, os.W_OK | os.X_OK):
+            raise OSError(f"the choice could not be kept: {folder} is no folder to write to")
+        return entry
 
     return _on_root(found, comm, here)
 

@@ -161,7 +161,7 @@ def load(
     comm = pencil.grid.comm
     ndim = len(pencil.global_shape)
     with together(comm, "load"), _file.opened(path) as file:
-        dataset = _file.find(file, name)
+        dataset = _file.find(file, name, comm.rank == 0)
         lead = dataset.ndim - ndim
         if lead < 0 or dataset.shape[lead:] != pencil.global_shape:
             raise ValueError(

@@ -345,10 +345,10 @@ def opened(path: str | os.PathLike[str]) -> Any:
     return _opened(pathlib.Path(path), "r")
 
 
-def find(file: Any, name: str) -> Any:
-    """A dataset of `file`."""
+def find(file: Any, name: str, is_to_count: bool = True) -> Any:
+    """A dataset of `file`. One rank is enough to count the chunks of a Zarr array."""
     if not hasattr(file, "filename"):
-        return _zarr.find(file, name)
+        return _zarr.find(file, name, is_to_count)
     h5py = h5py_module()
     if not isinstance(file.get(name), h5py.Dataset):
         datasets = {n: x for n, x in file.items() if isinstance(x, h5py.Dataset)}

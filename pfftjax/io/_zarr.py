@@ -5,6 +5,7 @@ as long as all blocks begin at multiples of, so that no two ranks write to one.
 """
 
 import contextlib
+import json
 import math
 import os
 import pathlib
@@ -47,13 +48,13 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     yield zarr_module().open_group(os.fspath(path), mode="r")
 
 
-def find(group: Any, name: str) -> Any:
-    """An array of `group`, of which no chunk is lost."""
+def find(group: Any, name: str, is_to_count: bool) -> Any:
+    """An array of `group`; where `is_to_count`, of which no chunk is lost."""
     found = group.get(name)
     if not hasattr(found, "chunks"):
         there = sorted(name for name, _ in group.arrays())
         raise KeyError(f"there is no dataset {name!r} in {group.store_path}, which has {there}")
-    if COMPLETE in group.attrs and found.nchunks_initialized != found.nchunks:
+    if is_to_count and COMPLETE in group.attrs and found.nchunks_initialized != found.nchunks:
         raise FileNotFoundError(
             f"{name!r} in {group.store_path} has {found.nchunks_initialized} of its "
             f"{found.nchunks} chunks; it is not complete"
@@ -152,12 +153,14 @@ def _plain(contents: Any) -> dict[str, Any]:
     for name, value in contents.attributes.items():
         if isinstance(value, jax.Array | np.ndarray | np.generic):
             value = np.asarray(value).tolist()
-        if not isinstance(value, bool | int | float | str | list | tuple):
-            raise TypeError(
-                f"attribute {name!r}: {type(value).__name__} cannot be stored in Zarr; give a "
-                "number, a string or an array"
-            )
         result[name] = list(value) if isinstance(value, tuple) else value
+        try:
+            json.dumps(result[name])
+        except TypeError as error:
+            raise TypeError(
+                f"attribute {name!r}: {error} in Zarr; give real numbers, strings, or lists or "
+                "arrays of them"
+            ) from error
     return result
 
 

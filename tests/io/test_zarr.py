@@ -112,6 +112,19 @@ def test_compressed_parts_and_what_is_refused(folder, monkeypatch):
         raised_everywhere(ValueError, said, save, path, block, pencil, **options)
     said = "is there and is no Zarr group"
     raised_everywhere(OSError, said, save, path, block, pencil, format="zarr")
+    said, attributes = "attribute 'phase': .*complex", {"phase": 1j}
+    raised_everywhere(
+        TypeError, said, save, folder / "z", block, pencil, format="zarr", attributes=attributes
+    )
+
+    def full(*_):
+        raise OSError("no space left")
+
+    if RANK == SIZE - 1:
+        monkeypatch.setattr(_zarr, "_write_box", full)
+    said = f"save on rank {SIZE - 1} of {SIZE}: no space left"
+    raised_everywhere(OSError, said, save, folder / "z", block, pencil, format="zarr")
+    assert sorted(p.name for p in folder.glob("z*")) == []
     monkeypatch.setitem(__import__("sys").modules, "zarr", None)
     said = r"pip install pfftjax\[zarr\]"
     raised_everywhere(ImportError, said, save, folder / "z", block, pencil, format="zarr")
