@@ -44,13 +44,19 @@ LEFT_OUT = {
 OF_THE_SAME_MESSAGES = ("derivatives", "kinds", "padding", "local", "two_dimensions")
 
 
-def run(title: str, command: list[str], **extra: str) -> bool:
-    """Run one command, with its output; true if it succeeded."""
+def run(title: str, command: list[str], folder: pathlib.Path, **extra: str) -> bool:
+    """Run one command, with its output; true if it succeeded. Outcomes are logged in `folder`."""
     print(f"== {title}", flush=True)
+    environment = launcher.environment(
+        PFFTJAX_TEST_LOG=str(folder / f"{title}.jsonl"),
+        # What one run has compiled, the next one need not: the same tests take two thirds.
+        JAX_COMPILATION_CACHE_DIR=str(folder / "compiled"),
+        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+        JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
+        **extra,
+    )
     start = time.monotonic()
-    code = subprocess.run(
-        command, cwd=launcher.ROOT, env=launcher.environment(**extra), check=False
-    ).returncode
+    code = subprocess.run(command, cwd=launcher.ROOT, env=environment, check=False).returncode
     verdict = "ok" if code == 0 else f"FAILED with status {code}"
     print(f"== {title}: {verdict}, {time.monotonic() - start:.0f} s", flush=True)
     return code == 0
@@ -88,6 +94,8 @@ def main() -> int:
     ok = True
     with tempfile.TemporaryDirectory() as name:
         logs = pathlib.Path(name)
+        # Compiling is most of the work: all of XLA's passes only where order is at stake.
+        fast = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
         if "ranks" in arguments.only:
             for n in arguments.ranks:
                 docs = ["--doctest-modules", "pfftjax"] if not rest and n <= 2 else []
@@ -99,37 +107,31 @@ def main() -> int:
                 ok &= run(
                     f"tests on {n} rank{'s' if n > 1 else ''}",
                     alone if n == 1 else launcher.command(n, *what),
-                    PFFTJAX_TEST_LOG=str(logs / f"{n}.jsonl"),
-                    JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+                    logs,
+                    **fast,
                 )
-            # Compiling is most of the work: all of XLA's passes only where order is at stake.
             if "-k" not in rest:
                 ok &= run(
                     "ordering on 2 ranks, fully optimised",
                     launcher.command(2, *pytest, "tests/collectives/test_ordering.py", *rest),
+                    logs,
                 )
         if "chunks" in arguments.only:
+            but = [f"--ignore=tests/fft/test_{name}.py" for name in OF_THE_SAME_MESSAGES]
             ok &= run(
                 "by messages, in chunks of 64 bytes, on 2 ranks",
-                launcher.command(
-                    2,
-                    *messages,
-                    *(f"--ignore=tests/fft/test_{name}.py" for name in OF_THE_SAME_MESSAGES),
-                    "-m",
-                    "not memory",
-                    *rest,
-                ),
+                launcher.command(2, *messages, *but, "-m", "not memory", *rest),
+                logs,
                 PFFTJAX_MAX_CHUNK_BYTES="64",
                 PFFTJAX_SHARED_MEMORY="0",
-                PFFTJAX_TEST_LOG=str(logs / "chunks.jsonl"),
-                JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+                **fast,
             )
         if "jobs" in arguments.only:
             ok &= run(
                 "tests that start jobs",
                 [sys.executable, "-m", "pytest", "-q", "-n", "3", "tests/jobs", *rest],
-                PFFTJAX_TEST_LOG=str(logs / "jobs.jsonl"),
-                JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+                logs,
+                **fast,
             )
         everything = arguments.only == parts and len(arguments.ranks) == 4 and not rest
         idle = never_ran(logs) if everything else []

@@ -28,7 +28,7 @@ def _run(ranks, *arguments, **environment):
 
 @pytest.mark.parametrize("ranks", [0, 1, 2])
 def test_doctor(ranks):
-    ended = _run(ranks, "doctor", PFFTJAX_CHEKC="1")
+    ended = _run(ranks, "doctor", PFFTJAX_CHEKC="1", JAX_COMPILATION_CACHE_DIR="")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("Operations, transforms and their gradient: right") == 1
     numbers = re.findall(
