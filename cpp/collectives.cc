@@ -5,6 +5,7 @@
 
 #include "agreement.h"
 #include "exchange.h"
+#include "gpu/staged.h"
 #include "handlers.h"
 #include "node.h"
 
@@ -294,20 +295,17 @@ ffi::Error BadElement(Operation operation, ffi::DataType type) {
 }
 
 std::vector<Registration> CollectiveHandlers() {
-  const auto entry = [](const char* name, auto* handler) {
-    return Registration{name, reinterpret_cast<void*>(handler)};
-  };
   return {
-      entry("pfftjax_alltoall", kAlltoall),
-      entry("pfftjax_allgather", kAllgather),
-      entry("pfftjax_reduce_scatter", kReduceScatter),
-      entry("pfftjax_allreduce", kAllreduce),
-      entry("pfftjax_reduce", kReduce),
-      entry("pfftjax_bcast", kBcast),
-      entry("pfftjax_gather", kGather),
-      entry("pfftjax_scatter", kScatter),
-      entry("pfftjax_barrier", kBarrier),
-      entry("pfftjax_replicate", kCheckReplicated),
+      WithStaging<kAlltoall>("pfftjax_alltoall"),
+      WithStaging<kAllgather>("pfftjax_allgather"),
+      WithStaging<kReduceScatter>("pfftjax_reduce_scatter"),
+      WithStaging<kAllreduce>("pfftjax_allreduce"),
+      WithStaging<kReduce>("pfftjax_reduce"),
+      WithStaging<kBcast>("pfftjax_bcast"),
+      WithStaging<kGather>("pfftjax_gather"),
+      WithStaging<kScatter>("pfftjax_scatter"),
+      WithStaging<kBarrier>("pfftjax_barrier"),
+      WithStaging<kCheckReplicated>("pfftjax_replicate"),
   };
 }
 

@@ -255,7 +255,7 @@ MUTANTS = [
     ),
     Mutant(
         "ghosts from at most one turn around the axis",
-        CXX / "pencils.cc",
+        CXX / "halo.h",
         "owned.start + shift < end; shift += n)",
         "owned.start + shift < end && shift == n; shift += n)",
         "tests/pencils/test_halo.py::test_any_halo",

@@ -33,6 +33,10 @@ class Transport {
 // null, with the reason in `why`, where the one that was asked for cannot be had. Collective.
 Transport* TransportOf(Communicator& comm, std::string* why);
 
+// Transport::Exchange by it; throws where there is none. A rank alone needs none.
+int ExchangeBytes(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+                  const std::vector<Block>& from, Queue& queue);
+
 // The transports, in the order in which they are tried. Null where one cannot work for `comm`, on
 // all of its ranks alike, with the reason. Collective.
 std::unique_ptr<Transport> MakeNccl(Communicator& comm, std::string* why);

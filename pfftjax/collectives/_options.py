@@ -15,6 +15,8 @@
                               memory that they share
 ``PFFTJAX_SIMD=NAME``         the instruction set of the FFT on CPUs: baseline, avx2 or avx512; by
                               default the widest that the processor has
+``PFFTJAX_GPU_CHUNK_BYTES``   the most bytes of one copy between host and GPU, where messages between
+                              GPUs go by way of the host (4 MiB); the same on all ranks
 ============================  =====================================================================
 """
 
@@ -35,6 +37,7 @@ class Options:
     lazy_world: bool = False
     shared_memory: bool = True
     simd: str = ""
+    gpu_chunk_bytes: int = 4 << 20
 
     def set_by_hand(self) -> dict[str, str]:
         """The variables whose values are not the default ones.
@@ -58,6 +61,7 @@ VARIABLES = {
     "lazy_world": "PFFTJAX_LAZY_WORLD",
     "shared_memory": "PFFTJAX_SHARED_MEMORY",
     "simd": "PFFTJAX_SIMD",
+    "gpu_chunk_bytes": "PFFTJAX_GPU_CHUNK_BYTES",
 }
 
 
@@ -108,6 +112,9 @@ def read(environment: Mapping[str, str]) -> Options:
         lazy_world=_flag(environment, "PFFTJAX_LAZY_WORLD", default.lazy_world),
         shared_memory=_flag(environment, "PFFTJAX_SHARED_MEMORY", default.shared_memory),
         simd=_choice(environment, "PFFTJAX_SIMD", ("baseline", "avx2", "avx512")),
+        gpu_chunk_bytes=int(
+            _number(environment, "PFFTJAX_GPU_CHUNK_BYTES", default.gpu_chunk_bytes, 1, 2**29)
+        ),
     )
 
 
