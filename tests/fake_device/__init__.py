@@ -35,6 +35,6 @@ def build() -> str:
     return str(library)
 
 
-def environment(**extra: object) -> dict[str, str]:
-    """What a job's environment must have in order to run on it."""
-    return {"PFFTJAX_FAKE_DEVICE": build(), **{name: str(value) for name, value in extra.items()}}
+def environment(seed: int = 0) -> dict[str, str]:
+    """What a job's environment must have in order to run on it, by one of many schedules."""
+    return {"PFFTJAX_FAKE_DEVICE": build(), "PFFTJAX_FAKE_SEED": str(seed)}
