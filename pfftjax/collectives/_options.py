@@ -15,8 +15,8 @@
                               memory that they share
 ``PFFTJAX_SIMD=NAME``         the instruction set of the FFT on CPUs: baseline, avx2 or avx512; by
                               default the widest that the processor has
-``PFFTJAX_GPU_CHUNK_BYTES``   the most bytes of one copy between host and GPU, where messages between
-                              GPUs go by way of the host (4 MiB); the same on all ranks
+``PFFTJAX_GPU_CHUNK_BYTES``   the most bytes of one copy between host and GPU, where messages
+                              between GPUs go by way of the host (4 MiB); the same on all ranks
 ============================  =====================================================================
 """
 

@@ -1,7 +1,7 @@
 """A runtime of GPUs without a GPU, and what drives pfftjax with it.
 
-With PFFTJAX_FAKE_DEVICE set to what `build` returns, operations on CPU arrays take the handlers and
-transports for GPUs. fake_device.cc says how it makes mistakes show.
+With PFFTJAX_FAKE_DEVICE set to what `build` returns, operations on CPU arrays take the handlers
+and transports for GPUs. fake_device.cc says how it makes mistakes show.
 """
 
 import fcntl

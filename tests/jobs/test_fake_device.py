@@ -64,7 +64,7 @@ whole = rng.standard_normal((7, 5, 6))
 z = Pencil(whole.shape, grid)
 y = Pencil(whole.shape, grid, (1, 2), (1, 2, 0))
 block = jnp.asarray(z.local_block(whole))
-big = rng.standard_normal((SIZE, SIZE, 300))
+big = rng.standard_normal((SIZE, SIZE, 3000))  # many times round a ring of 4 KiB
 
 @jax.jit
 def everything(block, rows):
