@@ -499,6 +499,38 @@ MUTANTS = [
         "reverse=reverse",
         "tests/collectives/test_adjoint.py",
     ),
+    Mutant(
+        "staging sends what the device has not copied yet",
+        CXX / "gpu" / "staging.cc",
+        " && out[sent].copied.IsDone()",
+        "",
+        "tests/jobs/test_fake_device.py::test_schedules",
+        0,
+    ),
+    Mutant(
+        "staging receives into a slot that is still being read",
+        CXX / "gpu" / "staging.cc",
+        " && in[in.freed()].copied.IsDone()",
+        "",
+        "tests/jobs/test_fake_device.py::test_schedules",
+        0,
+    ),
+    Mutant(
+        "XLA's stream does not wait for the last copy to the device",
+        CXX / "gpu" / "staging.cc",
+        "if (code == 0) LetWait(queue, to_device_);",
+        "",
+        "tests/jobs/test_fake_device.py::test_schedules",
+        0,
+    ),
+    Mutant(
+        "the host reads its mirrors at once",
+        CXX / "gpu" / "staged.cc",
+        "if (frame->args.size > 0) queue->Synchronize();",
+        "",
+        "tests/jobs/test_fake_device.py::test_schedules",
+        0,
+    ),
 ]
 
 
