@@ -9,13 +9,15 @@ namespace pfftjax::gpu {
 namespace {
 
 constexpr std::int64_t kLeast = std::int64_t{64} << 10;
+constexpr std::int64_t kStep = std::int64_t{32} << 20;
 // Of one size: one for the copies of the last call that are still under way, one for this call.
 constexpr int kKept = 2;
 
+// Twice as much each time while it is little, so that slowly growing arrays pin rarely.
 std::int64_t RoundUp(std::int64_t bytes) {
   std::int64_t size = kLeast;
-  while (size < bytes) size *= 2;
-  return size;
+  while (size < bytes && size < kStep) size *= 2;
+  return size >= bytes ? size : (bytes + kStep - 1) / kStep * kStep;
 }
 
 }  // namespace

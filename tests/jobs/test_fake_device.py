@@ -54,7 +54,9 @@ if MPI.COMM_WORLD.rank == 1 and "FAIL_ON_RANK_1" in os.environ:
     os.environ["PFFTJAX_FAKE_FAIL"] = os.environ["FAIL_ON_RANK_1"]
 import time
 import jax, jax.numpy as jnp, numpy as np
-from pfftjax import ExchangeMethod, Pencil, ProcessGrid, halo_exchange, halo_reduce, transpose
+from pfftjax import (
+    ExchangeMethod, Pencil, PencilFFT, ProcessGrid, halo_exchange, halo_reduce, transpose
+)
 from pfftjax import collectives as pc
 from pfftjax.collectives._ffi import native
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
@@ -92,6 +94,9 @@ def test_schedules():
         np.testing.assert_array_equal(first[5], big[:, 0])
         np.testing.assert_allclose(first[6], big.sum(0), rtol=1e-12)
         np.testing.assert_array_equal(first[7], big[0])
+        plan = PencilFFT(whole.shape, grid, method=ExchangeMethod.MESSAGES)
+        expected = plan.output.local_block(np.fft.fftn(whole))
+        np.testing.assert_allclose(plan.forward(block + 0j), expected, rtol=1e-10, atol=1e-10)
         for round in range(60):
             if round == 30:
                 native.release_memory(0)
