@@ -27,7 +27,8 @@ struct Piece {
   char* data = nullptr;  // in the ring
   std::int64_t bytes = 0;
   int rank = 0;
-  char* place = nullptr;  // on the device, of what arrives
+  const char* source = nullptr;  // on the device, of what leaves
+  char* place = nullptr;         // and of what arrives
   MpiHandle request = 0;
   Event copied;  // from or to the device
 };
@@ -60,6 +61,18 @@ class Ring {
     end_ = begin + bytes;
     return &slot.piece;
   }
+  // The piece that was taken last, once more, if it has come from `source`; or null.
+  Piece* TakeAgain(const char* source, std::int64_t bytes) {
+    if (freed_ == taken_ || taken_ - freed_ == kPieces) return nullptr;
+    const Slot& last = At(taken_ - 1);
+    if (last.piece.source != source || last.piece.bytes != bytes) return nullptr;
+    Slot& slot = At(taken_++);
+    slot.begin = last.begin;
+    slot.piece.data = last.piece.data;
+    slot.piece.bytes = bytes;
+    slot.piece.source = source;
+    return &slot.piece;
+  }
   void FreeOldest() { ++freed_; }
 
   // Pieces are numbered from the first that was ever taken.
@@ -82,28 +95,33 @@ class Ring {
   std::int64_t end_ = 0;
 };
 
-// All pieces to (or from) the other ranks, nearest first.
+// All pieces to (or from) the other ranks: the first of each, nearest rank first, then the second
+// of each, and so on. What all ranks are to have alike so comes at once, piece by piece.
 class Sequence {
  public:
   Sequence(const Communicator& comm, const std::vector<Block>& blocks, bool to,
            std::int64_t largest)
       : comm_(comm), blocks_(blocks), to_(to), largest_(largest) {
-    SkipEmpty();
+    for (int rank = 0; rank < comm.size; ++rank) {
+      if (rank != comm.rank) most_ = std::max(most_, blocks[rank].count);
+    }
+    SkipMissing();
   }
-  bool AtEnd() const { return step_ >= comm_.size; }
+  bool AtEnd() const { return at_ >= most_; }
   int Rank() const { return (comm_.rank + (to_ ? step_ : comm_.size - step_)) % comm_.size; }
   std::int64_t Offset() const { return blocks_[Rank()].offset + at_; }
   std::int64_t Bytes() const { return std::min(largest_, blocks_[Rank()].count - at_); }
   void Advance() {
-    at_ += Bytes();
-    SkipEmpty();
+    ++step_;
+    SkipMissing();
   }
 
  private:
-  void SkipEmpty() {
-    while (!AtEnd() && at_ >= blocks_[Rank()].count) {
-      ++step_;
-      at_ = 0;
+  void SkipMissing() {
+    for (; !AtEnd(); at_ += largest_, step_ = 1) {
+      for (; step_ < comm_.size; ++step_) {
+        if (at_ < blocks_[Rank()].count) return;
+      }
     }
   }
 
@@ -111,8 +129,9 @@ class Sequence {
   const std::vector<Block>& blocks_;
   bool to_;
   std::int64_t largest_;
-  int step_ = 1;
+  std::int64_t most_ = 0;
   std::int64_t at_ = 0;
+  int step_ = 1;
 };
 
 // A stream of our own, which stays.
@@ -223,12 +242,20 @@ class Staging final : public Transport {
         has_moved = true;
       }
 
-      for (Piece* piece; !outgoing.AtEnd() && (piece = out.Take(outgoing.Bytes()));) {
+      while (!outgoing.AtEnd()) {
+        const char* const source = send + outgoing.Offset();
+        const std::int64_t bytes = outgoing.Bytes();
+        // Sent in order, and so after the one whose copy it shares.
+        Piece* piece = out.TakeAgain(source, bytes);
+        if (!piece) {
+          piece = out.Take(bytes);
+          if (!piece) break;
+          piece->source = source;
+          Check(Device()->copy(piece->data, source, bytes, Direction::kToHost, to_host_.handle()),
+                "copying from the device");
+          piece->copied.Record(to_host_.handle());
+        }
         piece->rank = outgoing.Rank();
-        Check(Device()->copy(piece->data, send + outgoing.Offset(), piece->bytes,
-                             Direction::kToHost, to_host_.handle()),
-              "copying from the device");
-        piece->copied.Record(to_host_.handle());
         outgoing.Advance();
         has_moved = true;
       }
