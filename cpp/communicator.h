@@ -80,7 +80,7 @@ struct Progress {
 class Node;
 class Window;
 namespace gpu {
-class Transport;
+struct Choice;
 }
 
 struct Communicator {
@@ -107,10 +107,9 @@ struct Communicator {
   bool is_node_known = false;
   std::unique_ptr<Window> window;   // for transforms (window.h), under the same rules
   std::int64_t refused_window = 0;  // so many bytes a rank could not be had; 0: all could
-  // Between GPUs (gpu/transport.h), likewise; null with the reason where there is none.
-  std::shared_ptr<gpu::Transport> transport;
-  std::string why_no_transport;
-  bool is_transport_known = false;
+  // Of a transport between GPUs (gpu/transport.h), under the same rules. Shared, so that this file
+  // need not know what it is.
+  std::shared_ptr<gpu::Choice> gpu;
   std::string difference;  // how another rank's call differs, where the node has seen it
 
   // "rank 1 of 4"

@@ -14,6 +14,7 @@
 #include "gpu/device.h"
 #include "gpu/handlers.h"
 #include "gpu/mirror.h"
+#include "gpu/transport.h"
 #include "handlers.h"
 #include "node.h"
 #include "options.h"
@@ -112,6 +113,29 @@ NB_MODULE(_native, m) {
       nb::arg("max_chunk_bytes"), nb::arg("check"), nb::arg("debug"), nb::arg("timeout"),
       nb::arg("first_call"), nb::arg("shared_memory"), nb::arg("gpu_chunk_bytes"));
 
+  m.def(
+      "configure_transports",
+      [](const std::string& name, const std::string& nccl, const std::string& nccl_wheel,
+         std::int64_t arena_bytes, bool does_mpi_say, bool does_mpi_take_pointers, bool is_cray,
+         bool is_cray_enabled) {
+        gpu::GetTransportOptions() = {name,        nccl,           nccl_wheel,
+                                      arena_bytes, does_mpi_say,   does_mpi_take_pointers,
+                                      is_cray,     is_cray_enabled};
+      },
+      nb::arg("name"), nb::arg("nccl"), nb::arg("nccl_wheel"), nb::arg("arena_bytes"),
+      nb::arg("does_mpi_say"), nb::arg("does_mpi_take_pointers"), nb::arg("is_cray"),
+      nb::arg("is_cray_enabled"));
+  m.def(
+      "gpu_transports",
+      [] {
+        nb::list result;
+        for (const gpu::Chosen& one : gpu::ChosenTransports()) {
+          result.append(nb::make_tuple(one.comm, one.text, one.device));
+        }
+        return result;
+      },
+      "Of each communicator on which GPUs have exchanged: its number, the transport with the "
+      "reason, and this rank's device.");
   m.def(
       "choose_simd",
       [](const std::string& name) {

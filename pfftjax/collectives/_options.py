@@ -17,6 +17,10 @@
                               default the widest that the processor has
 ``PFFTJAX_GPU_CHUNK_BYTES``   the most bytes of one copy between host and GPU, where messages
                               between GPUs go by way of the host (4 MiB); the same on all ranks
+``PFFTJAX_GPU_TRANSPORT``     how GPUs exchange: nccl, ipc, mpi, staging, or auto for the first of
+                              these that can be had (mpi by itself with Cray's only)
+``PFFTJAX_NCCL=PATH``         the libnccl.so.2 to take, in place of JAX's own
+``PFFTJAX_GPU_ARENA_BYTES``   GPU memory that a rank of a communicator keeps for CUDA IPC (256 MiB)
 ============================  =====================================================================
 """
 
@@ -38,6 +42,9 @@ class Options:
     shared_memory: bool = True
     simd: str = ""
     gpu_chunk_bytes: int = 4 << 20
+    gpu_transport: str = ""
+    nccl: str = ""
+    gpu_arena_bytes: int = 256 << 20
 
     def set_by_hand(self) -> dict[str, str]:
         """The variables whose values are not the default ones.
@@ -62,6 +69,9 @@ VARIABLES = {
     "shared_memory": "PFFTJAX_SHARED_MEMORY",
     "simd": "PFFTJAX_SIMD",
     "gpu_chunk_bytes": "PFFTJAX_GPU_CHUNK_BYTES",
+    "gpu_transport": "PFFTJAX_GPU_TRANSPORT",
+    "nccl": "PFFTJAX_NCCL",
+    "gpu_arena_bytes": "PFFTJAX_GPU_ARENA_BYTES",
 }
 
 
@@ -114,6 +124,15 @@ def read(environment: Mapping[str, str]) -> Options:
         simd=_choice(environment, "PFFTJAX_SIMD", ("baseline", "avx2", "avx512")),
         gpu_chunk_bytes=int(
             _number(environment, "PFFTJAX_GPU_CHUNK_BYTES", default.gpu_chunk_bytes, 1, 2**29)
+        ),
+        gpu_transport=_choice(
+            environment, "PFFTJAX_GPU_TRANSPORT", ("auto", "nccl", "ipc", "mpi", "staging")
+        ).replace("auto", default.gpu_transport),
+        nccl=environment.get("PFFTJAX_NCCL", default.nccl),
+        gpu_arena_bytes=int(
+            _number(
+                environment, "PFFTJAX_GPU_ARENA_BYTES", default.gpu_arena_bytes, 1 << 12, 1 << 40
+            )
         ),
     )
 

@@ -35,6 +35,13 @@ def build() -> str:
     return str(library)
 
 
-def environment(seed: int = 0) -> dict[str, str]:
-    """What a job's environment must have in order to run on it, by one of many schedules."""
-    return {"PFFTJAX_FAKE_DEVICE": build(), "PFFTJAX_FAKE_SEED": str(seed)}
+def environment(seed: int = 0, **extra: object) -> dict[str, str]:
+    """What a job's environment must have in order to run on it, by one of many schedules; by
+    staging unless another transport is named.
+    """
+    return {
+        "PFFTJAX_FAKE_DEVICE": build(),
+        "PFFTJAX_FAKE_SEED": str(seed),
+        "PFFTJAX_GPU_TRANSPORT": "staging",
+        **{name: str(value) for name, value in extra.items()},
+    }

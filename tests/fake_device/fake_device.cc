@@ -66,8 +66,11 @@ struct Work {
   std::function<void()> run;
   Event event;  // it waits for, if any
   std::int64_t record = 0;
+  std::function<bool()> is_ready{};  // it waits for this, if any
 
-  bool IsReady() const { return !event || event->done.load() >= record; }
+  bool IsReady() {
+    return is_ready ? is_ready() : !event || event->done.load() >= record;
+  }
 };
 
 struct Stream {
@@ -505,6 +508,20 @@ int Identity(int, char* text, std::size_t size) {
 
 }  // namespace
 }  // namespace pfftjax::gpu
+
+// For libraries that enqueue work of their own (fake_nccl.cc): calls `step(state)` whenever the
+// stream could go on, until it is not 0.
+extern "C" int pfftjax_fake_enqueue(void* stream, int (*step)(void*), void* state) {
+  using namespace pfftjax::gpu;
+  return Call("enqueue", [&](Runtime&) {
+    auto is_ready = [step, state, has_ended = false]() mutable {
+      if (!has_ended) has_ended = step(state) != 0;
+      return has_ended;
+    };
+    AsStream(stream).work.push_back({{}, {}, 0, is_ready});
+    return static_cast<int>(kOk);
+  });
+}
 
 extern "C" const pfftjax::gpu::DeviceApi* pfftjax_device_api() {
   using namespace pfftjax::gpu;
