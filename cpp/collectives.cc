@@ -8,6 +8,7 @@
 #include "gpu/staged.h"
 #include "handlers.h"
 #include "node.h"
+#include "reductions.h"
 
 namespace pfftjax {
 namespace {
@@ -111,12 +112,9 @@ ffi::Error Allreduce(std::int64_t number, std::int64_t ranks, std::int64_t signa
                      TokenResult) {
   const CallSite site{Operation::kAllreduce, number, ranks, signature, program};
   return RunOn(site, x, y, {op, -1}, [&](Communicator& comm, Element element) {
-    return ForEachChunk(static_cast<std::int64_t>(x.element_count()), ChunkElements(element),
-                        [&](std::int64_t offset, std::int64_t count) {
-                          return Mpi()->allreduce(At(x.untyped_data(), offset, element),
-                                                  At(y->untyped_data(), offset, element), count,
-                                                  element, static_cast<Reduction>(op), comm.data);
-                        });
+    return AllreduceInChunks(comm, x.untyped_data(), y->untyped_data(),
+                             static_cast<std::int64_t>(x.element_count()), element,
+                             static_cast<Reduction>(op));
   });
 }
 

@@ -529,6 +529,9 @@ MUTANTS = [
         "if (frame->args.size > 0) queue->Synchronize();",
         "",
         "tests/jobs/test_fake_device.py::test_schedules",
+        0,
+    ),
+    Mutant(
         "an arena of another GPU is read before it is written",
         CXX / "gpu" / "ipc.cc",
         "Device()->wait(queue.stream(), peers_[source].written[half])",

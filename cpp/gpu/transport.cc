@@ -19,6 +19,15 @@ class Alone final : public Transport {
     CopyOwnBlock(comm, send, to, recv, from, queue);
     return 0;
   }
+  // What is the identity of one operand; logical operations make 0 and 1 of numbers.
+  bool CanReduce(Element, Reduction reduction) const override {
+    return reduction <= Reduction::kMax;
+  }
+  int Allreduce(Communicator&, const void* send, void* recv, std::int64_t count, Element element,
+                Reduction, Queue& queue) override {
+    if (send != recv) queue.Copy(recv, send, count * InfoOf(element).bytes, Direction::kOnDevice);
+    return 0;
+  }
 };
 
 struct Candidate {
@@ -68,8 +77,9 @@ std::shared_ptr<Choice> Choose(Communicator& comm) {
   const std::string how =
       Disagreement(comm, static_cast<std::int64_t>(Hash(terms.data(), terms.size())), terms);
   if (!how.empty()) {
-    choice->refusal = "the ranks would exchange GPU arrays in different ways: " + how +
-                      "; export it to all of them (with Open MPI: mpirun -x PFFTJAX_GPU_TRANSPORT)";
+    choice->refusal =
+        "the ranks would exchange GPU arrays in different ways: " + how +
+        "; export it to all of them (with Open MPI: mpirun -x PFFTJAX_GPU_TRANSPORT)";
     return choice;
   }
   const std::vector<std::string> devices = DevicesOf(comm, &choice->refusal);

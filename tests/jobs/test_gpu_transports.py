@@ -19,16 +19,16 @@ def using(name, **settings):
     native.configure_transports(**{**_gpu.settings(), "name": name, **settings})
     return MPI.COMM_WORLD.Dup()
 
-def refusal(comm):
-    \"\"\"Why there is no transport, which all ranks see alike.\"\"\"
+def refusal(comm, operation=pc.alltoall):
+    \"\"\"The error, which all ranks see alike.\"\"\"
     try:
-        jax.block_until_ready(pc.alltoall(x, comm=comm))
+        jax.block_until_ready(operation(x, comm=comm))
     except Exception as error:
         pc.recover()
         text = str(error).split("): ", 1)[1]
         assert MPI.COMM_WORLD.allgather(text) == [text] * SIZE
         return text
-    raise AssertionError("there is one")
+    raise AssertionError("there is none")
 
 def chosen():
     return _gpu.chosen()[-1]
@@ -130,6 +130,10 @@ for name in ("", "ipc", "mpi", "staging"):
     assert f"process {os.getpid()}" in chosen().device
 assert "ipc" in pfftjax.info().gpu_transport or "nccl" in pfftjax.info().gpu_transport
 
+# By NCCL, and not by way of the host.
+os.environ["PFFTJAX_FAKE_NCCL_FAIL"] = "ncclAllReduce"
+assert "NCCL says 'invalid argument' in ncclAllReduce" in refusal(using("nccl"), pc.allreduce)
+
 # One device for two ranks: NCCL leaves it to the next.
 os.environ["PFFTJAX_FAKE_IDENTITY"] = "GPU-0"
 comm = using("")
@@ -161,9 +165,7 @@ def test_what_cannot_be_had():
     assert_succeeds(
         TRANSPORTS
         + """
-comm = using("")
-jax.block_until_ready(pc.alltoall(x, comm=comm))
-text = chosen().transport
+text = chosen().transport  # of the first operation
 assert text.startswith("staging, and not nccl: on rank 0: PFFTJAX_NCCL=/nowhere"), text
 assert "ipc: on rank 1: the fake device says 'a failure that a test has asked for'" in text, text
 assert "mpi: on rank 0: it is tried only where PFFTJAX_GPU_TRANSPORT=mpi names it" in text, text
