@@ -68,4 +68,15 @@ std::string Disagreement(Communicator& comm, std::int64_t hash, std::string_view
          std::to_string(first) + " and " + Line(expected, at) + " on rank 0";
 }
 
+std::string FirstText(Communicator& comm, std::string_view mine) {
+  const std::int64_t candidate = mine.empty() ? comm.size : comm.rank;
+  std::int64_t first = comm.size;
+  int code = Mpi()->allreduce(&candidate, &first, 1, Element::kS64, Reduction::kMin, comm.control);
+  if (code == 0 && first == comm.size) return {};
+  const std::string text =
+      code == 0 ? Broadcast(comm, mine, static_cast<int>(first), &code) : std::string{};
+  if (code != 0) return "the ranks could not compare what they found, as MPI failed";
+  return "on rank " + std::to_string(first) + ": " + text;
+}
+
 }  // namespace pfftjax

@@ -18,4 +18,8 @@ std::uint64_t Hash(const void* bytes, std::size_t size);
 // Collective. Returns an empty string when all agree, and otherwise the same text on every rank.
 std::string Disagreement(Communicator& comm, std::int64_t hash, std::string_view text);
 
+// The text of the first rank that has one, "on rank 2: ...", the same on every rank; empty where
+// no rank has one. Collective.
+std::string FirstText(Communicator& comm, std::string_view mine);
+
 }  // namespace pfftjax

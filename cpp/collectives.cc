@@ -5,8 +5,10 @@
 
 #include "agreement.h"
 #include "exchange.h"
+#include "gpu/staged.h"
 #include "handlers.h"
 #include "node.h"
+#include "reductions.h"
 
 namespace pfftjax {
 namespace {
@@ -110,12 +112,9 @@ ffi::Error Allreduce(std::int64_t number, std::int64_t ranks, std::int64_t signa
                      TokenResult) {
   const CallSite site{Operation::kAllreduce, number, ranks, signature, program};
   return RunOn(site, x, y, {op, -1}, [&](Communicator& comm, Element element) {
-    return ForEachChunk(static_cast<std::int64_t>(x.element_count()), ChunkElements(element),
-                        [&](std::int64_t offset, std::int64_t count) {
-                          return Mpi()->allreduce(At(x.untyped_data(), offset, element),
-                                                  At(y->untyped_data(), offset, element), count,
-                                                  element, static_cast<Reduction>(op), comm.data);
-                        });
+    return AllreduceInChunks(comm, x.untyped_data(), y->untyped_data(),
+                             static_cast<std::int64_t>(x.element_count()), element,
+                             static_cast<Reduction>(op));
   });
 }
 
@@ -294,20 +293,17 @@ ffi::Error BadElement(Operation operation, ffi::DataType type) {
 }
 
 std::vector<Registration> CollectiveHandlers() {
-  const auto entry = [](const char* name, auto* handler) {
-    return Registration{name, reinterpret_cast<void*>(handler)};
-  };
   return {
-      entry("pfftjax_alltoall", kAlltoall),
-      entry("pfftjax_allgather", kAllgather),
-      entry("pfftjax_reduce_scatter", kReduceScatter),
-      entry("pfftjax_allreduce", kAllreduce),
-      entry("pfftjax_reduce", kReduce),
-      entry("pfftjax_bcast", kBcast),
-      entry("pfftjax_gather", kGather),
-      entry("pfftjax_scatter", kScatter),
-      entry("pfftjax_barrier", kBarrier),
-      entry("pfftjax_replicate", kCheckReplicated),
+      WithStaging<kAlltoall>("pfftjax_alltoall"),
+      WithStaging<kAllgather>("pfftjax_allgather"),
+      WithStaging<kReduceScatter>("pfftjax_reduce_scatter"),
+      WithStaging<kAllreduce>("pfftjax_allreduce"),
+      WithStaging<kReduce>("pfftjax_reduce"),
+      WithStaging<kBcast>("pfftjax_bcast"),
+      WithStaging<kGather>("pfftjax_gather"),
+      WithStaging<kScatter>("pfftjax_scatter"),
+      WithStaging<kBarrier>("pfftjax_barrier"),
+      WithStaging<kCheckReplicated>("pfftjax_replicate"),
   };
 }
 

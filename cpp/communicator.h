@@ -18,6 +18,8 @@ inline constexpr int kShortMessage = -1;
 inline constexpr int kOtherSizes = -2;
 // The method that was asked for needs memory that the ranks do not share.
 inline constexpr int kNotShared = -3;
+// The method that was asked for is one for arrays on CPUs.
+inline constexpr int kOfTheHost = -4;
 
 enum class Operation : std::int32_t {
   kNone,
@@ -77,6 +79,9 @@ struct Progress {
 
 class Node;
 class Window;
+namespace gpu {
+struct Choice;
+}
 
 struct Communicator {
   Communicator();
@@ -102,7 +107,10 @@ struct Communicator {
   bool is_node_known = false;
   std::unique_ptr<Window> window;   // for transforms (window.h), under the same rules
   std::int64_t refused_window = 0;  // so many bytes a rank could not be had; 0: all could
-  std::string difference;           // how another rank's call differs, where the node has seen it
+  // Of a transport between GPUs (gpu/transport.h), under the same rules. Shared, so that this file
+  // need not know what it is.
+  std::shared_ptr<gpu::Choice> gpu;
+  std::string difference;  // how another rank's call differs, where the node has seen it
 
   // "rank 1 of 4"
   std::string Where() const;

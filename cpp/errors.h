@@ -18,10 +18,14 @@ inline std::string Describe(Operation operation, Element element, std::int64_t c
          std::to_string(count) + "]";
 }
 
+inline std::string FailureText(const char* operation, const Communicator& comm,
+                               const std::string& why) {
+  return "pfftjax: " + std::string(operation) + " failed on " + comm.Where() + " (communicator " +
+         std::to_string(comm.number) + "): " + why;
+}
+
 inline ffi::Error Failed(Operation operation, const Communicator& comm, const std::string& why) {
-  return ffi::Error(ffi::ErrorCode::kInternal,
-                    "pfftjax: " + std::string(NameOf(operation)) + " failed on " + comm.Where() +
-                        " (communicator " + std::to_string(comm.number) + "): " + why);
+  return ffi::Error(ffi::ErrorCode::kInternal, FailureText(NameOf(operation), comm, why));
 }
 
 inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Element element,
@@ -41,6 +45,11 @@ inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Eleme
                   "share, and these do not share any, or not so much (they are on several "
                   "nodes, or PFFTJAX_SHARED_MEMORY=0, or it is used up); take "
                   "ExchangeMethod.MESSAGES, ALLTOALL or AUTOMATIC");
+  }
+  if (code == kOfTheHost) {
+    return Failed(operation, comm,
+                  "its method of exchange goes through memory that CPUs share; between GPUs take "
+                  "ExchangeMethod.AUTOMATIC, MESSAGES or ALLTOALL");
   }
   std::array<char, 1024> text{};
   Mpi()->error_text(code, text.data(), text.size());

@@ -4,9 +4,10 @@
 
 #include <array>
 #include <cstring>
-#include <vector>
 
+#include "gpu/staged.h"
 #include "handlers.h"
+#include "rows.h"
 
 namespace pfftjax {
 namespace {
@@ -69,25 +70,6 @@ ffi::Error ExchangeCounts(std::int64_t number, std::int64_t ranks, std::int64_t 
   });
 }
 
-std::int64_t ElementsInARow(const Operand& x) {
-  std::int64_t width = 1;
-  for (std::size_t i = 1; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
-  return width;
-}
-
-// Rows of `width` elements, one block after the other, and the number of elements in all.
-std::pair<std::vector<Block>, std::int64_t> Blocks(const Communicator& comm,
-                                                   const std::int32_t* counts,
-                                                   std::int64_t width) {
-  std::vector<Block> result(static_cast<std::size_t>(comm.size));
-  std::int64_t offset = 0;
-  for (int rank = 0; rank < comm.size; ++rank) {
-    result[rank] = {offset, counts[rank] * width};
-    offset += counts[rank] * width;
-  }
-  return {std::move(result), offset};
-}
-
 // Zeros after the first `filled` elements.
 void ClearRest(Result& y, std::int64_t filled, Element element) {
   const auto bytes = static_cast<std::size_t>(filled * InfoOf(element).bytes);
@@ -108,10 +90,7 @@ ffi::Error Alltoallv(std::int64_t number, std::int64_t ranks, std::int64_t signa
   return Run(site, Payload{*element, width}, [&](Communicator& comm) {
     const auto [to, sent] = Blocks(comm, outgoing.typed_data(), width);
     const auto [from, received] = Blocks(comm, incoming.typed_data(), width);
-    if (sent > static_cast<std::int64_t>(x.element_count()) ||
-        received > static_cast<std::int64_t>(y->element_count())) {
-      return Failed(site.operation, comm, "the counts exceed the rows of the buffers");
-    }
+    if (!RowsFit(x, sent, y, received)) return RowsDoNotFit(site.operation, comm);
     const int code = ExchangeBlocks(
         comm, x.untyped_data(), [&to = to](int rank) { return to[rank]; }, y->untyped_data(),
         [&from = from](int rank) { return from[rank]; }, *element);
@@ -135,10 +114,7 @@ ffi::Error Allgatherv(std::int64_t number, std::int64_t ranks, std::int64_t sign
   return Run(site, Payload{*element, width}, [&](Communicator& comm) {
     const std::int64_t sent = *count.typed_data() * width;
     const auto [from, received] = Blocks(comm, incoming.typed_data(), width);
-    if (sent < 0 || sent > static_cast<std::int64_t>(x.element_count()) ||
-        received > static_cast<std::int64_t>(y->element_count())) {
-      return Failed(site.operation, comm, "the counts exceed the rows of the buffers");
-    }
+    if (!RowsFit(x, sent, y, received)) return RowsDoNotFit(site.operation, comm);
     const int code = ExchangeBlocks(
         comm, x.untyped_data(), [sent](int) { return Block{0, sent}; }, y->untyped_data(),
         [&from = from](int rank) { return from[rank]; }, *element);
@@ -157,30 +133,15 @@ XLA_FFI_DEFINE_HANDLER(kExchangeCounts, ExchangeCounts,
                            .Arg<ffi::Token>()
                            .Ret<ffi::Buffer<ffi::S32>>()
                            .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kAlltoallv, Alltoallv,
-                       BindSite(ffi::Ffi::Bind())
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Buffer<ffi::S32>>()
-                           .Arg<ffi::Buffer<ffi::S32>>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::AnyBuffer>()
-                           .Ret<ffi::Token>());
-
-XLA_FFI_DEFINE_HANDLER(kAllgatherv, Allgatherv,
-                       BindSite(ffi::Ffi::Bind())
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Buffer<ffi::S32>>()
-                           .Arg<ffi::Buffer<ffi::S32>>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::AnyBuffer>()
-                           .Ret<ffi::Token>());
+XLA_FFI_DEFINE_HANDLER(kAlltoallv, Alltoallv, BindRaggedRows(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kAllgatherv, Allgatherv, BindRaggedRows(BindSite(ffi::Ffi::Bind())));
 
 }  // namespace
 
 std::vector<Registration> ExchangeHandlers() {
-  return {{"pfftjax_exchange_counts", reinterpret_cast<void*>(kExchangeCounts)},
-          {"pfftjax_allgatherv", reinterpret_cast<void*>(kAllgatherv)},
-          {"pfftjax_alltoallv", reinterpret_cast<void*>(kAlltoallv)}};
+  return {WithStaging<kExchangeCounts>("pfftjax_exchange_counts"),
+          WithStaging<kAllgatherv>("pfftjax_allgatherv"),
+          WithStaging<kAlltoallv>("pfftjax_alltoallv")};
 }
 
 }  // namespace pfftjax

@@ -14,7 +14,8 @@ namespace pfftjax {
 // The handlers by the names that pfftjax lowers to. module.cc registers them.
 struct Registration {
   const char* name;
-  void* handler;
+  void* handler;           // for memory of the host
+  void* device = nullptr;  // for memory of a GPU; null where there is none
 };
 std::vector<Registration> CollectiveHandlers();
 std::vector<Registration> MessageHandlers();

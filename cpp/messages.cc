@@ -10,6 +10,7 @@
 #include <string>
 
 #include "exchange.h"
+#include "gpu/staged.h"
 #include "handlers.h"
 #include "progress.h"
 
@@ -272,10 +273,9 @@ std::int64_t AddStatus(void* address) {
 }
 
 std::vector<Registration> MessageHandlers() {
-  return {{"pfftjax_sendrecv", reinterpret_cast<void*>(kSendrecv)},
-          {"pfftjax_sendrecv_status", reinterpret_cast<void*>(kSendrecvStatus)},
-          {"pfftjax_send", reinterpret_cast<void*>(kSend)},
-          {"pfftjax_recv", reinterpret_cast<void*>(kRecv)}};
+  return {WithStaging<kSendrecv>("pfftjax_sendrecv"),
+          WithStaging<kSendrecvStatus>("pfftjax_sendrecv_status"),
+          WithStaging<kSend>("pfftjax_send"), WithStaging<kRecv>("pfftjax_recv")};
 }
 
 }  // namespace pfftjax

@@ -11,6 +11,10 @@
 #include "agreement.h"
 #include "departure.h"
 #include "fft/select.h"
+#include "gpu/device.h"
+#include "gpu/handlers.h"
+#include "gpu/mirror.h"
+#include "gpu/transport.h"
 #include "handlers.h"
 #include "node.h"
 #include "options.h"
@@ -23,13 +27,31 @@ using namespace pfftjax;  // NOLINT: this file only binds what is in it
 
 namespace {
 
-nb::dict Registrations() {
-  nb::dict result;
+std::vector<Registration> AllHandlers() {
+  std::vector<Registration> all;
   for (const auto& handlers :
        {CollectiveHandlers(), MessageHandlers(), ScanHandlers(), SplitHandlers(),
         ExchangeHandlers(), PencilHandlers(), FftHandlers(), FusedHandlers(), ParticleHandlers(),
         PaintingHandlers()}) {
-    for (const Registration& entry : handlers) result[entry.name] = nb::capsule(entry.handler);
+    all.insert(all.end(), handlers.begin(), handlers.end());
+  }
+  return all;
+}
+
+nb::dict Registrations() {
+  nb::dict result;
+  for (const Registration& entry : AllHandlers()) result[entry.name] = nb::capsule(entry.handler);
+  return result;
+}
+
+nb::dict DeviceRegistrations() {
+  nb::dict result;
+  for (const Registration& entry : AllHandlers()) {
+    if (entry.device) result[entry.name] = nb::capsule(entry.device);
+  }
+  for (const auto& handlers :
+       {gpu::CollectiveHandlers(), gpu::PencilHandlers(), gpu::RowHandlers()}) {
+    for (const Registration& entry : handlers) result[entry.name] = nb::capsule(entry.device);
   }
   return result;
 }
@@ -67,12 +89,18 @@ void ThrowOn(int code, const char* what) {
 
 NB_MODULE(_native, m) {
   m.def("registrations", &Registrations, "FFI handlers by name, as capsules.");
+  m.def("device_registrations", &DeviceRegistrations,
+        "FFI handlers for arrays on GPUs by name, as capsules; for use after load_device.");
+  m.def("load_device", &gpu::LoadDevice, nb::arg("path"), "Loads the runtime of the GPUs.");
+  m.def(
+      "device", [] { return std::string(gpu::Device() ? gpu::Device()->name : ""); },
+      "The loaded runtime of the GPUs, by name; empty without one.");
   m.def("load_mpi", &LoadMpi, nb::arg("path"), "Loads the backend of one MPI family.");
   m.def("finalized", [] { return !Mpi() || Finalized() || Mpi()->finalized(); });
   m.def(
       "configure",
       [](std::int64_t max_chunk_bytes, bool check, bool debug, double timeout, bool first_call,
-         bool shared_memory) {
+         bool shared_memory, std::int64_t gpu_chunk_bytes) {
         Options& options = GetOptions();
         options.max_chunk_bytes = max_chunk_bytes;
         options.check = check;
@@ -80,10 +108,34 @@ NB_MODULE(_native, m) {
         options.timeout = timeout;
         options.first_call = first_call;
         options.shared_memory = shared_memory;
+        options.gpu_chunk_bytes = gpu_chunk_bytes;
       },
       nb::arg("max_chunk_bytes"), nb::arg("check"), nb::arg("debug"), nb::arg("timeout"),
-      nb::arg("first_call"), nb::arg("shared_memory"));
+      nb::arg("first_call"), nb::arg("shared_memory"), nb::arg("gpu_chunk_bytes"));
 
+  m.def(
+      "configure_transports",
+      [](const std::string& name, const std::string& nccl, const std::string& nccl_wheel,
+         std::int64_t arena_bytes, bool does_mpi_say, bool does_mpi_take_pointers, bool is_cray,
+         bool is_cray_enabled) {
+        gpu::GetTransportOptions() = {name,        nccl,           nccl_wheel,
+                                      arena_bytes, does_mpi_say,   does_mpi_take_pointers,
+                                      is_cray,     is_cray_enabled};
+      },
+      nb::arg("name"), nb::arg("nccl"), nb::arg("nccl_wheel"), nb::arg("arena_bytes"),
+      nb::arg("does_mpi_say"), nb::arg("does_mpi_take_pointers"), nb::arg("is_cray"),
+      nb::arg("is_cray_enabled"));
+  m.def(
+      "gpu_transports",
+      [] {
+        nb::list result;
+        for (const gpu::Chosen& one : gpu::ChosenTransports()) {
+          result.append(nb::make_tuple(one.comm, one.text, one.device));
+        }
+        return result;
+      },
+      "Of each communicator on which GPUs have exchanged: its number, the transport with the "
+      "reason, and this rank's device.");
   m.def(
       "choose_simd",
       [](const std::string& name) {
@@ -142,6 +194,7 @@ NB_MODULE(_native, m) {
         const Alone alone(Known(number));
         Known(number).window.reset();
         ReleaseAlltoall();
+        if (gpu::Device()) gpu::Mirror::Release();
       },
       nb::arg("number"),
       "Gives back what exchanges have kept. On all ranks alike, while they make no calls.");

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "exchange.h"
+#include "gpu/staged.h"
 #include "half.h"
 #include "handlers.h"
 
@@ -187,8 +188,6 @@ XLA_FFI_DEFINE_HANDLER(kScan, Scan,
 
 }  // namespace
 
-std::vector<Registration> ScanHandlers() {
-  return {{"pfftjax_scan", reinterpret_cast<void*>(kScan)}};
-}
+std::vector<Registration> ScanHandlers() { return {WithStaging<kScan>("pfftjax_scan")}; }
 
 }  // namespace pfftjax

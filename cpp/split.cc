@@ -8,6 +8,7 @@
 #include <memory>
 #include <thread>
 
+#include "gpu/staged.h"
 #include "handlers.h"
 #include "progress.h"
 
@@ -111,8 +112,7 @@ XLA_FFI_DEFINE_HANDLER(kWait, Wait,
 }  // namespace
 
 std::vector<Registration> SplitHandlers() {
-  return {{"pfftjax_start", reinterpret_cast<void*>(kStart)},
-          {"pfftjax_wait", reinterpret_cast<void*>(kWait)}};
+  return {WithStaging<kStart>("pfftjax_start"), WithStaging<kWait>("pfftjax_wait")};
 }
 
 }  // namespace pfftjax

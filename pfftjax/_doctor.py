@@ -1,10 +1,12 @@
 """``python -m pfftjax doctor``: looks at a job, and says what to change."""
 
+import dataclasses
 import os
 import shutil
 import subprocess
 
 import jax
+import numpy as np
 from mpi4py import MPI
 
 from . import _machine
@@ -13,6 +15,7 @@ from ._findings import Job, Observed, differences, findings, hints
 from ._info import Info, info
 from ._self_test import wrong_operations
 from ._single_copy import can_read_neighbour
+from .collectives import alltoall
 from .collectives._ffi import family_of
 from .collectives._options import VARIABLES
 
@@ -37,6 +40,7 @@ def doctor() -> int:
         wrong = wrong_operations(comm)
         small = exchange_time(_SMALL_BLOCK, 64, comm)
         large = exchange_time(_LARGE_BYTES // 4 // comm.size, 4, comm)
+    here = _with_transport(here, comm)
     observed = Observed(
         wrong=tuple(wrong),
         xla_threads=_machine.xla_threads(),
@@ -73,12 +77,24 @@ def _report(job: Job) -> str:
         f"alltoall of {_size(job.large.bytes)}: {_speed(job.large, job.large.jitted)} in a jitted "
         f"program, {_speed(job.large, job.large.raw)} by MPI alone",
     ]
+    if infos[0].gpu_transport is not None:
+        lines.append(f"Between GPUs: {infos[0].gpu_transport}")
     if len(infos) > 1:
         lines += ["", "Between ranks:", *_between(job)]
     found = [str(finding) for finding in findings(job)] or ["nothing"]
     lines += ["", "Findings:", *(f"  {line}" for line in found)]
     lines += [f"  hint: {line}" for line in hints(job)]
     return "\n".join(lines)
+
+
+def _with_transport(here: Info, comm: MPI.Intracomm) -> Info:
+    """With the transport that GPUs choose at their first exchange, made here. Collective."""
+    has_gpus = "CUDA" in here.platforms and bool(here.gpus)
+    if comm.allreduce(has_gpus, op=MPI.LAND):
+        gpu = jax.local_devices(backend="gpu")[0]
+        jax.block_until_ready(alltoall(jax.device_put(np.zeros(comm.size), gpu), comm=comm))
+    now = info()
+    return dataclasses.replace(here, gpu_transport=now.gpu_transport, gpu_device=now.gpu_device)
 
 
 _MOST_SHOWN = 8
@@ -91,6 +107,7 @@ def _between(job: Job) -> list[str]:
         lines.append(
             f"  rank {here.rank} on {here.host}: cores {_machine.ranges(here.cores)}, "
             f"{'unknown' if threads is None else threads} threads of XLA"
+            + (f", device {here.gpu_device}" if here.gpu_device else "")
         )
     if len(job.ranks) > _MOST_SHOWN:
         lines.append(f"  and {len(job.ranks) - _MOST_SHOWN} more ranks")

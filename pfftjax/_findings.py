@@ -78,6 +78,7 @@ _ALIKE = (
     "huge_pages",
     "ptrace_scope",
     "mpi_takes_cuda_pointers",
+    "gpu_transport",
 )
 
 
@@ -249,11 +250,17 @@ def _gpus(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
                 "JAX has GPUs, and this pfftjax communicates arrays on CPUs only",
                 "JAX_PLATFORMS=cpu",
             )
-        if info.mpi_takes_cuda_pointers is False:
+        if (info.gpu_transport or "").startswith("staging"):
+            yield Finding(
+                f"arrays go from GPU to GPU through the memory of the host: {info.gpu_transport}",
+                "mend what keeps the first of these away; between nodes that is NCCL",
+            )
+        elif info.gpu_transport is None and info.mpi_takes_cuda_pointers is False:
             yield Finding(
                 "JAX has GPUs, and the MPI is not CUDA-aware",
                 "use one that is (Open MPI: configure --with-cuda; Cray MPICH: "
-                "MPICH_GPU_SUPPORT_ENABLED=1), or arrays will go through the memory of the host",
+                "MPICH_GPU_SUPPORT_ENABLED=1), or NCCL; else arrays will go through the memory of "
+                "the host",
             )
     # Each rank was given a device and cannot see the others'.
     visible = [other.visible_gpus for other, _ in ranks]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from mpi4py import MPI
 
 from . import _machine
-from .collectives import _launcher
+from .collectives import _gpu, _launcher
 from .collectives._comm import world
 from .collectives._ffi import family, library_version, native, platforms
 from .collectives._options import Options, options
@@ -47,6 +47,9 @@ class Info:
         visible_gpus: CUDA_VISIBLE_DEVICES.
         platforms: XLA's platforms whose arrays this pfftjax communicates.
         mpi_takes_cuda_pointers: whether the MPI calls itself CUDA-aware.
+        gpu_transport: how GPUs exchange on the first communicator on which they have, and why not
+            otherwise; None before that.
+        gpu_device: the device of this rank there, and which of its ranks share it.
 
     """
 
@@ -73,6 +76,8 @@ class Info:
     visible_gpus: str | None
     platforms: tuple[str, ...]
     mpi_takes_cuda_pointers: bool | None
+    gpu_transport: str | None
+    gpu_device: str | None
 
     def __str__(self) -> str:
         rows = {
@@ -93,6 +98,10 @@ class Info:
             f"{', '.join(self.platforms)}; MPI takes CUDA pointers: "
             f"{_known(self.mpi_takes_cuda_pointers)}",
         }
+        if self.gpu_transport is not None:
+            rows["between GPUs"] = f"{self.gpu_transport}; this rank's is {self.gpu_device}"
+        elif "CUDA" in self.platforms:
+            rows["between GPUs"] = "not known before arrays on GPUs are exchanged"
         width = max(map(len, rows))
         return "\n".join(f"{name:{width}}  {text}" for name, text in rows.items())
 
@@ -156,6 +165,7 @@ def info(*, devices: bool = False) -> Info:
     launch = _launcher.read(os.environ)
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     level = MPI.THREAD_MULTIPLE if MPI.Is_finalized() else MPI.Query_thread()
+    between = next(iter(_gpu.chosen()), None)
     return Info(
         versions={**versions, "Python": platform.python_version()},
         mpi_family=family,
@@ -180,4 +190,6 @@ def info(*, devices: bool = False) -> Info:
         visible_gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         platforms=tuple(sorted(platforms)),
         mpi_takes_cuda_pointers=mpi_takes_cuda_pointers(),
+        gpu_transport=between.transport if between else None,
+        gpu_device=between.device if between else None,
     )

@@ -182,6 +182,21 @@ def test_gpus():
     )
 
 
+@pytest.mark.parametrize(
+    ("transport", "texts"),
+    [
+        ("nccl (NCCL 2.27.3 on XLA's stream)", []),
+        ("staging, and not nccl: there is none", ["through the memory of the host: staging"]),
+    ],
+)
+def test_transports_between_gpus(transport, texts):
+    gpus = {"gpus": ("cuda:0",), "platforms": ("CUDA", "cpu"), "gpu_transport": transport}
+    found = findings(job(lambda _: gpus))
+    assert [text in finding.text for text, finding in zip(texts, found, strict=True)] == [True] * (
+        len(texts)
+    )
+
+
 def test_hidden_gpus():
     finding = one(job(lambda rank: {"visible_gpus": str(rank)}))
     assert "one GPU to each of 2 ranks" in finding.text

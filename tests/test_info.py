@@ -61,6 +61,10 @@ def test_as_text():
     )
     assert str(unknown).count("unknown") == 3
     assert "not been asked" in str(unknown)
+    between = dataclasses.replace(
+        unknown, gpu_transport="ipc (within the node)", gpu_device="GPU-7, shared by ranks 0, 1"
+    )
+    assert "ipc (within the node); this rank's is GPU-7, shared by ranks 0, 1" in str(between)
 
 
 def test_no_gpus_here():

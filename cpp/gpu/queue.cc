@@ -1,35 +1,54 @@
 #include "queue.h"
 
-#include <thread>
+#include <sched.h>
 
 namespace pfftjax::gpu {
 
-Queue::Queue(StreamHandle stream) : stream_(stream) {
-  if (Device()->is_host_memory) {
-    Check(Device()->make_stream(&stream_), "making a stream");
-    is_own_ = true;
-  }
-}
+Queue::Queue(StreamHandle stream, Allocator allocate)
+    : stream_(stream), allocate_(std::move(allocate)) {}
 
 Queue::Queue(Queue&& other) noexcept
-    : stream_(other.stream_), is_own_(std::exchange(other.is_own_, false)) {}
+    : stream_(std::exchange(other.stream_, nullptr)),
+      allocate_(std::move(other.allocate_)),
+      own_(std::exchange(other.own_, {})) {}
+
+StreamHandle Queue::stream() {
+  // Here and not when a handler's arguments are decoded, where an error could name no operation.
+  if (!stream_ && Device()->is_host_memory) {
+    Check(Device()->make_stream(&stream_), "making a stream");
+  }
+  return stream_;
+}
 
 Queue::~Queue() {
-  if (!is_own_) return;
-  for (int idle = 0; !idle && Device()->is_idle(stream_, &idle) == 0;) {
+  if (Device()->is_host_memory && stream_) {
+    constexpr int kMostFailures = 100;
+    for (int idle = 0, failures = 0; !idle && failures < kMostFailures;) {
+      failures += Device()->is_idle(stream_, &idle) != 0;
+    }
+    Device()->free_stream(stream_);
   }
-  Device()->free_stream(stream_);
+  for (void* memory : own_) Device()->free(memory);
+}
+
+void* Queue::Allocate(std::int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (allocate_) return allocate_(bytes);
+  void* memory = nullptr;
+  Check(Device()->allocate(&memory, bytes), "allocating memory");
+  own_.push_back(memory);
+  return memory;
 }
 
 void Queue::Synchronize(MpiHandle progress) {
   for (int idle = 0; !idle;) {
-    Check(Device()->is_idle(stream_, &idle), "waiting for the device");
+    Check(Device()->is_idle(stream(), &idle), "waiting for the device");
     if (idle) break;
     // A rank whose host blocks here could starve a message that another one waits for.
-    if (const int code = Mpi()->progress(progress)) {
+    if (const int code = progress ? Mpi()->progress(progress) : 0) {
       throw std::runtime_error("MPI's progress failed with code " + std::to_string(code));
     }
-    std::this_thread::yield();
+    sched_yield();
   }
 }
 

@@ -1,11 +1,11 @@
 // The stream that XLA gives to a handler, as everything in cpp/gpu/ sees it.
 #pragma once
 
-#include <optional>
+#include <functional>
 #include <utility>
 #include <vector>
 
-#include "../errors.h"
+#include "../communicator.h"
 #include "device.h"
 
 namespace pfftjax::gpu {
@@ -35,47 +35,38 @@ class Event {
 // ordered before everything that is enqueued here, and the operations that follow after it.
 class Queue {
  public:
+  // Memory of the device that is XLA's, and goes back to it after the call.
+  using Allocator = std::function<void*(std::int64_t bytes)>;
+
   // `stream` is XLA's; none where XLA has no streams and the runtime is one without a device.
-  explicit Queue(StreamHandle stream);
+  explicit Queue(StreamHandle stream, Allocator allocate = {});
   Queue(Queue&& other) noexcept;
   Queue& operator=(Queue&&) = delete;
   // Without a device: runs what was enqueued, as XLA's next operation takes the memory as it is.
   ~Queue();
 
-  StreamHandle stream() const { return stream_; }
+  StreamHandle stream();
 
   void Copy(void* target, const void* source, std::int64_t bytes, Direction direction) {
     if (bytes == 0) return;
-    Check(Device()->copy(target, source, bytes, direction, stream_), "copying");
+    Check(Device()->copy(target, source, bytes, direction, stream()), "copying");
   }
   void Clear(void* memory, std::int64_t bytes) {
     if (bytes == 0) return;
-    Check(Device()->clear(memory, bytes, stream_), "clearing memory");
+    Check(Device()->clear(memory, bytes, stream()), "clearing memory");
   }
-  // Enqueues nothing: waits until everything before has run, and lets MPI go on meanwhile.
-  void Synchronize(MpiHandle progress);
+  // Memory of the device, for what is enqueued in this call. Null for no bytes.
+  void* Allocate(std::int64_t bytes);
+
+  // Enqueues nothing: waits until everything before has run. Lets MPI go on meanwhile where a
+  // communicator is given, which only a call that has begun may do (call.h): before, MPI may be
+  // on its way out.
+  void Synchronize(MpiHandle progress = 0);
 
  private:
   StreamHandle stream_;
-  bool is_own_ = false;
+  Allocator allocate_;
+  std::vector<void*> own_;  // memory that did not come from XLA
 };
 
 }  // namespace pfftjax::gpu
-
-namespace xla::ffi {
-
-// A handler asks for it by `.Ctx<pfftjax::gpu::Queue>()`.
-template <>
-struct CtxDecoding<pfftjax::gpu::Queue> {
-  using Type = pfftjax::gpu::Queue;
-  static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
-                                    DiagnosticEngine& diagnostic) {
-    if (pfftjax::gpu::Device()->is_host_memory) return Type(nullptr);
-    const std::optional<void*> stream =
-        CtxDecoding<PlatformStream<void*>>::Decode(api, ctx, diagnostic);
-    if (!stream) return std::nullopt;
-    return Type(*stream);
-  }
-};
-
-}  // namespace xla::ffi

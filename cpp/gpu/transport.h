@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "../agreement.h"
 #include "../communicator.h"
 #include "../exchange.h"
 #include "queue.h"
@@ -19,6 +22,8 @@ class Transport {
   virtual ~Transport() = default;
   // "staging", as PFFTJAX_GPU_TRANSPORT has it.
   virtual const char* name() const = 0;
+  // The same with what else is worth knowing: "nccl (NCCL 2.27.3)". Alike on all ranks.
+  virtual std::string description() const { return name(); }
 
   // Sends to[p] of `send` to rank p and receives from[p] of `recv` from it, for every rank p, this
   // one included; blocks of bytes, of which both sides know the size, so that empty ones cost
@@ -27,11 +32,60 @@ class Transport {
   // runtime says.
   virtual int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to,
                        void* recv, const std::vector<Block>& from, Queue& queue) = 0;
+
+  // Whether Allreduce can do it, and with the results that the CPU's has; alike on all ranks.
+  virtual bool CanReduce(Element, Reduction) const { return false; }
+  // The reduction of `count` elements over the ranks, on all of them; under the rules of Exchange,
+  // but that `send` and `recv` may be the same.
+  virtual int Allreduce(Communicator&, const void* /*send*/, void* /*recv*/,
+                        std::int64_t /*count*/, Element, Reduction, Queue&) {
+    throw std::logic_error(std::string(name()) + " does not reduce");
+  }
+};
+
+// What the environment says of them (pfftjax/collectives/_options.py), and Python of this job.
+struct TransportOptions {
+  std::string name;        // PFFTJAX_GPU_TRANSPORT; empty: the first that can be had
+  std::string nccl;        // PFFTJAX_NCCL: the path of the library to take, and of no other
+  std::string nccl_wheel;  // the path of the one that was installed beside JAX; may be empty
+  std::int64_t arena_bytes = std::int64_t{256} << 20;  // PFFTJAX_GPU_ARENA_BYTES: of CUDA IPC
+  // Whether the MPI says that it takes pointers to a GPU's memory; nothing where it does not say.
+  bool does_mpi_say = false;
+  bool does_mpi_take_pointers = false;
+  // Of Cray's: whose query is known to be right, and whether MPICH_GPU_SUPPORT_ENABLED is set.
+  bool is_cray = false;
+  bool is_cray_enabled = false;
+};
+
+inline TransportOptions& GetTransportOptions() {
+  static TransportOptions options;
+  return options;
+}
+
+// The transport of a communicator, and how it came to be it.
+struct Choice {
+  std::unique_ptr<Transport> transport;
+  std::string refusal;  // why there is none
+  std::string text;     // which one, and why none before it; alike on all ranks
+  std::string device;   // of this rank, and who shares it
 };
 
 // The transport of a communicator, chosen when it is first wanted, the same on all of its ranks;
 // null, with the reason in `why`, where the one that was asked for cannot be had. Collective.
 Transport* TransportOf(Communicator& comm, std::string* why);
+
+// Transport::Exchange by it; throws where there is none.
+int ExchangeBytes(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+                  const std::vector<Block>& from, Queue& queue);
+
+// What has been chosen so far in this process, for pfftjax.info(): numbers of communicators with
+// the texts of their choices. May be asked at any time.
+struct Chosen {
+  std::int64_t comm = 0;
+  std::string text;
+  std::string device;
+};
+std::vector<Chosen> ChosenTransports();
 
 // The transports, in the order in which they are tried. Null where one cannot work for `comm`, on
 // all of its ranks alike, with the reason. Collective.
@@ -39,5 +93,69 @@ std::unique_ptr<Transport> MakeNccl(Communicator& comm, std::string* why);
 std::unique_ptr<Transport> MakeIpc(Communicator& comm, std::string* why);
 std::unique_ptr<Transport> MakeGpuAwareMpi(Communicator& comm, std::string* why);
 std::unique_ptr<Transport> MakeStaging(Communicator& comm, std::string* why);
+
+// ---- For implementations ------------------------------------------------------------------
+
+// Runs `body()`, which communicates with nobody and returns why it cannot, on all ranks; the first
+// reason, or exception, on all of them, empty if there is none. Collective: what one rank cannot
+// do all must leave, before any of them waits for it.
+template <typename Body>
+std::string Attempt(Communicator& comm, Body&& body) {
+  std::string mine;
+  try {
+    mine = body();
+  } catch (const std::exception& error) {
+    mine = error.what();
+  }
+  return FirstText(comm, mine);
+}
+
+// The identities of the devices that are current on the ranks; what may keep a rank from knowing
+// its own is in `why`, alike on all ranks. Collective.
+std::vector<std::string> DevicesOf(Communicator& comm, std::string* why);
+
+// The part of an exchange that stays on this rank.
+inline void CopyOwnBlock(const Communicator& comm, const void* send, const std::vector<Block>& to,
+                         void* recv, const std::vector<Block>& from, Queue& queue) {
+  const Block& mine = to[comm.rank];
+  if (mine.count != from[comm.rank].count) {
+    throw std::logic_error("a rank has " + std::to_string(mine.count) +
+                           " bytes for itself, and expects " +
+                           std::to_string(from[comm.rank].count));
+  }
+  queue.Copy(static_cast<char*>(recv) + from[comm.rank].offset,
+             static_cast<const char*>(send) + mine.offset, mine.count, Direction::kOnDevice);
+}
+
+// All blocks of one direction for the other ranks, the nearest first, in pieces of at most `limit`
+// bytes; the pieces of a pair are the same on both of its sides.
+class BlockPieces {
+ public:
+  enum class Side { kTo, kFrom };
+  BlockPieces(const Communicator& comm, const std::vector<Block>& blocks, Side side,
+              std::int64_t limit)
+      : comm_(comm), blocks_(blocks), side_(side), limit_(limit) {}
+
+  // False after the last one.
+  bool Next(int* rank, Block* piece) {
+    for (; step_ < comm_.size; ++step_, done_ = 0) {
+      *rank = (comm_.rank + (side_ == Side::kTo ? step_ : comm_.size - step_)) % comm_.size;
+      const Block& block = blocks_[*rank];
+      if (done_ >= block.count) continue;
+      *piece = {block.offset + done_, std::min(limit_, block.count - done_)};
+      done_ += piece->count;
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  const Communicator& comm_;
+  const std::vector<Block>& blocks_;
+  Side side_;
+  std::int64_t limit_;
+  int step_ = 1;
+  std::int64_t done_ = 0;  // bytes of this step's block
+};
 
 }  // namespace pfftjax::gpu

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "../gpu/staged.h"
 #include "../handlers.h"
 #include "mesh.h"
 
@@ -262,8 +263,8 @@ XLA_FFI_DEFINE_HANDLER(kReturnRows, MoveRows<false>, BindRows(BindSite(ffi::Ffi:
 
 std::vector<Registration> ParticleHandlers() {
   return {{"pfftjax_order_by_owner", reinterpret_cast<void*>(kOrderByOwner)},
-          {"pfftjax_move_rows", reinterpret_cast<void*>(kMoveRows)},
-          {"pfftjax_return_rows", reinterpret_cast<void*>(kReturnRows)}};
+          WithStaging<kMoveRows>("pfftjax_move_rows"),
+          WithStaging<kReturnRows>("pfftjax_return_rows")};
 }
 
 }  // namespace pfftjax

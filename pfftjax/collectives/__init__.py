@@ -21,6 +21,7 @@ from ._comm import communicator as communicator
 from ._comm import duplicate as duplicate
 from ._gather import gather as gather
 from ._gather import scatter as scatter
+from ._gpu import configure as _configure_transports
 from ._job import abort_on_error as _abort_on_error
 from ._ordering import recover as recover
 from ._reduce import reduce as reduce
@@ -37,4 +38,5 @@ from ._split import wait as wait
 from ._support import has_cuda_support as has_cuda_support
 from ._support import has_sycl_support as has_sycl_support
 
+_configure_transports()
 _abort_on_error()

@@ -3,6 +3,7 @@
 The only module that imports the extension.
 """
 
+import os
 import pathlib
 
 import jax
@@ -55,6 +56,7 @@ def _load() -> tuple[str, str]:
         timeout=options.timeout,
         first_call=options.first_call,
         shared_memory=options.shared_memory,
+        gpu_chunk_bytes=options.gpu_chunk_bytes,
     )
     return family, version
 
@@ -65,6 +67,28 @@ def _register(platform: str, handlers: dict[str, object]) -> str:
     return platform
 
 
+def _register_all() -> frozenset[str]:
+    """Register the handlers that this build has, whether or not there are devices here."""
+    handlers = dict(native.registrations())
+    fake = os.environ.get("PFFTJAX_FAKE_DEVICE")
+    if fake:  # for tests: arrays on CPUs take the way of those on GPUs (tests/fake_device)
+        native.load_device(fake)
+        handlers |= native.device_registrations()
+        return frozenset({_register("cpu", handlers)})
+    found = {_register("cpu", handlers)}
+    cuda = pathlib.Path(native.__file__).parent / "_cuda.so"
+    if cuda.exists():
+        try:
+            native.load_device(str(cuda))
+        except RuntimeError as error:
+            raise ImportError(
+                f"pfftjax was built for CUDA, but that part cannot be loaded: {error}; build it "
+                "again on this machine, or without CUDA"
+            ) from error
+        found.add(_register("CUDA", native.device_registrations()))
+    return frozenset(found)
+
+
 family, library_version = _load()
 # XLA's names of the platforms whose arrays can be communicated.
-platforms = frozenset({_register("cpu", native.registrations())})
+platforms = _register_all()

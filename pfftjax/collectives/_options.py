@@ -15,6 +15,12 @@
                               memory that they share
 ``PFFTJAX_SIMD=NAME``         the instruction set of the FFT on CPUs: baseline, avx2 or avx512; by
                               default the widest that the processor has
+``PFFTJAX_GPU_CHUNK_BYTES``   the most bytes of one copy between host and GPU, where messages
+                              between GPUs go by way of the host (4 MiB); the same on all ranks
+``PFFTJAX_GPU_TRANSPORT``     how GPUs exchange: nccl, ipc, mpi, staging, or auto for the first of
+                              these that can be had (mpi by itself with Cray's only)
+``PFFTJAX_NCCL=PATH``         the libnccl.so.2 to take, in place of JAX's own
+``PFFTJAX_GPU_ARENA_BYTES``   GPU memory that a rank of a communicator keeps for CUDA IPC (256 MiB)
 ============================  =====================================================================
 """
 
@@ -35,6 +41,10 @@ class Options:
     lazy_world: bool = False
     shared_memory: bool = True
     simd: str = ""
+    gpu_chunk_bytes: int = 4 << 20
+    gpu_transport: str = ""
+    nccl: str = ""
+    gpu_arena_bytes: int = 256 << 20
 
     def set_by_hand(self) -> dict[str, str]:
         """The variables whose values are not the default ones.
@@ -58,6 +68,10 @@ VARIABLES = {
     "lazy_world": "PFFTJAX_LAZY_WORLD",
     "shared_memory": "PFFTJAX_SHARED_MEMORY",
     "simd": "PFFTJAX_SIMD",
+    "gpu_chunk_bytes": "PFFTJAX_GPU_CHUNK_BYTES",
+    "gpu_transport": "PFFTJAX_GPU_TRANSPORT",
+    "nccl": "PFFTJAX_NCCL",
+    "gpu_arena_bytes": "PFFTJAX_GPU_ARENA_BYTES",
 }
 
 
@@ -108,6 +122,18 @@ def read(environment: Mapping[str, str]) -> Options:
         lazy_world=_flag(environment, "PFFTJAX_LAZY_WORLD", default.lazy_world),
         shared_memory=_flag(environment, "PFFTJAX_SHARED_MEMORY", default.shared_memory),
         simd=_choice(environment, "PFFTJAX_SIMD", ("baseline", "avx2", "avx512")),
+        gpu_chunk_bytes=int(
+            _number(environment, "PFFTJAX_GPU_CHUNK_BYTES", default.gpu_chunk_bytes, 1, 2**29)
+        ),
+        gpu_transport=_choice(
+            environment, "PFFTJAX_GPU_TRANSPORT", ("auto", "nccl", "ipc", "mpi", "staging")
+        ).replace("auto", default.gpu_transport),
+        nccl=environment.get("PFFTJAX_NCCL", default.nccl),
+        gpu_arena_bytes=int(
+            _number(
+                environment, "PFFTJAX_GPU_ARENA_BYTES", default.gpu_arena_bytes, 1 << 12, 1 << 40
+            )
+        ),
     )
 
 

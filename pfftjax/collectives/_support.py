@@ -45,7 +45,9 @@ def mpi_takes_cuda_pointers() -> bool | None:
     if family == "mpich":
         ask = getattr(library, "MPIX_GPU_query_support", None)
         supported = ctypes.c_int(0)
-        if ask is not None and ask(_CUDA, ctypes.byref(supported)) == MPI.SUCCESS:
-            return bool(supported.value)
+        # Where it is there the other is not asked, which ends the job in some of Cray's MPICH.
+        if ask is not None:
+            known = ask(_CUDA, ctypes.byref(supported)) == MPI.SUCCESS
+            return bool(supported.value) if known else None
     ask = getattr(library, "MPIX_Query_cuda_support", None)
     return None if ask is None else bool(ask())

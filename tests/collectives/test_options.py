@@ -22,9 +22,16 @@ def test_values():
             "PFFTJAX_LAZY_WORLD": "1",
             "PFFTJAX_SHARED_MEMORY": "0",
             "PFFTJAX_SIMD": "avx2",
+            "PFFTJAX_GPU_CHUNK_BYTES": "512",
+            "PFFTJAX_GPU_TRANSPORT": "ipc",
+            "PFFTJAX_NCCL": "/opt/libnccl.so.2",
+            "PFFTJAX_GPU_ARENA_BYTES": "4096",
         }
     )
-    assert options == _options.Options(64, True, False, 2.5, False, True, False, "avx2")
+    assert options == _options.Options(
+        64, True, False, 2.5, False, True, False, "avx2", 512, "ipc", "/opt/libnccl.so.2", 4096
+    )
+    assert _options.read({"PFFTJAX_GPU_TRANSPORT": "auto"}) == _options.Options()
 
 
 def test_every_option_has_a_variable_that_is_documented():
@@ -42,6 +49,9 @@ def test_every_option_has_a_variable_that_is_documented():
         ("PFFTJAX_TIMEOUT", "nan"),
         ("PFFTJAX_MAX_CHUNK_BYTES", "0"),
         ("PFFTJAX_SIMD", "AVX"),
+        ("PFFTJAX_GPU_CHUNK_BYTES", "0"),
+        ("PFFTJAX_GPU_TRANSPORT", "nvlink"),
+        ("PFFTJAX_GPU_ARENA_BYTES", "64"),
     ],
 )
 def test_nonsense_is_refused_by_name(name, value):

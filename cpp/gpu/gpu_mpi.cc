@@ -1,0 +1,138 @@
+// Messages of an MPI that takes pointers to a GPU's memory. It works outside of XLA's stream, so
+// the host waits: for the stream before, and for the messages after.
+#include <array>
+#include <thread>
+
+#include "transport.h"
+
+namespace pfftjax::gpu {
+namespace {
+
+constexpr int kInFlight = 16;  // messages, each way
+
+// Messages of one direction: started in their order, up to kInFlight of them unfinished.
+class Messages {
+ public:
+  Messages(const Communicator& comm, char* data, const std::vector<Block>& blocks,
+           BlockPieces::Side side)
+      : comm_(comm),
+        data_(data),
+        is_sending_(side == BlockPieces::Side::kTo),
+        pieces_(comm, blocks, side, GetOptions().max_chunk_bytes) {}
+
+  bool IsDone() const { return !has_more_ && active_ == 0; }
+
+  // Starts what may start and ends what has ended, without waiting.
+  int Advance() {
+    for (Message& message : messages_) {
+      if (message.is_active) {
+        if (const int code = Test(message)) return code;
+      }
+      if (!message.is_active && has_more_) {
+        if (const int code = Start(message)) return code;
+      }
+    }
+    return 0;
+  }
+
+ private:
+  struct Message {
+    bool is_active = false;
+    MpiHandle request = 0;
+    std::int64_t bytes = 0;
+  };
+
+  int Test(Message& message) {
+    int done = 0;
+    if (is_sending_) {
+      if (const int code = Mpi()->test(&message.request, &done)) return code;
+    } else {
+      std::int64_t arrived = 0;
+      if (const int code = Mpi()->test_bytes(&message.request, &done, &arrived)) return code;
+      if (done && arrived != message.bytes) return kShortMessage;
+    }
+    if (done) {
+      message.is_active = false;
+      --active_;
+    }
+    return 0;
+  }
+
+  int Start(Message& message) {
+    int rank = 0;
+    Block piece;
+    has_more_ = pieces_.Next(&rank, &piece);
+    if (!has_more_) return 0;
+    char* const at = data_ + piece.offset;
+    message.bytes = piece.count;
+    const MpiApi& mpi = *Mpi();
+    const int code = is_sending_ ? mpi.send_start(at, piece.count, rank, kExchangeTag,
+                                                  comm_.control, &message.request)
+                                 : mpi.receive_start(at, piece.count, rank, kExchangeTag,
+                                                     comm_.control, &message.request);
+    if (code != 0) return code;
+    message.is_active = true;
+    ++active_;
+    return 0;
+  }
+
+  const Communicator& comm_;
+  char* data_;
+  bool is_sending_;
+  BlockPieces pieces_;
+  bool has_more_ = true;
+  int active_ = 0;
+  std::array<Message, kInFlight> messages_{};
+};
+
+class GpuAwareMpi final : public Transport {
+ public:
+  const char* name() const override { return "mpi"; }
+  std::string description() const override { return "mpi (MPI on device pointers)"; }
+
+  int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+               const std::vector<Block>& from, Queue& queue) override {
+    CopyOwnBlock(comm, send, to, recv, from, queue);
+    // What is sent has been computed, and what is overwritten has been read.
+    queue.Synchronize(comm.control);
+    Messages outgoing(comm, static_cast<char*>(const_cast<void*>(send)), to,
+                      BlockPieces::Side::kTo);
+    Messages incoming(comm, static_cast<char*>(recv), from, BlockPieces::Side::kFrom);
+    // The message of the lowest step that is not done lies in the windows of both of its ranks.
+    while (!incoming.IsDone() || !outgoing.IsDone()) {
+      if (const int code = incoming.Advance()) return code;
+      if (const int code = outgoing.Advance()) return code;
+      std::this_thread::yield();
+    }
+    return 0;
+  }
+};
+
+// Why MPI on device pointers is not to be tried, if so.
+std::string WhyNot() {
+  const TransportOptions& options = GetTransportOptions();
+  const bool is_named = options.name == "mpi";
+  if (Device()->is_host_memory) {
+    return is_named ? "" : "it is tried only where PFFTJAX_GPU_TRANSPORT=mpi names it";
+  }
+  if (options.does_mpi_say && !options.does_mpi_take_pointers) {
+    return "this MPI says that it takes no pointers to a GPU's memory (Open MPI: configure "
+           "--with-cuda; Cray MPICH: load craype-accel-nvidia80, or the like, and set "
+           "MPICH_GPU_SUPPORT_ENABLED=1)";
+  }
+  if (options.is_cray && !options.is_cray_enabled) {
+    return "MPICH_GPU_SUPPORT_ENABLED=1 is not set";
+  }
+  if (is_named || (options.is_cray && options.does_mpi_say)) return {};
+  return "what an MPI says of itself is no proof, so it is tried by itself with Cray's only; "
+         "PFFTJAX_GPU_TRANSPORT=mpi names it";
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeGpuAwareMpi(Communicator& comm, std::string* why) {
+  *why = Attempt(comm, WhyNot);
+  return why->empty() ? std::make_unique<GpuAwareMpi>() : nullptr;
+}
+
+}  // namespace pfftjax::gpu

@@ -1,0 +1,351 @@
+// Memory that the processes of a node open of each other's (CUDA IPC).
+//
+// XLA's own memory cannot be shared: it is one pool, or none that may be exported. So each rank
+// has an arena, of two halves. In a round it copies what the others are to have into one of them,
+// records an event, and notes in memory that the hosts share where it lies; the others let their
+// streams wait for the event, copy their parts out, and record events in turn, for which the
+// owner's stream waits before it writes that half again, two rounds later. A wait takes the record
+// that an event has when it is made, so each host first waits for the others' hosts to have
+// recorded, which costs microseconds; no host ever waits for a device.
+#include <array>
+#include <atomic>
+
+#include "../node.h"
+#include "../shared_memory.h"
+#include "transport.h"
+
+namespace pfftjax::gpu {
+namespace {
+
+constexpr int kHalves = 2;
+constexpr std::int64_t kAlign = 256;  // for copies at full speed
+
+// In the memory that the hosts share, of each rank.
+struct Flags {
+  alignas(kCacheLine) std::atomic<std::int64_t> written;  // its last round whose event is recorded
+  std::atomic<std::int32_t> has_more[kHalves];            // after that round
+  std::atomic<std::int32_t> has_failed;
+  alignas(kCacheLine) std::atomic<std::int64_t> read;  // its last round of reading, likewise
+};
+
+// What one rank has left for another in a half.
+struct Note {
+  std::int64_t offset;
+  std::int64_t bytes;
+};
+
+// What a rank tells the others once.
+struct Offer {
+  SharedHandle arena;
+  SharedHandle written[kHalves];
+  SharedHandle read[kHalves];
+};
+
+// Memory and events of a rank: its own, or opened.
+struct Peer {
+  char* arena = nullptr;
+  std::array<EventHandle, kHalves> written{};
+  std::array<EventHandle, kHalves> read{};
+};
+
+class Ipc final : public Transport {
+ public:
+  Ipc(const Communicator& comm, std::unique_ptr<SharedMemory> memory);
+  ~Ipc() override;
+
+  const char* name() const override { return "ipc"; }
+  std::string description() const override { return "ipc (CUDA IPC within the node)"; }
+  int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+               const std::vector<Block>& from, Queue& queue) override;
+
+  // The parts of making one, between which the ranks agree.
+  std::string MakeOwn(Offer* offer);
+  std::string Open(const std::vector<Offer>& offers, const std::vector<std::string>& devices);
+  // What was opened of others; before they give their own back.
+  void Close();
+
+ private:
+  struct Traffic;
+  int Round(Communicator& comm, Traffic& traffic, Queue& queue);
+  int WaitForReaders(Communicator& comm, Queue& queue);
+  void Leave(const Communicator& comm, Traffic& traffic, Queue& queue);
+  int Take(Communicator& comm, Traffic& traffic, Queue& queue);
+  // `condition()` of another rank, or that it has failed.
+  template <typename Condition>
+  int WaitFor(Communicator& comm, int rank, Condition&& condition);
+
+  Flags& FlagsOf(int rank) const { return reinterpret_cast<Flags*>(memory_->data())[rank]; }
+  Note& NoteOf(int source, int dest, int half) const {
+    auto* notes = reinterpret_cast<Note*>(memory_->data() + ranks_ * sizeof(Flags));
+    return notes[(source * kHalves + half) * ranks_ + dest];
+  }
+  int Half() const { return static_cast<int>(round_ % kHalves); }
+
+  int ranks_;
+  int rank_;
+  std::unique_ptr<SharedMemory> memory_;
+  std::int64_t half_bytes_;
+  std::vector<Peer> peers_;
+  // For each half, whether a rank was left something in it when it was last written.
+  std::array<std::vector<char>, kHalves> readers_;
+  std::int64_t round_ = 0;
+  bool has_failed_ = false;
+};
+
+// One exchange.
+struct Ipc::Traffic {
+  const char* send;
+  const std::vector<Block>& to;
+  char* recv;
+  const std::vector<Block>& from;
+  std::vector<std::int64_t> sent;  // bytes so far, by rank
+  std::vector<std::int64_t> received;
+  bool has_more = true;  // any rank has
+};
+
+Ipc::Ipc(const Communicator& comm, std::unique_ptr<SharedMemory> memory)
+    : ranks_(comm.size), rank_(comm.rank), memory_(std::move(memory)), peers_(comm.size) {
+  const std::int64_t least = kAlign * ranks_;
+  const std::int64_t half = GetTransportOptions().arena_bytes / kHalves / kAlign * kAlign;
+  half_bytes_ = std::max(half, least);
+  for (std::vector<char>& readers : readers_) readers.assign(ranks_, 0);
+}
+
+std::string Ipc::MakeOwn(Offer* offer) {
+  const DeviceApi& device = *Device();
+  Peer& mine = peers_[rank_];
+  void* arena = nullptr;
+  Check(device.allocate(&arena, kHalves * half_bytes_),
+        "allocating the arena of PFFTJAX_GPU_ARENA_BYTES");
+  mine.arena = static_cast<char*>(arena);
+  Check(device.export_memory(arena, &offer->arena), "exporting memory");
+  for (int half = 0; half < kHalves; ++half) {
+    Check(device.make_shared_event(&mine.written[half], &offer->written[half]),
+          "making an event for other processes");
+    Check(device.make_shared_event(&mine.read[half], &offer->read[half]),
+          "making an event for other processes");
+  }
+  return {};
+}
+
+std::string Ipc::Open(const std::vector<Offer>& offers, const std::vector<std::string>& devices) {
+  const DeviceApi& device = *Device();
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank == rank_) continue;
+    Peer& peer = peers_[rank];
+    const Offer& offer = offers[rank];
+    void* arena = nullptr;
+    int code = device.open_memory(&offer.arena, &arena);
+    peer.arena = static_cast<char*>(arena);
+    for (int half = 0; half < kHalves && code == 0; ++half) {
+      code = device.open_event(&offer.written[half], &peer.written[half]);
+      if (code == 0) code = device.open_event(&offer.read[half], &peer.read[half]);
+    }
+    if (code != 0) {
+      return "it cannot open what rank " + std::to_string(rank) + " shares of device " +
+             devices[rank] + " ('" + device.error_text(code) +
+             "'); each rank must see the GPUs of all ranks of its node: srun --gpu-bind=none in "
+             "place of --gpus-per-task";
+    }
+  }
+  return {};
+}
+
+void Ipc::Close() {
+  const DeviceApi& device = *Device();
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank == rank_) continue;
+    Peer& peer = peers_[rank];
+    for (const EventHandle event : peer.written) {
+      if (event) device.free_event(event);
+    }
+    for (const EventHandle event : peer.read) {
+      if (event) device.free_event(event);
+    }
+    if (peer.arena) device.close_memory(peer.arena);
+    peer = {};
+  }
+}
+
+Ipc::~Ipc() {
+  Close();
+  const DeviceApi& device = *Device();
+  Peer& mine = peers_[rank_];
+  for (int half = 0; half < kHalves; ++half) {
+    if (mine.written[half]) device.free_event(mine.written[half]);
+    if (mine.read[half]) device.free_event(mine.read[half]);
+  }
+  if (mine.arena) device.free(mine.arena);
+}
+
+int Ipc::Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+                  const std::vector<Block>& from, Queue& queue) {
+  if (has_failed_) throw std::runtime_error("an exchange by CUDA IPC has failed before");
+  Traffic traffic{static_cast<const char*>(send),    to,
+                  static_cast<char*>(recv),          from,
+                  std::vector<std::int64_t>(ranks_), std::vector<std::int64_t>(ranks_)};
+  // However it ends, the others do not wait for this rank for ever.
+  const auto fail = [&] {
+    has_failed_ = true;
+    FlagsOf(rank_).has_failed.store(1, std::memory_order_release);
+  };
+  try {
+    CopyOwnBlock(comm, send, to, recv, from, queue);
+    while (traffic.has_more) {
+      if (const int code = Round(comm, traffic, queue)) {
+        fail();
+        return code;
+      }
+    }
+  } catch (...) {
+    fail();
+    throw;
+  }
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank == rank_ || traffic.received[rank] == from[rank].count) continue;
+    fail();
+    comm.difference = "rank " + std::to_string(rank) + " sends " +
+                      std::to_string(traffic.received[rank]) +
+                      " bytes to this rank, which expects " + std::to_string(from[rank].count);
+    return kOtherSizes;
+  }
+  return 0;
+}
+
+int Ipc::Round(Communicator& comm, Traffic& traffic, Queue& queue) {
+  ++round_;
+  if (const int code = WaitForReaders(comm, queue)) return code;
+  Leave(comm, traffic, queue);
+  return Take(comm, traffic, queue);
+}
+
+template <typename Condition>
+int Ipc::WaitFor(Communicator& comm, int rank, Condition&& condition) {
+  const Flags& theirs = FlagsOf(rank);
+  bool is_met = false;
+  const int code = memory_->WaitFor(comm, [&] {
+    // In this order: what a rank did before it failed still counts.
+    const bool has_failed = theirs.has_failed.load(std::memory_order_acquire) != 0;
+    is_met = condition();
+    return is_met || has_failed;
+  });
+  if (code != 0 || is_met) return code;
+  comm.difference = "rank " + std::to_string(rank) + " has given up an exchange between GPUs";
+  return kOtherSizes;
+}
+
+// Until the half is free: on the host that the events are recorded, on the stream for them.
+int Ipc::WaitForReaders(Communicator& comm, Queue& queue) {
+  std::vector<char>& readers = readers_[Half()];
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank == rank_) continue;
+    const int code = WaitFor(comm, rank, [&] {
+      return FlagsOf(rank).read.load(std::memory_order_acquire) >= round_ - kHalves;
+    });
+    if (code != 0) return code;
+    if (!readers[rank]) continue;
+    Check(Device()->wait(queue.stream(), peers_[rank].read[Half()]), "waiting for a reader");
+    readers[rank] = 0;
+  }
+  return 0;
+}
+
+// Copies as much of what is to be sent as the half holds, in equal shares.
+void Ipc::Leave(const Communicator& comm, Traffic& traffic, Queue& queue) {
+  const int half = Half();
+  int receivers = 0;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank != rank_ && traffic.sent[rank] < traffic.to[rank].count) ++receivers;
+  }
+  const std::int64_t share = half_bytes_ / std::max(receivers, 1) / kAlign * kAlign;
+  std::int64_t offset = half * half_bytes_;
+  bool has_more = false;
+  for (int step = 1; step < ranks_; ++step) {
+    const int dest = (comm.rank + step) % ranks_;
+    const Block& block = traffic.to[dest];
+    std::int64_t& sent = traffic.sent[dest];
+    const std::int64_t bytes = std::min(share, block.count - sent);
+    NoteOf(rank_, dest, half) = {offset, bytes};
+    if (bytes == 0) continue;
+    queue.Copy(peers_[rank_].arena + offset, traffic.send + block.offset + sent, bytes,
+               Direction::kOnDevice);
+    readers_[half][dest] = 1;
+    sent += bytes;
+    offset += (bytes + kAlign - 1) / kAlign * kAlign;
+    has_more |= sent < block.count;
+  }
+  if (receivers > 0) {
+    Check(Device()->record(peers_[rank_].written[half], queue.stream()), "recording an event");
+  }
+  Flags& mine = FlagsOf(rank_);
+  mine.has_more[half].store(has_more, std::memory_order_relaxed);
+  mine.written.store(round_, std::memory_order_release);
+}
+
+// Copies what the others have left for this rank.
+int Ipc::Take(Communicator& comm, Traffic& traffic, Queue& queue) {
+  const int half = Half();
+  traffic.has_more = false;
+  bool has_read = false;
+  for (int step = 1; step < ranks_; ++step) {
+    const int source = (comm.rank + ranks_ - step) % ranks_;
+    const Flags& theirs = FlagsOf(source);
+    const int code = WaitFor(
+        comm, source, [&] { return theirs.written.load(std::memory_order_acquire) >= round_; });
+    if (code != 0) return code;
+    traffic.has_more |= theirs.has_more[half].load(std::memory_order_relaxed) != 0;
+    const Note note = NoteOf(source, rank_, half);
+    if (note.bytes == 0) continue;
+    const Block& block = traffic.from[source];
+    std::int64_t& received = traffic.received[source];
+    if (note.bytes > block.count - received) {
+      comm.difference = "rank " + std::to_string(source) + " sends more than the " +
+                        std::to_string(block.count) + " bytes that this rank expects of it";
+      return kOtherSizes;
+    }
+    Check(Device()->wait(queue.stream(), peers_[source].written[half]), "waiting for a sender");
+    queue.Copy(traffic.recv + block.offset + received, peers_[source].arena + note.offset,
+               note.bytes, Direction::kOnDevice);
+    received += note.bytes;
+    has_read = true;
+  }
+  traffic.has_more |= FlagsOf(rank_).has_more[half].load(std::memory_order_relaxed) != 0;
+  if (has_read) {
+    Check(Device()->record(peers_[rank_].read[half], queue.stream()), "recording an event");
+  }
+  FlagsOf(rank_).read.store(round_, std::memory_order_release);
+  return 0;
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeIpc(Communicator& comm, std::string* why) {
+  if (!NodeOf(comm)) {
+    *why = "the ranks are not on one node, or their processes share no memory there";
+    return nullptr;
+  }
+  const std::vector<std::string> devices = DevicesOf(comm, why);
+  if (!why->empty()) return nullptr;
+  const std::size_t ranks = static_cast<std::size_t>(comm.size);
+  std::unique_ptr<SharedMemory> memory =
+      SharedMemory::Make(comm, ranks * (sizeof(Flags) + kHalves * ranks * sizeof(Note)));
+  if (!memory) {
+    *why = "the ranks' processes could not share memory of the host";
+    return nullptr;
+  }
+  auto ipc = std::make_unique<Ipc>(comm, std::move(memory));
+  Offer mine;
+  *why = Attempt(comm, [&] { return ipc->MakeOwn(&mine); });
+  if (!why->empty()) return nullptr;
+  std::vector<Offer> offers(ranks);
+  const int code = Mpi()->allgather(&mine, offers.data(), sizeof mine, Element::kU8, comm.control);
+  *why = Attempt(comm, [&]() -> std::string {
+    return code == 0 ? ipc->Open(offers, devices) : "MPI could not gather the handles";
+  });
+  if (why->empty()) return ipc;
+  ipc->Close();
+  FirstText(comm, "");  // all have closed what others give back
+  return nullptr;
+}
+
+}  // namespace pfftjax::gpu

@@ -1,0 +1,110 @@
+#include "mirror.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <mutex>
+
+namespace pfftjax::gpu {
+namespace {
+
+constexpr std::int64_t kLeast = std::int64_t{64} << 10;
+constexpr std::int64_t kStep = std::int64_t{32} << 20;
+// Of one size: one for the copies of the last call that are still under way, one for this call.
+constexpr int kKept = 2;
+
+// Twice as much each time while it is little, so that slowly growing arrays pin rarely.
+std::int64_t RoundUp(std::int64_t bytes) {
+  std::int64_t size = kLeast;
+  while (size < bytes && size < kStep) size *= 2;
+  return size >= bytes ? size : (bytes + kStep - 1) / kStep * kStep;
+}
+
+}  // namespace
+
+struct Mirror::Memory {
+  explicit Memory(std::int64_t size) : bytes(size) {
+    void* pinned = nullptr;
+    Check(Device()->allocate_pinned(&pinned, bytes), "pinning memory");
+    data = static_cast<char*>(pinned);
+  }
+  void Free() { Device()->free_pinned(data); }
+
+  std::int64_t bytes;
+  Event used;  // the copies that were enqueued last; none: done
+  char* data = nullptr;
+};
+
+struct Mirror::Pool {
+  // The smallest that is large enough and not in use, or null; `*waiting`: one that will be.
+  std::unique_ptr<Memory> Take(std::int64_t bytes, int* waiting) {
+    const std::lock_guard lock(mutex);
+    *waiting = 0;
+    auto best = kept.end();
+    for (auto it = kept.begin(); it != kept.end(); ++it) {
+      if ((*it)->bytes < bytes) continue;
+      if (!(*it)->used.IsDone()) {
+        ++*waiting;
+      } else if (best == kept.end() || (*it)->bytes < (*best)->bytes) {
+        best = it;
+      }
+    }
+    if (best == kept.end()) return nullptr;
+    std::unique_ptr<Memory> found = std::move(*best);
+    kept.erase(best);
+    return found;
+  }
+  void Put(std::unique_ptr<Memory> memory) {
+    const std::lock_guard lock(mutex);
+    kept.push_back(std::move(memory));
+  }
+  // Those that are smaller than `bytes` and not in use.
+  void Free(std::int64_t bytes) {
+    const std::lock_guard lock(mutex);
+    const auto end = std::stable_partition(kept.begin(), kept.end(), [bytes](const auto& memory) {
+      return memory->bytes >= bytes || !memory->used.IsDone();
+    });
+    std::for_each(end, kept.end(), [](const auto& memory) { memory->Free(); });
+    kept.erase(end, kept.end());
+  }
+
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Memory>> kept;
+};
+
+// Never destroyed: at the end of the process the runtime may be gone.
+Mirror::Pool& Mirror::ThePool() {
+  static auto* const pool = new Pool;
+  return *pool;
+}
+
+Mirror::Mirror(std::int64_t bytes) {
+  if (bytes == 0) return;
+  Pool& pool = ThePool();
+  for (int waiting = kKept; waiting >= kKept;) {
+    memory_ = pool.Take(bytes, &waiting);
+    if (memory_) return;
+    sched_yield();
+  }
+  const std::int64_t size = RoundUp(bytes);
+  pool.Free(size);  // they would never be large enough again
+  memory_ = std::make_unique<Memory>(size);
+}
+
+Mirror::~Mirror() { static_cast<void>(memory_.release()); }
+
+char* Mirror::data() const { return memory_ ? memory_->data : nullptr; }
+
+void Mirror::GiveBack() {
+  if (memory_) ThePool().Put(std::move(memory_));
+}
+
+void Mirror::GiveBackAfter(Queue& queue) {
+  if (!memory_) return;
+  memory_->used.Record(queue.stream());
+  GiveBack();
+}
+
+void Mirror::Release() { ThePool().Free(INT64_MAX); }
+
+}  // namespace pfftjax::gpu

@@ -1,0 +1,289 @@
+// NCCL on XLA's stream: the host enqueues, and waits for nothing.
+#include <dlfcn.h>
+
+#include <array>
+#include <optional>
+
+#include "nccl_api.h"
+#include "transport.h"
+
+namespace pfftjax::gpu {
+namespace nccl {
+namespace {
+
+constexpr const char* kLibrary = "libnccl.so.2";
+
+void* Open(std::string* why) {
+  const TransportOptions& options = GetTransportOptions();
+  if (!options.nccl.empty()) {
+    void* library = dlopen(options.nccl.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!library) *why = "PFFTJAX_NCCL=" + options.nccl + ": " + dlerror();
+    return library;
+  }
+  // JAX's own, if there is one: two copies on one device do not know of each other's kernels.
+  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD);
+  if (!library && !options.nccl_wheel.empty()) {
+    library = dlopen(options.nccl_wheel.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  if (!library) library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    *why = std::string("there is no NCCL (") + dlerror() +
+           "); install jax[cuda13], or set PFFTJAX_NCCL to the path of libnccl.so.2";
+  }
+  return library;
+}
+
+template <typename Function>
+bool Find(void* library, const char* name, Function* function, std::string* why) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  if (!*function && why->empty()) *why = std::string("this NCCL has no ") + name;
+  return *function != nullptr;
+}
+
+std::optional<Api> Find(std::string* why) {
+  void* library = Open(why);
+  if (!library) return std::nullopt;
+  Api api{};
+  Find(library, "ncclGetVersion", &api.get_version, why);
+  Find(library, "ncclGetUniqueId", &api.get_unique_id, why);
+  Find(library, "ncclCommInitRank", &api.comm_init_rank, why);
+  Find(library, "ncclCommAbort", &api.comm_abort, why);
+  Find(library, "ncclCommGetAsyncError", &api.comm_get_async_error, why);
+  Find(library, "ncclGetErrorString", &api.get_error_string, why);
+  Find(library, "ncclGroupStart", &api.group_start, why);
+  Find(library, "ncclGroupEnd", &api.group_end, why);
+  Find(library, "ncclSend", &api.send, why);
+  Find(library, "ncclRecv", &api.recv, why);
+  Find(library, "ncclAllReduce", &api.all_reduce, why);
+  if (!why->empty()) return std::nullopt;
+  return api;
+}
+
+}  // namespace
+
+const Api* Load(std::string* why) {
+  static std::string reason;
+  static const std::optional<Api> api = Find(&reason);
+  *why = reason;
+  return api ? &*api : nullptr;
+}
+
+std::string VersionText(int version) {
+  // Up to 2.8 a version was 2804, since then it is 22703.
+  const int major = version < 10000 ? version / 1000 : version / 10000;
+  const int rest = version < 10000 ? version % 1000 : version % 10000;
+  return std::to_string(major) + "." + std::to_string(rest / 100) + "." +
+         std::to_string(rest % 100);
+}
+
+}  // namespace nccl
+
+namespace {
+
+class Nccl final : public Transport {
+ public:
+  Nccl(const nccl::Api& api, int version, nccl::Comm comm)
+      : api_(api), version_(version), comm_(comm) {}
+  // Ended here, kernels of other ranks could still be at work on the other end: it stays, as
+  // communicators do, until the process ends.
+  ~Nccl() override = default;
+
+  const char* name() const override { return "nccl"; }
+  std::string description() const override {
+    return "nccl (NCCL " + nccl::VersionText(version_) + " on XLA's stream)";
+  }
+
+  int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+               const std::vector<Block>& from, Queue& queue) override {
+    ThrowIfBroken();
+    CopyOwnBlock(comm, send, to, recv, from, queue);
+    {
+      Group group(*this);
+      int rank = 0;
+      Block piece;
+      const std::int64_t limit = GetOptions().max_chunk_bytes;
+      BlockPieces outgoing(comm, to, BlockPieces::Side::kTo, limit);
+      while (outgoing.Next(&rank, &piece)) {
+        Check(api_.send(static_cast<const char*>(send) + piece.offset,
+                        static_cast<std::size_t>(piece.count), nccl::kUint8, rank, comm_,
+                        queue.stream()),
+              "ncclSend");
+      }
+      BlockPieces incoming(comm, from, BlockPieces::Side::kFrom, limit);
+      while (incoming.Next(&rank, &piece)) {
+        Check(api_.recv(static_cast<char*>(recv) + piece.offset,
+                        static_cast<std::size_t>(piece.count), nccl::kUint8, rank, comm_,
+                        queue.stream()),
+              "ncclRecv");
+      }
+      group.End();
+    }
+    return 0;
+  }
+
+  bool CanReduce(Element element, Reduction reduction) const override {
+    return TypeOf(element) && OpOf(element, reduction);
+  }
+
+  int Allreduce(Communicator&, const void* send, void* recv, std::int64_t count, Element element,
+                Reduction reduction, Queue& queue) override {
+    ThrowIfBroken();
+    const std::int64_t numbers = count * (IsComplex(element) ? 2 : 1);
+    if (numbers == 0) return 0;
+    Check(api_.all_reduce(send, recv, static_cast<std::size_t>(numbers), *TypeOf(element),
+                          *OpOf(element, reduction), comm_, queue.stream()),
+          "ncclAllReduce");
+    return 0;
+  }
+
+ private:
+  // Ended on every way out: calls that follow would wait in it for ever.
+  class Group {
+   public:
+    explicit Group(Nccl& nccl) : nccl_(nccl) {
+      nccl.Check(nccl.api_.group_start(), "ncclGroupStart");
+    }
+    Group(const Group&) = delete;
+    Group& operator=(const Group&) = delete;
+    ~Group() {
+      if (!has_ended_) nccl_.api_.group_end();
+    }
+    void End() {
+      has_ended_ = true;
+      nccl_.Check(nccl_.api_.group_end(), "ncclGroupEnd");
+    }
+
+   private:
+    Nccl& nccl_;
+    bool has_ended_ = false;
+  };
+
+  void Check(nccl::Result result, const char* what) {
+    if (result == nccl::kSuccess || result == nccl::kInProgress) return;
+    is_broken_ = true;
+    throw std::runtime_error(Say(result, what));
+  }
+
+  std::string Say(nccl::Result result, const char* what) const {
+    return std::string("NCCL says '") + api_.get_error_string(result) + "' in " + what +
+           " (NCCL_DEBUG=WARN says more)";
+  }
+
+  // Errors of what was enqueued before: another rank is gone, or the network.
+  void ThrowIfBroken() {
+    if (is_broken_) throw std::runtime_error("an exchange by NCCL has failed before");
+    nccl::Result error = nccl::kSuccess;
+    Check(api_.comm_get_async_error(comm_, &error), "ncclCommGetAsyncError");
+    if (error == nccl::kSuccess || error == nccl::kInProgress) return;
+    is_broken_ = true;
+    // Its kernels would wait for ever, and with them the stream.
+    api_.comm_abort(comm_);
+    throw std::runtime_error(Say(error, "an earlier exchange"));
+  }
+
+  static bool IsComplex(Element element) {
+    return element == Element::kC64 || element == Element::kC128;
+  }
+
+  static std::optional<nccl::DataType> TypeOf(Element element) {
+    switch (element) {
+      case Element::kS8:
+        return nccl::kInt8;
+      case Element::kU8:
+        return nccl::kUint8;
+      case Element::kS32:
+        return nccl::kInt32;
+      case Element::kU32:
+        return nccl::kUint32;
+      case Element::kS64:
+        return nccl::kInt64;
+      case Element::kU64:
+        return nccl::kUint64;
+      case Element::kF16:
+        return nccl::kFloat16;
+      case Element::kBF16:
+        return nccl::kBfloat16;
+      case Element::kF32:
+      case Element::kC64:
+        return nccl::kFloat32;
+      case Element::kF64:
+      case Element::kC128:
+        return nccl::kFloat64;
+      default:
+        return std::nullopt;  // bool, and integers of 16 bits
+    }
+  }
+
+  static std::optional<nccl::RedOp> OpOf(Element element, Reduction reduction) {
+    if (reduction == Reduction::kSum) return nccl::kSum;
+    if (reduction == Reduction::kProd && !IsComplex(element)) return nccl::kProd;
+    // Of floating numbers NCCL's loses a NaN, or not, by the order of the ranks.
+    const bool is_integer = element < Element::kF16;
+    if (reduction == Reduction::kMin && is_integer) return nccl::kMin;
+    if (reduction == Reduction::kMax && is_integer) return nccl::kMax;
+    return std::nullopt;
+  }
+
+  const nccl::Api& api_;
+  int version_;
+  nccl::Comm comm_;
+  bool is_broken_ = false;
+};
+
+// Two ranks on one device, if there are, in words.
+std::string Duplicate(const std::vector<std::string>& devices) {
+  for (std::size_t one = 0; one < devices.size(); ++one) {
+    for (std::size_t other = one + 1; other < devices.size(); ++other) {
+      if (devices[one] != devices[other]) continue;
+      return "ranks " + std::to_string(one) + " and " + std::to_string(other) + " share device " +
+             devices[one] + ", and NCCL wants one for each rank";
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeNccl(Communicator& comm, std::string* why) {
+  const nccl::Api* api = nullptr;
+  int version = 0;
+  // A device that is none has no streams of CUDA's: only a library that was made for it will do.
+  *why = Attempt(comm, [&]() -> std::string {
+    if (Device()->is_host_memory && GetTransportOptions().nccl.empty()) {
+      return std::string("NCCL does not know devices of ") + Device()->name;
+    }
+    std::string reason;
+    api = nccl::Load(&reason);
+    if (api && api->get_version(&version) != nccl::kSuccess) return "NCCL has no version";
+    return reason;
+  });
+  if (!why->empty()) return nullptr;
+  const std::string text = "NCCL " + nccl::VersionText(version);
+  *why = Disagreement(comm, version, text);
+  if (!why->empty()) return nullptr;
+  const std::vector<std::string> devices = DevicesOf(comm, why);
+  if (why->empty()) *why = Duplicate(devices);
+  if (!why->empty()) return nullptr;
+
+  const auto say = [&](nccl::Result result, const char* what) -> std::string {
+    if (result == nccl::kSuccess) return {};
+    return std::string("NCCL says '") + api->get_error_string(result) + "' in " + what +
+           " (NCCL_DEBUG=WARN says more)";
+  };
+  nccl::UniqueId id{};
+  *why = Attempt(comm, [&]() -> std::string {
+    return comm.rank == 0 ? say(api->get_unique_id(&id), "ncclGetUniqueId") : "";
+  });
+  if (!why->empty()) return nullptr;
+  const int code = Mpi()->bcast(id.internal, sizeof id.internal, Element::kU8, 0, comm.control);
+  nccl::Comm made = nullptr;
+  *why = Attempt(comm, [&]() -> std::string {
+    if (code != 0) return "MPI could not broadcast the identity of the communicator";
+    return say(api->comm_init_rank(&made, comm.size, id, comm.rank), "ncclCommInitRank");
+  });
+  if (why->empty()) return std::make_unique<Nccl>(*api, version, made);
+  if (made) api->comm_abort(made);
+  return nullptr;
+}
+
+}  // namespace pfftjax::gpu

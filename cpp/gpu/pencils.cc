@@ -1,0 +1,59 @@
+// Between pencils on GPUs: the transposition, the halo and its adjoint.
+#include "../pencils.h"
+
+#include "../redistribute.h"
+#include "boxes.h"
+#include "context.h"
+#include "handlers.h"
+
+namespace pfftjax::gpu {
+namespace {
+
+ffi::Error Transpose(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                     std::string_view program, Dimensions order, std::int64_t scatter,
+                     std::int64_t gather, std::int64_t method, Operand x, Token, Result y,
+                     TokenResult) {
+  return RunTranspose({Operation::kTranspose, number, ranks, signature, program}, order, scatter,
+                      gather, x, y,
+                      [&](Communicator& comm, const Transposition& boxes, Element element) {
+                        const auto by = static_cast<Method>(method);
+                        if (by == Method::kFused || by == Method::kShared) return kOfTheHost;
+                        if (boxes.MostElements() == 0) return 0;  // on all ranks
+                        return ExchangeBoxes(comm, x.untyped_data(), y->untyped_data(), boxes,
+                                             element, Arrival::kStore, queue);
+                      });
+}
+
+template <bool kToGhosts>
+ffi::Error MoveHalo(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                    std::string_view program, std::int64_t axis, std::int64_t whole,
+                    std::int64_t before, std::int64_t after, bool periodic, Operand x, Token,
+                    Result y, TokenResult) {
+  const Halo halo{axis, whole, before, after, periodic};
+  return RunHalo<kToGhosts>(
+      {kToGhosts ? Operation::kHaloExchange : Operation::kHaloReduce, number, ranks, signature,
+       program},
+      halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
+        if (StartsFromZeros<kToGhosts>(halo)) {
+          queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
+        }
+        return ExchangeBoxes(comm, x.untyped_data(), y->untyped_data(), boxes, element,
+                             kToGhosts ? Arrival::kStore : Arrival::kAdd, queue);
+      });
+}
+
+auto Site() { return BindSite(ffi::Ffi::Bind().Ctx<Queue>()); }
+
+XLA_FFI_DEFINE_HANDLER(kTranspose, Transpose, BindTranspose(Site()));
+XLA_FFI_DEFINE_HANDLER(kHaloExchange, MoveHalo<true>, BindHalo(Site()));
+XLA_FFI_DEFINE_HANDLER(kHaloReduce, MoveHalo<false>, BindHalo(Site()));
+
+}  // namespace
+
+std::vector<Registration> PencilHandlers() {
+  return {{"pfftjax_pencil_transpose", nullptr, reinterpret_cast<void*>(kTranspose)},
+          {"pfftjax_halo_exchange", nullptr, reinterpret_cast<void*>(kHaloExchange)},
+          {"pfftjax_halo_reduce", nullptr, reinterpret_cast<void*>(kHaloReduce)}};
+}
+
+}  // namespace pfftjax::gpu

@@ -1,0 +1,158 @@
+#include "transport.h"
+
+#include <array>
+#include <mutex>
+
+namespace pfftjax::gpu {
+namespace {
+
+std::mutex mutex;
+std::vector<Chosen> chosen;  // under `mutex`
+
+// Of a communicator of one rank.
+class Alone final : public Transport {
+ public:
+  const char* name() const override { return "copy"; }
+  std::string description() const override { return "copy (one rank)"; }
+  int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+               const std::vector<Block>& from, Queue& queue) override {
+    CopyOwnBlock(comm, send, to, recv, from, queue);
+    return 0;
+  }
+  // What is the identity of one operand; logical operations make 0 and 1 of numbers.
+  bool CanReduce(Element, Reduction reduction) const override {
+    return reduction <= Reduction::kMax;
+  }
+  int Allreduce(Communicator&, const void* send, void* recv, std::int64_t count, Element element,
+                Reduction, Queue& queue) override {
+    if (send != recv) queue.Copy(recv, send, count * InfoOf(element).bytes, Direction::kOnDevice);
+    return 0;
+  }
+};
+
+struct Candidate {
+  const char* name;
+  std::unique_ptr<Transport> (*make)(Communicator& comm, std::string* why);
+};
+
+constexpr std::array<Candidate, 4> kCandidates = {{
+    {"nccl", MakeNccl},
+    {"ipc", MakeIpc},
+    {"mpi", MakeGpuAwareMpi},
+    {"staging", MakeStaging},
+}};
+
+// What the ranks have to do alike before any of them tries.
+std::string Terms() {
+  const std::string& name = GetTransportOptions().name;
+  const Options& options = GetOptions();
+  // Messages are cut alike on both sides.
+  return "PFFTJAX_GPU_TRANSPORT=" + (name.empty() ? "auto" : name) +
+         "\nPFFTJAX_GPU_CHUNK_BYTES=" + std::to_string(options.gpu_chunk_bytes) +
+         "\nPFFTJAX_MAX_CHUNK_BYTES=" + std::to_string(options.max_chunk_bytes) +
+         "\nXLA's platform " + Device()->platform;
+}
+
+// "GPU-1c2d..., shared by ranks 0 and 1"
+std::string Say(const std::vector<std::string>& devices, int rank) {
+  std::string text = devices[rank];
+  std::string sharing;
+  int others = 0;
+  for (std::size_t other = 0; other < devices.size(); ++other) {
+    if (devices[other] != devices[rank]) continue;
+    if (static_cast<int>(other) != rank) ++others;
+    sharing += (sharing.empty() ? "" : ", ") + std::to_string(other);
+  }
+  return others == 0 ? text : text + ", shared by ranks " + sharing;
+}
+
+std::shared_ptr<Choice> Choose(Communicator& comm) {
+  auto choice = std::make_shared<Choice>();
+  if (comm.size == 1) {
+    choice->transport = std::make_unique<Alone>();
+    choice->text = choice->transport->description();
+    return choice;
+  }
+  const std::string terms = Terms();
+  const std::string how =
+      Disagreement(comm, static_cast<std::int64_t>(Hash(terms.data(), terms.size())), terms);
+  if (!how.empty()) {
+    choice->refusal =
+        "the ranks would exchange GPU arrays in different ways: " + how +
+        "; export it to all of them (with Open MPI: mpirun -x PFFTJAX_GPU_TRANSPORT)";
+    return choice;
+  }
+  const std::vector<std::string> devices = DevicesOf(comm, &choice->refusal);
+  if (!choice->refusal.empty()) return choice;
+  choice->device = Say(devices, comm.rank);
+
+  const std::string& named = GetTransportOptions().name;
+  std::string refused;
+  for (const Candidate& candidate : kCandidates) {
+    if (!named.empty() && named != candidate.name) continue;
+    std::string why;
+    choice->transport = candidate.make(comm, &why);
+    if (choice->transport) break;
+    refused += std::string(refused.empty() ? "" : "; ") + candidate.name + ": " + why;
+  }
+  if (!choice->transport) {
+    choice->refusal = (named.empty() ? "no way between the ranks' GPUs was found"
+                                     : "PFFTJAX_GPU_TRANSPORT=" + named +
+                                           " cannot be had here; unset it for "
+                                           "the best that can") +
+                      " (" + refused + ")";
+    return choice;
+  }
+  choice->text = choice->transport->description();
+  if (!named.empty()) choice->text += ", named by PFFTJAX_GPU_TRANSPORT";
+  if (!refused.empty()) choice->text += ", and not " + refused;
+  return choice;
+}
+
+}  // namespace
+
+Transport* TransportOf(Communicator& comm, std::string* why) {
+  if (!comm.gpu) {
+    comm.gpu = Choose(comm);
+    const std::string& text = comm.gpu->transport ? comm.gpu->text : comm.gpu->refusal;
+    const std::lock_guard lock(mutex);
+    chosen.push_back({comm.number, text, comm.gpu->device});
+  }
+  *why = comm.gpu->refusal;
+  return comm.gpu->transport.get();
+}
+
+int ExchangeBytes(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+                  const std::vector<Block>& from, Queue& queue) {
+  std::string why;
+  Transport* const transport = TransportOf(comm, &why);
+  if (!transport) throw std::runtime_error(why);
+  return transport->Exchange(comm, send, to, recv, from, queue);
+}
+
+std::vector<Chosen> ChosenTransports() {
+  const std::lock_guard lock(mutex);
+  return chosen;
+}
+
+std::vector<std::string> DevicesOf(Communicator& comm, std::string* why) {
+  using Name = std::array<char, 96>;
+  Name mine{};
+  *why = Attempt(comm, [&]() -> std::string {
+    int device = 0;
+    Check(Device()->current_device(&device), "asking for the device");
+    Check(Device()->identity(device, mine.data(), mine.size() - 1), "naming the device");
+    return {};
+  });
+  if (!why->empty()) return {};
+  std::vector<Name> all(static_cast<std::size_t>(comm.size));
+  const int code =
+      Mpi()->allgather(mine.data(), all.data(), sizeof mine, Element::kU8, comm.control);
+  *why = FirstText(comm, code == 0 ? "" : "MPI could not gather the names of the devices");
+  if (!why->empty()) return {};
+  std::vector<std::string> result;
+  for (const Name& name : all) result.emplace_back(name.data());
+  return result;
+}
+
+}  // namespace pfftjax::gpu

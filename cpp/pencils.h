@@ -1,0 +1,96 @@
+// What the handlers between pencils share on all platforms: everything but the way in which boxes
+// travel, which is the `body`: (communicator, boxes, element) -> MPI's code.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "halo.h"
+#include "handlers.h"
+
+namespace pfftjax {
+
+inline ffi::Error DoNotFit(Operation operation, const Communicator& comm) {
+  return Failed(operation, comm, "the buffers do not have the shapes of this rank's blocks");
+}
+
+template <typename Body>
+ffi::Error RunTranspose(const CallSite& site, Dimensions order, std::int64_t scatter,
+                        std::int64_t gather, const Operand& x, Result& y, Body&& body) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(site.operation, x.element_type());
+  const auto from = x.dimensions();
+  const auto to = y->dimensions();
+  const auto rank = static_cast<std::int64_t>(from.size());
+  const bool is_order = IsOrder(order, from.size()) && from.size() == to.size() && scatter >= 0 &&
+                        gather >= 0 && scatter < rank && gather < rank && scatter != gather;
+  std::int64_t count = is_order ? 1 : 0;  // of the row, the same on all of its ranks
+  for (std::size_t d = 0; is_order && d < from.size(); ++d) {
+    count *= order[d] == scatter ? from[scatter] : to[d];
+  }
+  return Run(site, Payload{*element, count}, [&](Communicator& comm) {
+    if (!is_order) return DoNotFit(site.operation, comm);
+    const Transposition boxes(comm, from, to, order, scatter, gather);
+    if (!boxes.Fits()) return DoNotFit(site.operation, comm);
+    const int code = body(comm, boxes, *element);
+    return code == 0 ? ffi::Error::Success()
+                     : MpiFailed(site.operation, comm, *element, count, code);
+  });
+}
+
+// To the ghosts, or back from them to their owners.
+template <bool kToGhosts, typename Body>
+ffi::Error RunHalo(const CallSite& site, const Halo& halo, const Operand& x, Result& y,
+                   Body&& body) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(site.operation, x.element_type());
+  const Dimensions block = kToGhosts ? x.dimensions() : y->dimensions();
+  const Dimensions padded = kToGhosts ? y->dimensions() : x.dimensions();
+  std::int64_t count = halo.whole;
+  for (std::size_t d = 0; d < block.size(); ++d) {
+    if (static_cast<std::int64_t>(d) != halo.axis) count *= block[d];
+  }
+  return Run(site, Payload{*element, count}, [&](Communicator& comm) {
+    if (!HaloFits(halo, block, padded, comm)) return DoNotFit(site.operation, comm);
+    const HaloBoxes boxes(comm, halo, block, kToGhosts);
+    const int code = body(comm, boxes, *element);
+    return code == 0 ? ffi::Error::Success()
+                     : MpiFailed(site.operation, comm, *element, count, code);
+  });
+}
+
+// Whether the result is to be zeros before anything arrives: sums start from nothing, and so do
+// ghosts beyond the end of an axis that does not go round.
+template <bool kToGhosts>
+bool StartsFromZeros(const Halo& halo) {
+  return !kToGhosts || !halo.is_periodic;
+}
+
+template <typename Binding>
+auto BindTranspose(Binding binding) {
+  return std::move(binding)
+      .template Attr<Dimensions>("order")
+      .template Attr<std::int64_t>("scatter")
+      .template Attr<std::int64_t>("gather")
+      .template Attr<std::int64_t>("method")
+      .template Arg<ffi::AnyBuffer>()
+      .template Arg<ffi::Token>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>();
+}
+
+template <typename Binding>
+auto BindHalo(Binding binding) {
+  return std::move(binding)
+      .template Attr<std::int64_t>("axis")
+      .template Attr<std::int64_t>("whole")
+      .template Attr<std::int64_t>("before")
+      .template Attr<std::int64_t>("after")
+      .template Attr<bool>("periodic")
+      .template Arg<ffi::AnyBuffer>()
+      .template Arg<ffi::Token>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>();
+}
+
+}  // namespace pfftjax

@@ -1,0 +1,47 @@
+"""A runtime of GPUs without a GPU, and what drives pfftjax with it.
+
+With PFFTJAX_FAKE_DEVICE set to what `build` returns, operations on CPU arrays take the handlers
+and transports for GPUs. fake_device.cc says how it makes mistakes show.
+"""
+
+import fcntl
+import hashlib
+import os
+import pathlib
+import subprocess
+import tempfile
+
+from tests.launcher import ROOT
+
+SOURCES = (ROOT / "tests/fake_device/fake_device.cc", ROOT / "cpp/box.cc")
+HEADERS = ("box.h", "element.h", "half.h", "gpu/device.h")
+
+
+def build() -> str:
+    """The path of the runtime, compiled where no process has done so yet."""
+    texts = [path.read_bytes() for path in (*SOURCES, *(ROOT / "cpp" / name for name in HEADERS))]
+    name = hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+    folder = pathlib.Path(tempfile.gettempdir()) / f"pfftjax-fake-device-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    library = folder / f"{name}.so"
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists():
+            command = ["g++", "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-fPIC", "-shared"]
+            unfinished = library.with_suffix(".part")
+            command += ["-I", ROOT / "cpp", *SOURCES, "-o", unfinished]
+            subprocess.run(command, check=True)
+            unfinished.rename(library)
+    return str(library)
+
+
+def environment(seed: int = 0, **extra: object) -> dict[str, str]:
+    """What a job's environment must have in order to run on it, by one of many schedules; by
+    staging unless another transport is named.
+    """
+    return {
+        "PFFTJAX_FAKE_DEVICE": build(),
+        "PFFTJAX_FAKE_SEED": str(seed),
+        "PFFTJAX_GPU_TRANSPORT": "staging",
+        **{name: str(value) for name, value in extra.items()},
+    }

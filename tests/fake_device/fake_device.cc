@@ -1,0 +1,564 @@
+// A runtime without a device (cpp/gpu/device.h), for tests: memory of the host stands for that of
+// a GPU, and nothing runs before it must.
+//
+// A stream is a queue of work. Work runs only while somebody asks whether an event is done or a
+// stream is idle: a few pieces, of streams drawn at random; a stream whose next piece waits for an
+// event has to wait. So what is not ordered by events comes in every order sooner or later. Copies
+// to and from the host want pinned memory there; memory starts as garbage, and is garbage again
+// when it is freed. Memory and events can be opened by other processes.
+//
+// PFFTJAX_FAKE_SEED=n      another schedule (0)
+// PFFTJAX_FAKE_FAIL=n      the n-th call of all returns an error, or with copy:n the n-th of
+// `copy` PFFTJAX_FAKE_IDENTITY=x  what this process calls its device; by default each has its own
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gpu/device.h"
+
+namespace pfftjax::gpu {
+namespace {
+
+enum Code { kOk, kInjected, kNotPinned, kPinned, kUnknown, kFreed, kNoMemory };
+
+const char* ErrorText(int code) {
+  switch (code) {
+    case kInjected:
+      return "a failure that a test has asked for";
+    case kNotPinned:
+      return "a copy to or from memory of the host that is not pinned";
+    case kPinned:
+      return "memory of the host in place of memory of the device";
+    case kUnknown:
+      return "an unknown handle";
+    case kFreed:
+      return "use of memory that has been freed";
+    case kNoMemory:
+      return "out of memory";
+    default:
+      return "no error";
+  }
+}
+
+// How often an event was recorded, and which of these records has run; shared by processes.
+struct Counts {
+  std::atomic<std::int64_t> recorded;
+  std::atomic<std::int64_t> done;
+};
+using Event = std::shared_ptr<Counts>;
+
+struct Work {
+  std::function<void()> run;
+  Event event;  // it waits for, if any
+  std::int64_t record = 0;
+  std::function<bool()> is_ready{};  // it waits for this, if any
+
+  bool IsReady() {
+    return is_ready ? is_ready() : !event || event->done.load() >= record;
+  }
+};
+
+struct Stream {
+  std::deque<Work> work;
+  bool is_freed = false;
+};
+
+struct Region {
+  std::int64_t bytes = 0;
+  bool is_pinned = false;
+  bool is_freed = false;
+  int file = -1;  // of what other processes may open
+};
+
+// At most so much is filled with garbage, and so many regions stay reserved after they are freed.
+constexpr std::int64_t kGarbage = std::int64_t{1} << 20;
+constexpr std::size_t kReserved = 64;
+
+class Runtime {
+ public:
+  std::mutex mutex;
+  std::set<Stream*> streams;
+  std::map<const char*, Region> regions;
+  std::deque<const char*> freed;
+  std::mt19937 random{Seed()};
+
+  // What stands in front of every call.
+  int Begin(const char* call) {
+    const std::int64_t all = ++calls_["any"];
+    const std::int64_t same = ++calls_[call];
+    if (fail_.empty()) return kOk;
+    const std::size_t colon = fail_.find(':');
+    const bool is_any = colon == std::string::npos;
+    const std::int64_t when = std::atoll(fail_.c_str() + (is_any ? 0 : colon + 1));
+    if (is_any) return all == when ? kInjected : kOk;
+    return fail_.substr(0, colon) == call && same == when ? kInjected : kOk;
+  }
+
+  // Runs at most three pieces, and none at times.
+  void RunSome() {
+    for (int steps = static_cast<int>(random() % 4); steps > 0; --steps) {
+      std::vector<Stream*> ready;
+      for (Stream* stream : streams) {
+        if (!stream->work.empty() && stream->work.front().IsReady()) ready.push_back(stream);
+      }
+      if (ready.empty()) return;
+      Stream* const stream = ready[random() % ready.size()];
+      if (stream->work.front().run) stream->work.front().run();
+      stream->work.pop_front();
+      if (stream->is_freed && stream->work.empty()) {
+        streams.erase(stream);
+        delete stream;
+      }
+    }
+  }
+
+  Region* Find(const void* address) {
+    const auto* at = static_cast<const char*>(address);
+    auto it = regions.upper_bound(at);
+    if (it == regions.begin()) return nullptr;
+    --it;
+    return at < it->first + it->second.bytes ? &it->second : nullptr;
+  }
+  int CheckPinned(const void* address, std::int64_t bytes) {
+    const Region* first = Find(address);
+    const Region* last = Find(static_cast<const char*>(address) + bytes - 1);
+    if (!first || first != last || !first->is_pinned) return kNotPinned;
+    return first->is_freed ? kFreed : kOk;
+  }
+  // What is in no table is XLA's.
+  int CheckDevice(const void* address) {
+    const Region* region = Find(address);
+    if (!region) return kOk;
+    if (region->is_freed) return kFreed;
+    return region->is_pinned ? kPinned : kOk;
+  }
+
+  void* Map(std::int64_t bytes, Region region) {
+    const auto size = static_cast<std::size_t>(bytes);
+    if (!region.is_pinned) {
+      region.file = memfd_create("pfftjax_fake_device", MFD_CLOEXEC);
+      if (region.file < 0 || ftruncate(region.file, bytes) != 0) return nullptr;
+    }
+    void* memory =
+        mmap(nullptr, size, PROT_READ | PROT_WRITE,
+             region.is_pinned ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, region.file, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    std::memset(memory, 0xA5, static_cast<std::size_t>(std::min(bytes, kGarbage)));
+    region.bytes = bytes;
+    regions[static_cast<char*>(memory)] = region;
+    return memory;
+  }
+  int Unmap(void* memory) {
+    const auto it = regions.find(static_cast<char*>(memory));
+    if (it == regions.end() || it->second.is_freed) return kUnknown;
+    Region& region = it->second;
+    const auto size = static_cast<std::size_t>(region.bytes);
+    std::memset(memory, 0xFF, static_cast<std::size_t>(std::min(region.bytes, kGarbage)));
+    mprotect(memory, size, PROT_NONE);
+    if (region.file >= 0) close(region.file);
+    region.is_freed = true;
+    freed.push_back(it->first);
+    if (freed.size() > kReserved) {
+      const auto oldest = regions.find(freed.front());
+      munmap(const_cast<char*>(oldest->first), static_cast<std::size_t>(oldest->second.bytes));
+      regions.erase(oldest);
+      freed.pop_front();
+    }
+    return kOk;
+  }
+
+ private:
+  static unsigned Seed() {
+    const char* seed = std::getenv("PFFTJAX_FAKE_SEED");
+    unsigned value = seed ? static_cast<unsigned>(std::atoi(seed)) : 0;
+    for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
+      if (const char* rank = std::getenv(name)) {
+        return 1000 * value + static_cast<unsigned>(std::atoi(rank));
+      }
+    }
+    return 1000 * value;
+  }
+
+  std::map<std::string, std::int64_t> calls_;
+  std::string fail_ = std::getenv("PFFTJAX_FAKE_FAIL") ? std::getenv("PFFTJAX_FAKE_FAIL") : "";
+};
+
+Runtime& The() {
+  static auto* const runtime = new Runtime;
+  return *runtime;
+}
+
+// body(runtime) under the lock.
+template <typename Body>
+int Call(const char* name, Body&& body) {
+  Runtime& runtime = The();
+  const std::lock_guard lock(runtime.mutex);
+  if (const int code = runtime.Begin(name)) return code;
+  return body(runtime);
+}
+
+Event& AsEvent(EventHandle handle) { return *static_cast<Event*>(handle); }
+Stream& AsStream(StreamHandle handle) { return *static_cast<Stream*>(handle); }
+
+// ---- Streams and events ------------------------------------------------------------------------
+
+int MakeStream(StreamHandle* stream) {
+  return Call("make_stream", [&](Runtime& runtime) {
+    *stream = *runtime.streams.insert(new Stream).first;
+    return kOk;
+  });
+}
+
+// What is in it still runs.
+int FreeStream(StreamHandle stream) {
+  Runtime& runtime = The();
+  const std::lock_guard lock(runtime.mutex);
+  AsStream(stream).is_freed = true;
+  if (AsStream(stream).work.empty()) {
+    runtime.streams.erase(&AsStream(stream));
+    delete &AsStream(stream);
+  }
+  return kOk;
+}
+
+int MakeEvent(EventHandle* event) {
+  return Call("make_event", [&](Runtime&) {
+    *event = new Event(new Counts{});
+    return kOk;
+  });
+}
+
+int FreeEvent(EventHandle event) {
+  Runtime& runtime = The();
+  const std::lock_guard lock(runtime.mutex);
+  delete &AsEvent(event);
+  return kOk;
+}
+
+int Record(EventHandle handle, StreamHandle stream) {
+  return Call("record", [&](Runtime&) {
+    const Event event = AsEvent(handle);
+    const std::int64_t record = ++event->recorded;
+    AsStream(stream).work.push_back({[event, record] { event->done.store(record); }, {}});
+    return kOk;
+  });
+}
+
+int IsDone(EventHandle event, int* done) {
+  return Call("is_done", [&](Runtime& runtime) {
+    runtime.RunSome();
+    *done = AsEvent(event)->done.load() >= AsEvent(event)->recorded.load();
+    return kOk;
+  });
+}
+
+int IsIdle(StreamHandle stream, int* idle) {
+  return Call("is_idle", [&](Runtime& runtime) {
+    runtime.RunSome();
+    *idle = AsStream(stream).work.empty();
+    return kOk;
+  });
+}
+
+int Wait(StreamHandle stream, EventHandle handle) {
+  return Call("wait", [&](Runtime&) {
+    const Event event = AsEvent(handle);
+    AsStream(stream).work.push_back({{}, event, event->recorded.load()});
+    return kOk;
+  });
+}
+
+// ---- Memory ------------------------------------------------------------------------------------
+
+int Allocate(void** memory, std::int64_t bytes) {
+  return Call("allocate", [&](Runtime& runtime) {
+    *memory = runtime.Map(bytes, {});
+    return *memory ? kOk : kNoMemory;
+  });
+}
+
+int AllocatePinned(void** memory, std::int64_t bytes) {
+  return Call("allocate_pinned", [&](Runtime& runtime) {
+    Region pinned;
+    pinned.is_pinned = true;
+    *memory = runtime.Map(bytes, pinned);
+    return *memory ? kOk : kNoMemory;
+  });
+}
+
+int Free(void* memory) {
+  Runtime& runtime = The();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.Unmap(memory);
+}
+
+int Pin(void* memory, std::int64_t bytes) {
+  return Call("pin", [&](Runtime& runtime) {
+    Region pinned;
+    pinned.bytes = bytes;
+    pinned.is_pinned = true;
+    runtime.regions[static_cast<char*>(memory)] = pinned;
+    return kOk;
+  });
+}
+
+int Unpin(void* memory) {
+  Runtime& runtime = The();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.regions.erase(static_cast<char*>(memory)) == 1 ? kOk : kUnknown;
+}
+
+// body() once it is its turn. What uses memory that has been freed by then ends the process.
+template <typename Body>
+void Enqueue(Runtime& runtime, StreamHandle stream, std::vector<const void*> uses, Body&& body) {
+  auto run = [&runtime, uses = std::move(uses), body = std::forward<Body>(body)]() mutable {
+    for (const void* address : uses) {
+      const Region* region = runtime.Find(address);
+      if (region && region->is_freed) {
+        std::fprintf(stderr, "the fake device: %s\n", ErrorText(kFreed));
+        std::abort();
+      }
+    }
+    body();
+  };
+  AsStream(stream).work.push_back({std::move(run), {}});
+}
+
+int Copy(void* target, const void* source, std::int64_t bytes, Direction direction,
+         StreamHandle stream) {
+  return Call("copy", [&](Runtime& runtime) {
+    const bool to_host = direction == Direction::kToHost;
+    const bool to_device = direction == Direction::kToDevice;
+    int code = to_host ? runtime.CheckPinned(target, bytes) : runtime.CheckDevice(target);
+    if (code == kOk) {
+      code = to_device ? runtime.CheckPinned(source, bytes) : runtime.CheckDevice(source);
+    }
+    if (code != kOk) return code;
+    Enqueue(runtime, stream, {target, source},
+            [=] { std::memcpy(target, source, static_cast<std::size_t>(bytes)); });
+    return static_cast<int>(kOk);
+  });
+}
+
+int Clear(void* memory, std::int64_t bytes, StreamHandle stream) {
+  return Call("clear", [&](Runtime& runtime) {
+    if (const int code = runtime.CheckDevice(memory)) return code;
+    Enqueue(runtime, stream, {memory},
+            [=] { std::memset(memory, 0, static_cast<std::size_t>(bytes)); });
+    return static_cast<int>(kOk);
+  });
+}
+
+// ---- Kernels -----------------------------------------------------------------------------------
+
+template <typename Each>
+int EnqueueBoxes(const char* name, const BoxCopy* copies, int count, bool in_order,
+                 StreamHandle stream, Each&& each) {
+  return Call(name, [&](Runtime& runtime) {
+    std::vector<BoxCopy> all(copies, copies + count);
+    std::vector<const void*> uses;
+    for (const BoxCopy& copy : all) {
+      if (copy.from.count() == 0) continue;
+      if (const int code = runtime.CheckDevice(copy.source)) return code;
+      if (const int code = runtime.CheckDevice(copy.target)) return code;
+      uses.insert(uses.end(), {copy.source, copy.target});
+    }
+    if (!in_order) std::shuffle(all.begin(), all.end(), runtime.random);
+    Enqueue(runtime, stream, std::move(uses), [all, each] {
+      for (const BoxCopy& copy : all) each(copy);
+    });
+    return static_cast<int>(kOk);
+  });
+}
+
+int CopyBoxes(const BoxCopy* copies, int count, std::int64_t element_bytes, StreamHandle stream) {
+  return EnqueueBoxes("copy_boxes", copies, count, false, stream,
+                      [element_bytes](const BoxCopy& copy) {
+                        CopyBox(copy.source, copy.from, copy.target, copy.to, element_bytes);
+                      });
+}
+
+int AddBoxes(const BoxCopy* copies, int count, Element element, StreamHandle stream) {
+  return EnqueueBoxes("add_boxes", copies, count, true, stream, [element](const BoxCopy& copy) {
+    AddBox(copy.source, copy.from, copy.target, copy.to, element);
+  });
+}
+
+// ---- Between processes -------------------------------------------------------------------------
+
+struct Shared {
+  std::int64_t process;
+  std::int64_t file;
+  std::int64_t bytes;
+};
+static_assert(sizeof(Shared) <= sizeof(SharedHandle));
+
+SharedHandle HandleOf(int file, std::int64_t bytes) {
+  const Shared shared{getpid(), file, bytes};
+  SharedHandle handle;
+  std::memcpy(handle.bytes, &shared, sizeof shared);
+  return handle;
+}
+
+// Maps what another process has; its size in `*bytes`.
+void* Open(const SharedHandle& handle, std::int64_t* bytes) {
+  Shared shared{};
+  std::memcpy(&shared, handle.bytes, sizeof shared);
+  const std::string path =
+      "/proc/" + std::to_string(shared.process) + "/fd/" + std::to_string(shared.file);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return nullptr;
+  void* memory = mmap(nullptr, static_cast<std::size_t>(shared.bytes), PROT_READ | PROT_WRITE,
+                      MAP_SHARED, file, 0);
+  close(file);
+  *bytes = shared.bytes;
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+int MakeSharedEvent(EventHandle* event, SharedHandle* handle) {
+  return Call("make_shared_event", [&](Runtime&) {
+    const int file = memfd_create("pfftjax_fake_event", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, sizeof(Counts)) != 0) return kNoMemory;
+    void* memory = mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) return kNoMemory;
+    *handle = HandleOf(file, sizeof(Counts));
+    *event = new Event(static_cast<Counts*>(memory), [file](Counts* counts) {
+      munmap(counts, sizeof(Counts));
+      close(file);
+    });
+    return kOk;
+  });
+}
+
+int OpenEvent(const SharedHandle* handle, EventHandle* event) {
+  return Call("open_event", [&](Runtime&) {
+    std::int64_t bytes = 0;
+    void* memory = Open(*handle, &bytes);
+    if (!memory) return kUnknown;
+    *event = new Event(static_cast<Counts*>(memory),
+                       [](Counts* counts) { munmap(counts, sizeof(Counts)); });
+    return kOk;
+  });
+}
+
+int ExportMemory(void* memory, SharedHandle* handle) {
+  return Call("export_memory", [&](Runtime& runtime) {
+    const auto it = runtime.regions.find(static_cast<char*>(memory));
+    if (it == runtime.regions.end() || it->second.file < 0) return kUnknown;
+    if (it->second.is_freed) return kFreed;
+    *handle = HandleOf(it->second.file, it->second.bytes);
+    return kOk;
+  });
+}
+
+int OpenMemory(const SharedHandle* handle, void** memory) {
+  return Call("open_memory", [&](Runtime& runtime) {
+    Region region;
+    *memory = Open(*handle, &region.bytes);
+    if (!*memory) return kUnknown;
+    runtime.regions[static_cast<char*>(*memory)] = region;
+    return kOk;
+  });
+}
+
+int CloseMemory(void* memory) {
+  Runtime& runtime = The();
+  const std::lock_guard lock(runtime.mutex);
+  const auto it = runtime.regions.find(static_cast<char*>(memory));
+  if (it == runtime.regions.end()) return kUnknown;
+  munmap(memory, static_cast<std::size_t>(it->second.bytes));
+  runtime.regions.erase(it);
+  return kOk;
+}
+
+int CurrentDevice(int* device) {
+  return Call("current_device", [&](Runtime&) {
+    *device = 0;
+    return kOk;
+  });
+}
+
+int UseDevice(int device) {
+  return Call("use_device", [&](Runtime&) { return device == 0 ? kOk : kUnknown; });
+}
+
+int Identity(int, char* text, std::size_t size) {
+  return Call("identity", [&](Runtime&) {
+    const char* given = std::getenv("PFFTJAX_FAKE_IDENTITY");
+    const std::string own = "fake device of process " + std::to_string(getpid());
+    std::snprintf(text, size, "%s", given ? given : own.c_str());
+    return kOk;
+  });
+}
+
+}  // namespace
+}  // namespace pfftjax::gpu
+
+// For libraries that enqueue work of their own (fake_nccl.cc): calls `step(state)` whenever the
+// stream could go on, until it is not 0.
+extern "C" int pfftjax_fake_enqueue(void* stream, int (*step)(void*), void* state) {
+  using namespace pfftjax::gpu;
+  return Call("enqueue", [&](Runtime&) {
+    auto is_ready = [step, state, has_ended = false]() mutable {
+      if (!has_ended) has_ended = step(state) != 0;
+      return has_ended;
+    };
+    AsStream(stream).work.push_back({{}, {}, 0, is_ready});
+    return static_cast<int>(kOk);
+  });
+}
+
+extern "C" const pfftjax::gpu::DeviceApi* pfftjax_device_api() {
+  using namespace pfftjax::gpu;
+  static const DeviceApi api = [] {
+    DeviceApi table{};
+    table.version = kDeviceApiVersion;
+    table.name = "the fake device";
+    table.platform = "cpu";
+    table.is_host_memory = true;
+    table.make_stream = MakeStream;
+    table.free_stream = FreeStream;
+    table.make_event = MakeEvent;
+    table.free_event = FreeEvent;
+    table.record = Record;
+    table.is_done = IsDone;
+    table.is_idle = IsIdle;
+    table.wait = Wait;
+    table.allocate = Allocate;
+    table.free = Free;
+    table.allocate_pinned = AllocatePinned;
+    table.free_pinned = Free;
+    table.pin = Pin;
+    table.unpin = Unpin;
+    table.copy = Copy;
+    table.clear = Clear;
+    table.copy_boxes = CopyBoxes;
+    table.add_boxes = AddBoxes;
+    table.make_shared_event = MakeSharedEvent;
+    table.open_event = OpenEvent;
+    table.export_memory = ExportMemory;
+    table.open_memory = OpenMemory;
+    table.close_memory = CloseMemory;
+    table.current_device = CurrentDevice;
+    table.use_device = UseDevice;
+    table.identity = Identity;
+    table.error_text = ErrorText;
+    return table;
+  }();
+  return &api;
+}

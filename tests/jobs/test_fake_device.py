@@ -1,0 +1,132 @@
+"""The handlers and the staging for GPUs, without one: the ordinary tests, on tests/fake_device."""
+
+import subprocess
+
+import pytest
+
+from tests import fake_device, launcher
+from tests.jobs.job import assert_ends_in_error, assert_succeeds
+
+pytestmark = pytest.mark.timeout(300)
+
+# Of the ordinary tests, those that say most in little time: every operation, its adjoint, every
+# pair of pencils, any halo and any counts.
+TESTS = {
+    2: ["tests/collectives/test_adjoint.py", "tests/collectives/test_reductions.py"],
+    3: [
+        "tests/collectives/test_values.py",
+        "tests/collectives/test_alltoallv.py::test_any_counts",
+        "tests/collectives/test_rooted.py",
+        "tests/pencils/test_transpose.py::test_any_pair_of_pencils",
+        "tests/pencils/test_transpose.py::test_dtypes",
+        "tests/pencils/test_halo.py::test_any_halo",
+        "tests/pencils/test_halo.py::test_sums_of_other_dtypes",
+        "tests/pencils/test_pencil.py::test_indices_are_read_when_the_program_runs",
+    ],
+}
+
+
+@pytest.mark.parametrize(("ranks", "piece"), [(2, 4096), (3, 64)])
+def test_the_ordinary_tests(ranks, piece):
+    """In pieces that go round their ring many times."""
+    ended = subprocess.run(
+        launcher.command(ranks, "-m", "pytest", "--with-mpi", "-q", *TESTS[ranks]),
+        env=launcher.environment(
+            JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+            PFFTJAX_GPU_CHUNK_BYTES=str(piece),
+            **fake_device.environment(),
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=launcher.ROOT,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "passed" in ended.stdout
+
+
+# The operations with handlers of their own, and some that go by way of the host, in one program;
+# on rank 1 the runtime can fail.
+EVERYTHING = """
+import os
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == 1 and "FAIL_ON_RANK_1" in os.environ:
+    os.environ["PFFTJAX_FAKE_FAIL"] = os.environ["FAIL_ON_RANK_1"]
+import time
+import jax, jax.numpy as jnp, numpy as np
+from pfftjax import (
+    ExchangeMethod, Pencil, PencilFFT, ProcessGrid, halo_exchange, halo_reduce, transpose
+)
+from pfftjax import collectives as pc
+from pfftjax.collectives._ffi import native
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+rng = np.random.default_rng(0)
+grid = ProcessGrid((SIZE, 1))
+whole = rng.standard_normal((7, 5, 6))
+z = Pencil(whole.shape, grid)
+y = Pencil(whole.shape, grid, (1, 2), (1, 2, 0))
+block = jnp.asarray(z.local_block(whole))
+big = rng.standard_normal((SIZE, SIZE, 3000))  # many times round a ring of 4 KiB
+
+@jax.jit
+def everything(block, rows):
+    moved = transpose(block, z, y, method=ExchangeMethod.MESSAGES)
+    ghosts = halo_exchange(block, z, 2)
+    return (moved, transpose(moved, y, z, method=ExchangeMethod.ALLTOALL), ghosts,
+            halo_reduce(ghosts, z, 2), pc.alltoall(rows), pc.allgather(rows[0]),
+            pc.allreduce(rows), pc.bcast(rows, 0), pc.scan(rows))
+
+def failing():
+    print(f"FAILING AT {time.time()}", flush=True)
+def run():
+    return jax.block_until_ready(everything(block, jnp.asarray(big[RANK])))
+"""
+
+
+def test_schedules():
+    """Many, one after the other in one process: none has a wrong bit."""
+    assert_succeeds(
+        """
+        first = run()
+        np.testing.assert_array_equal(first[0], y.local_block(whole))
+        np.testing.assert_array_equal(first[1], block)
+        np.testing.assert_array_equal(first[4], big[:, RANK])
+        np.testing.assert_array_equal(first[5], big[:, 0])
+        np.testing.assert_allclose(first[6], big.sum(0), rtol=1e-12)
+        np.testing.assert_array_equal(first[7], big[0])
+        plan = PencilFFT(whole.shape, grid, method=ExchangeMethod.MESSAGES)
+        expected = plan.output.local_block(np.fft.fftn(whole))
+        np.testing.assert_allclose(plan.forward(block + 0j), expected, rtol=1e-10, atol=1e-10)
+        for round in range(60):
+            if round == 30:
+                native.release_memory(0)
+            for a, b in zip(first, run()):
+                np.testing.assert_array_equal(a, b)
+        try:
+            transpose(block, z, y, method=ExchangeMethod.SHARED).block_until_ready()
+        except jax.errors.JaxRuntimeError as error:
+            assert "between GPUs take ExchangeMethod.AUTOMATIC, MESSAGES or ALLTOALL" in str(error)
+            pc.recover()
+        else:
+            raise AssertionError("nothing was raised")
+        """,
+        preamble=EVERYTHING,
+        PFFTJAX_GPU_CHUNK_BYTES="1024",
+        **fake_device.environment(seed=3),
+    )
+
+
+# A kernel, a copy of staging or of a mirror, the first use of the transport.
+@pytest.mark.parametrize(
+    ("failure", "operation"),
+    [("copy_boxes:1", "transpose"), ("copy:4", r"\w+"), ("allocate_pinned:2", r"\w+")],
+)
+def test_a_failure_of_the_runtime(failure, operation):
+    """It names operation and rank, and the job ends."""
+    assert_ends_in_error(
+        "run()",
+        rf"pfftjax: {operation} failed on rank 1 of 2 .*a failure that a test has asked for",
+        preamble=EVERYTHING,
+        FAIL_ON_RANK_1=failure,
+        **fake_device.environment(),
+    )

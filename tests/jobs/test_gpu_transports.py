@@ -1,0 +1,223 @@
+"""The transports between GPUs, on a device that is none (tests/fake_device): the same results by
+each, and an error for what cannot be had, or fails, without a hang.
+"""
+
+import pytest
+
+from tests import fake_device
+from tests.fake_device import nccl
+from tests.jobs.job import PREAMBLE, assert_ends_in_error, assert_succeeds
+
+pytestmark = pytest.mark.timeout(180)
+
+# `using(name)` gives a communicator on which GPUs exchange so.
+TRANSPORTS = """
+from pfftjax.collectives import _gpu
+from pfftjax.collectives._ffi import native
+
+def using(name, **settings):
+    native.configure_transports(**{**_gpu.settings(), "name": name, **settings})
+    return MPI.COMM_WORLD.Dup()
+
+def refusal(comm, operation=pc.alltoall):
+    \"\"\"The error, which all ranks see alike.\"\"\"
+    try:
+        jax.block_until_ready(operation(x, comm=comm))
+    except Exception as error:
+        pc.recover()
+        text = str(error).split("): ", 1)[1]
+        assert MPI.COMM_WORLD.allgather(text) == [text] * SIZE
+        return text
+    raise AssertionError("there is none")
+
+def chosen():
+    return _gpu.chosen()[-1]
+"""
+
+RESULTS = """
+rng = np.random.default_rng(0)
+def drawn(*shape, dtype="f8"):
+    whole = rng.standard_normal((SIZE, *shape)) * 50
+    return whole.astype(dtype)
+
+def of_all_sizes(comm):
+    grid = pfftjax.ProcessGrid((SIZE, 1), comm=comm)
+    shape = (7, 5, 11)
+    source, target = pfftjax.Pencil(shape, grid), pfftjax.Pencil(shape, grid, (1, 2), (1, 2, 0))
+    field = drawn(*shape, dtype="c16")[0]
+    halo = pfftjax.Pencil((2, 3, 5), grid)  # fewer planes than ranks
+    planes = rng.standard_normal((2, 3, 5))
+    small, large = drawn(SIZE, 3, dtype="f4"), drawn(SIZE, 1009)
+    bytes_, rows = drawn(13, dtype="i1"), drawn(2 * SIZE, 3)
+    counts = np.array([[(i + 2 * j) % 3 for j in range(SIZE)] for i in range(SIZE)], np.int32)
+    counts[:, 0] = 0  # rank 0 receives nothing
+    # One way only: nothing that comes back says that it was read.
+    flow, flowing = drawn(2003), jnp.zeros(SIZE, int).at[-1].set(2003 * (RANK == 0))
+    sums = {name: drawn(37, dtype=name) for name in ("f4", "f8", "i4", "u1", "c8")}
+    blunt = drawn(5)
+    blunt[-1, 2] = np.nan
+
+    @jax.jit
+    def program(small, large, bytes_, rows, flow, field, planes, sums, blunt):
+        def there_and_back(_, x):
+            return pc.alltoall(pc.alltoall(x, comm=comm), comm=comm)
+        return (
+            pc.alltoall(small, comm=comm),
+            jax.lax.fori_loop(0, 3, there_and_back, pc.alltoall(large, comm=comm)),
+            pc.alltoall(jnp.zeros((SIZE, 0)), comm=comm),
+            pc.allgather(bytes_, comm=comm),
+            pc.alltoallv(rows, jnp.asarray(counts[RANK]), capacity=2 * SIZE, comm=comm)[0],
+            pc.alltoallv(flow, flowing, capacity=2003, comm=comm)[0],
+            pfftjax.transpose(field, source, target),
+            pfftjax.halo_exchange(planes, halo, 2),
+            pfftjax.halo_reduce(pfftjax.halo_exchange(planes, halo, 1), halo, 1),
+            {name: pc.allreduce(v, comm=comm) for name, v in sums.items()},
+            pc.allreduce(sums["i4"], MPI.MAX, comm=comm),
+            pc.allreduce(blunt, MPI.MAX, comm=comm),
+        )
+
+    y = jax.block_until_ready(program(
+        small[RANK], large[RANK], bytes_[RANK], rows[RANK], flow[RANK],
+        source.local_block(field), halo.local_block(planes),
+        {name: v[RANK] for name, v in sums.items()}, blunt[RANK],
+    ))
+    equal = np.testing.assert_array_equal
+    equal(y[0], small[:, RANK])
+    equal(y[1], large[:, RANK])
+    assert y[2].shape == (SIZE, 0)
+    equal(y[3], bytes_)
+    expected = np.zeros((2 * SIZE, 3))
+    parts = [rows[i, counts[i, :RANK].sum():][:counts[i, RANK]] for i in range(SIZE)]
+    together = np.concatenate(parts)
+    expected[:len(together)] = together
+    equal(y[4], expected)
+    equal(y[5], flow[0] * (RANK == SIZE - 1))
+    equal(y[6], target.local_block(field))
+    start, count = halo.range_of(0)
+    index = np.arange(start - 2, start + count + 2) % 2
+    columns = np.arange(-2, 5) % 3
+    equal(y[7], planes[index][:, columns])
+    assert np.all(np.isfinite(y[8])) and y[8].shape == halo.local_shape
+    for name, v in sums.items():
+        np.testing.assert_allclose(y[9][name], v.sum(0, dtype=v.dtype), rtol=1e-4, atol=1e-3)
+    equal(y[10], sums["i4"].max(0))
+    equal(y[11], blunt.max(0))
+"""
+
+
+def environment(**extra):
+    return fake_device.environment(
+        PFFTJAX_GPU_TRANSPORT="auto", PFFTJAX_NCCL=nccl.build(), **extra
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "extra"),
+    [
+        (2, {}),
+        # Pieces and rounds of a few bytes.
+        (3, {"PFFTJAX_MAX_CHUNK_BYTES": 1000, "PFFTJAX_GPU_ARENA_BYTES": 4096}),
+    ],
+)
+def test_the_same_by_each(ranks, extra):
+    assert_succeeds(
+        TRANSPORTS
+        + RESULTS
+        + """
+for name in ("", "ipc", "mpi", "staging"):
+    of_all_sizes(using(name))
+    assert chosen().transport.startswith(name or "nccl"), chosen()
+    assert f"process {os.getpid()}" in chosen().device
+assert "ipc" in pfftjax.info().gpu_transport or "nccl" in pfftjax.info().gpu_transport
+
+# By NCCL, and not by way of the host.
+os.environ["PFFTJAX_FAKE_NCCL_FAIL"] = "ncclAllReduce"
+assert "NCCL says 'invalid argument' in ncclAllReduce" in refusal(using("nccl"), pc.allreduce)
+
+# One device for two ranks: NCCL leaves it to the next.
+os.environ["PFFTJAX_FAKE_IDENTITY"] = "GPU-0"
+comm = using("")
+jax.block_until_ready(pc.alltoall(x, comm=comm))
+assert chosen().transport.startswith("ipc"), chosen()
+assert "nccl: ranks 0 and 1 share device GPU-0" in chosen().transport
+assert chosen().device == "GPU-0, shared by ranks " + ", ".join(map(str, range(SIZE)))
+why = refusal(using("nccl"))
+assert "PFFTJAX_GPU_TRANSPORT=nccl cannot be had here" in why and "share device" in why, why
+
+# A difference between the ranks.
+assert "PFFTJAX_GPU_TRANSPORT=staging on rank 1" in refusal(using(["ipc", "staging"][RANK == 1]))
+""",
+        ranks=ranks,
+        **environment(**extra),
+    )
+
+
+ON_RANK_1 = """
+import os
+if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
+    os.environ.update({})
+"""
+
+
+def test_what_cannot_be_had():
+    """By one rank is left by all, for the next, and the reason stays."""
+    extra = {"PFFTJAX_FAKE_FAIL": "export_memory:1"}
+    assert_succeeds(
+        TRANSPORTS
+        + """
+text = chosen().transport  # of the first operation
+assert text.startswith("staging, and not nccl: on rank 0: PFFTJAX_NCCL=/nowhere"), text
+assert "ipc: on rank 1: the fake device says 'a failure that a test has asked for'" in text, text
+assert "mpi: on rank 0: it is tried only where PFFTJAX_GPU_TRANSPORT=mpi names it" in text, text
+assert "PFFTJAX_NCCL=/nowhere" in refusal(using("nccl"))
+jax.block_until_ready(pc.alltoall(x, comm=using("ipc")))  # the second time it can
+assert chosen().transport.startswith("ipc"), chosen()
+native.configure(max_chunk_bytes=1 << 30, check=False, debug=False, timeout=0.0, first_call=True,
+                 shared_memory=False, gpu_chunk_bytes=1 << 20)
+assert "not on one node" in refusal(using("ipc"))
+""",
+        preamble=ON_RANK_1.format(extra) + PREAMBLE,
+        **fake_device.environment(
+            PFFTJAX_GPU_TRANSPORT="auto", PFFTJAX_NCCL="/nowhere/libnccl.so.2"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (
+            """os.environ["PFFTJAX_FAKE_NCCL_FAIL"] = "ncclSend" if RANK == 1 else "" """,
+            r"alltoall failed on rank 1 of 2.*NCCL says 'invalid argument' in ncclSend",
+        ),
+        (
+            """os.environ["PFFTJAX_FAKE_NCCL_LOST"] = "1" """,
+            r"NCCL says 'remote process exited or .*' in an earlier exchange",
+        ),
+    ],
+    ids=["at once", "later"],
+)
+def test_nccl_fails(failure, text):
+    assert_ends_in_error(
+        f"""
+        jax.block_until_ready(pc.alltoall(x))
+        {failure}
+        jax.block_until_ready(pc.alltoall(x + 1))
+        """,
+        text,
+        **environment(),
+    )
+
+
+@pytest.mark.parametrize("call", ["copy:4", "record:3"])
+def test_the_runtime_fails(call):
+    """On one rank, in an exchange by IPC; the other one does not wait for ever."""
+    assert_ends_in_error(
+        """
+        for _ in range(3):
+            x = jax.block_until_ready(pc.alltoall(x))
+        """,
+        r"alltoall failed on rank 1 of 2.*'a failure that a test has asked for'",
+        preamble=ON_RANK_1.format({"PFFTJAX_FAKE_FAIL": call}) + PREAMBLE,
+        **fake_device.environment(PFFTJAX_GPU_TRANSPORT="ipc"),
+    )
