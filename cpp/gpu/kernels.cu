@@ -71,22 +71,18 @@ struct Copying {
   }
 };
 
-struct Bool {
-  bool value;
-};
-
 template <typename T>
 struct alignas(2 * sizeof(T)) Complex {
   T re;
   T im;
 };
 
-// As AddBox (box.cc): integers wrap around, 16-bit floating-point numbers are added as float.
+// As AddBox (box.cc): integers wrap around, 1 + 1 is 1 in bool, 16-bit floating-point numbers are
+// added as float.
 template <typename T>
 __device__ T Sum(T a, T b) {
   return static_cast<T>(a + b);
 }
-__device__ Bool Sum(Bool a, Bool b) { return {a.value || b.value}; }
 __device__ Float16 Sum(Float16 a, Float16 b) {
   return Float16::From(static_cast<float>(a) + static_cast<float>(b));
 }
@@ -261,7 +257,7 @@ Kernel CopyKernelOf(std::int64_t word_bytes) {
 Kernel AddKernelOf(Element element) {
   switch (element) {
     case Element::kBool:
-      return AddKernel<Bool>;
+      return AddKernel<bool>;
     case Element::kS8:
     case Element::kU8:
       return AddKernel<std::uint8_t>;
