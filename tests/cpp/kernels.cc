@@ -276,6 +276,18 @@ void TestPlans() {
   move = PlanOf(Strided({1000, 3}, {3, 1}), Strided({1000, 3}, {1, 1000}), 4, aligned).moves[0];
   Require(move.log_width != kSquares && move.width == 1000 && move.height == 3, "thin squares");
 
+  std::int64_t words = 0;
+  const BoxCopy whole_copy{nullptr, whole, nullptr, whole};
+  const auto count = [&words](const Batch& batch) {
+    for (int m = 0; m < batch.count; ++m) {
+      Require(batch.moves[m].width * batch.moves[m].height <= 100, "no more than is counted");
+      words += batch.moves[m].width * batch.moves[m].height;
+    }
+    return 0;
+  };
+  Require(PlanBoxes(&whole_copy, 1, 16, Unit::kWords, count, 100) == 0 && words == whole.count(),
+          "a box that is cut");
+
   for (int i = 0; i < 20000; ++i) {
     const auto extent = static_cast<std::uint32_t>(1 + (Draw(0x7fffffff) >> Draw(31)));
     const Axis axis = MakeAxis(extent, 0, 0);
