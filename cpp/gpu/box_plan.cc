@@ -26,6 +26,12 @@ struct Shape {
     for (int d = 0; d < dims; ++d) product *= dim[d].extent;
     return product;
   }
+  Dimension Take(int d) {
+    const Dimension taken = dim[d];
+    std::copy(dim.begin() + d + 1, dim.begin() + dims, dim.begin() + d);
+    --dims;
+    return taken;
+  }
   // The dimension along which words follow each other; -1 if there is none.
   int ContiguousIn(std::int64_t Dimension::* stride) const {
     for (int d = dims - 1; d >= 0; --d) {
@@ -98,28 +104,71 @@ Shape ShapeOf(const BoxCopy& copy, std::int64_t element_bytes, Unit unit) {
   return shape;
 }
 
-// The width of tiles that leaves the fewest threads without a word, the widest of them; less than
-// a warp only where rows are shorter.
-std::int8_t LogWidth(std::int64_t width) {
-  if (width < 32) {
-    std::int8_t log = 0;
-    while (std::int64_t{1} << log < width) ++log;
-    return log;
-  }
-  std::int8_t best = 5;
-  std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
-  for (std::int8_t log = 5; log <= kLogRowTile; ++log) {
-    const std::int64_t side = std::int64_t{1} << log;
-    const std::int64_t padded = (width + side - 1) / side * side;
-    if (padded <= fewest) {
-      fewest = padded;
-      best = log;
-    }
+std::int64_t Tiles(std::int64_t words, std::int64_t side) { return (words + side - 1) / side; }
+
+std::int64_t RowTiles(std::int64_t width, std::int64_t rows, int log_width) {
+  return Tiles(width, std::int64_t{1} << log_width) *
+         Tiles(rows, std::int64_t{1} << (kLogRowTile - log_width));
+}
+
+// The width of which there are the fewest tiles, the widest of them; less than a warp only where
+// rows are shorter.
+std::int8_t LogWidth(std::int64_t width, std::int64_t rows) {
+  std::int8_t least = 0;
+  while (least < 5 && std::int64_t{1} << least < width) ++least;
+  std::int8_t best = least;
+  for (std::int8_t log = least; log <= kLogRowTile; ++log) {
+    if (RowTiles(width, rows, log) <= RowTiles(width, rows, best)) best = log;
   }
   return best;
 }
 
-std::int64_t Tiles(std::int64_t words, std::int64_t side) { return (words + side - 1) / side; }
+// x and y are taken out of the shape, so that the dimensions between squares are left.
+Move SquaresOf(Shape* shape, int in, int out, std::int64_t* tiles) {
+  const Dimension x = shape->Take(in);
+  const Dimension y = shape->Take(out > in ? out - 1 : out);
+  Move move{};
+  move.log_width = kSquares;
+  move.width = static_cast<std::uint32_t>(x.extent);
+  move.height = static_cast<std::uint32_t>(y.extent);
+  move.x_from = x.from;
+  move.x_to = x.to;
+  move.y_from = y.from;
+  const std::int64_t side = SquareSide(shape->word);
+  *tiles = Tiles(x.extent, side) * Tiles(y.extent, side) * shape->words();
+  return move;
+}
+
+// Likewise x, so that the dimensions that make rows are left.
+Move RowsOf(Shape* shape, int along, std::int64_t* tiles) {
+  const Dimension x = along >= 0 ? shape->Take(along) : Dimension{1, shape->word, shape->word};
+  const std::int64_t rows = shape->words();
+  Move move{};
+  move.log_width = LogWidth(x.extent, rows);
+  move.width = static_cast<std::uint32_t>(x.extent);
+  move.height = static_cast<std::uint32_t>(rows);
+  move.x_from = x.from;
+  move.x_to = x.to;
+  *tiles = RowTiles(x.extent, rows, move.log_width);
+  return move;
+}
+
+// Takes out of the shape what a tile extends along. Only words that move can go through squares.
+Move TilesOf(Shape* shape, Unit unit, std::int64_t* tiles) {
+  // Of a few words to a line most of a square would be idle; the caches do as well then.
+  constexpr std::int64_t kFew = 4;
+  const int in = shape->ContiguousIn(&Dimension::from);
+  const int out = shape->ContiguousIn(&Dimension::to);
+  if (in < 0 || out < 0) {
+    return RowsOf(shape, out >= 0 ? out : in >= 0 ? in : shape->dims - 1, tiles);
+  }
+  const std::int64_t x = shape->dim[in].extent;
+  const std::int64_t y = shape->dim[out].extent;
+  if (unit == Unit::kWords && in != out && std::min(x, y) > kFew) {
+    return SquaresOf(shape, in, out, tiles);
+  }
+  return RowsOf(shape, x > y ? in : out, tiles);
+}
 
 class Batches {
  public:
@@ -171,71 +220,32 @@ class Batches {
     return code;
   }
 
-  int Put(const Shape& shape) {
-    Move move{};
+  int Put(Shape shape) {
+    std::int64_t tiles = 0;
+    Move move = TilesOf(&shape, unit_, &tiles);
     move.source = shape.source;
     move.target = shape.target;
-    std::array<Dimension, kMaxDims + 1> rest = shape.dim;
-    int dims = shape.dims;
-    const auto take = [&](int d) {
-      const Dimension taken = rest[d];
-      std::copy(rest.begin() + d + 1, rest.begin() + dims--, rest.begin() + d);
-      return taken;
-    };
-
-    std::int64_t tiles = 0;
-    const int in = shape.ContiguousIn(&Dimension::from);
-    const int out = shape.ContiguousIn(&Dimension::to);
-    const auto extent = [&](int d) { return shape.dim[d].extent; };
-    // Of a few words to a line most of a square would be idle; the caches do as well then.
-    constexpr std::int64_t kFew = 4;
-    if (unit_ == Unit::kWords && in >= 0 && out >= 0 && in != out &&
-        std::min(extent(in), extent(out)) > kFew) {
-      const Dimension x = take(in);
-      const Dimension y = take(out - (out > in));
-      move.log_width = kSquares;
-      move.width = static_cast<std::uint32_t>(x.extent);
-      move.height = static_cast<std::uint32_t>(y.extent);
-      move.x_from = x.from;
-      move.x_to = x.to;
-      move.y_from = y.from;
-      const std::int64_t side = SquareSide(shape.word);
-      tiles = Tiles(x.extent, side) * Tiles(y.extent, side);
-      for (int d = 0; d < dims; ++d) tiles *= rest[d].extent;
-    } else {
-      int along = out >= 0 ? out : in;
-      if (in >= 0 && out >= 0 && extent(in) > extent(out)) along = in;
-      if (along < 0) along = dims - 1;
-      const Dimension x = along >= 0 ? take(along) : Dimension{1, shape.word, shape.word};
-      std::int64_t rows = 1;
-      for (int d = 0; d < dims; ++d) rows *= rest[d].extent;
-      move.log_width = LogWidth(x.extent);
-      move.width = static_cast<std::uint32_t>(x.extent);
-      move.height = static_cast<std::uint32_t>(rows);
-      move.x_from = x.from;
-      move.x_to = x.to;
-      tiles = Tiles(x.extent, std::int64_t{1} << move.log_width) *
-              Tiles(rows, std::int64_t{1} << (kLogRowTile - move.log_width));
-    }
     // Neighbouring rows are neighbours in memory, on one side at least.
-    std::sort(rest.begin(), rest.begin() + dims, [](const Dimension& a, const Dimension& b) {
-      return std::min(std::abs(a.from), std::abs(a.to)) <
-             std::min(std::abs(b.from), std::abs(b.to));
-    });
+    std::sort(shape.dim.begin(), shape.dim.begin() + shape.dims,
+              [](const Dimension& a, const Dimension& b) {
+                return std::min(std::abs(a.from), std::abs(a.to)) <
+                       std::min(std::abs(b.from), std::abs(b.to));
+              });
 
     int log_word = 0;
     while (std::int64_t{1} << log_word < shape.word) ++log_word;
     Open& open = open_[log_word];
     Batch& batch = open.batch;
-    if (batch.count == Batch::kMoves || open.axes + dims > Batch::kAxes ||
+    if (batch.count == Batch::kMoves || open.axes + shape.dims > Batch::kAxes ||
         batch.tiles + tiles > std::numeric_limits<std::int32_t>::max()) {
       if (const int code = Flush(&open)) return code;
     }
     move.axes_begin = static_cast<std::int8_t>(open.axes);
-    move.axes_count = static_cast<std::int8_t>(dims);
-    for (int d = 0; d < dims; ++d) {
+    move.axes_count = static_cast<std::int8_t>(shape.dims);
+    for (int d = 0; d < shape.dims; ++d) {
+      const Dimension& along = shape.dim[d];
       batch.axes[open.axes++] =
-          MakeAxis(static_cast<std::uint32_t>(rest[d].extent), rest[d].from, rest[d].to);
+          MakeAxis(static_cast<std::uint32_t>(along.extent), along.from, along.to);
     }
     move.tiles_begin = batch.tiles;
     batch.tiles += static_cast<std::uint32_t>(tiles);
