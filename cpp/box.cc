@@ -184,6 +184,7 @@ void WithType(Element element, Function&& f) {
     case Element::kC128:
       return f(std::complex<double>{});
     case Element::kBool:
+      return f(bool{});  // 1 + 1 is 1
     case Element::kS8:
     case Element::kU8:
       return f(std::uint8_t{});

@@ -57,7 +57,7 @@ class Pieces {
 // Elements of `from` to the places of `to`, which has the same extents.
 void CopyBox(const void* source, const Box& from, void* target, const Box& to,
              std::int64_t element_bytes);
-// The same, added to what is there. Numbers only.
+// The same, added to what is there; of bool the or.
 void AddBox(const void* source, const Box& from, void* target, const Box& to, Element element);
 
 // Whether neighbours in memory are no longer neighbours after the move.

@@ -1,19 +1,21 @@
-// float16 and bfloat16 for MPI reductions, which have neither: conversion by bits, rounding to
-// nearest, ties to even.
+// float16 and bfloat16 for MPI reductions, which have neither, and for sums on a GPU, which then
+// are those of the host: conversion by bits, rounding to nearest, ties to even.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
+#include "host_device.h"
+
 namespace pfftjax {
 
-inline float FloatFromBits(std::uint32_t bits) {
+PFFTJAX_HOST_DEVICE inline float FloatFromBits(std::uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
 
-inline std::uint32_t BitsFromFloat(float value) {
+PFFTJAX_HOST_DEVICE inline std::uint32_t BitsFromFloat(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
@@ -22,9 +24,11 @@ inline std::uint32_t BitsFromFloat(float value) {
 struct BFloat16 {
   std::uint16_t bits;
 
-  explicit operator float() const { return FloatFromBits(std::uint32_t{bits} << 16); }
+  PFFTJAX_HOST_DEVICE explicit operator float() const {
+    return FloatFromBits(std::uint32_t{bits} << 16);
+  }
 
-  static BFloat16 From(float value) {
+  PFFTJAX_HOST_DEVICE static BFloat16 From(float value) {
     const std::uint32_t f = BitsFromFloat(value);
     if ((f & 0x7fffffffu) > 0x7f800000u) {
       return {static_cast<std::uint16_t>((f >> 16) | 0x0040u)};  // keep NaN a NaN
@@ -36,7 +40,7 @@ struct BFloat16 {
 struct Float16 {
   std::uint16_t bits;
 
-  explicit operator float() const {
+  PFFTJAX_HOST_DEVICE explicit operator float() const {
     const std::uint32_t sign = std::uint32_t{bits & 0x8000u} << 16;
     const std::uint32_t exponent = (bits >> 10) & 0x1fu;
     const std::uint32_t mantissa = bits & 0x3ffu;
@@ -49,7 +53,7 @@ struct Float16 {
     return FloatFromBits(sign | ((exponent + 112u) << 23) | (mantissa << 13));
   }
 
-  static Float16 From(float value) {
+  PFFTJAX_HOST_DEVICE static Float16 From(float value) {
     const std::uint32_t f = BitsFromFloat(value);
     const auto sign = static_cast<std::uint16_t>((f >> 16) & 0x8000u);
     const std::uint32_t magnitude = f & 0x7fffffffu;

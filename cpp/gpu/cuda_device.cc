@@ -1,0 +1,226 @@
+// DeviceApi by the CUDA runtime, which is linked into this shared object and nowhere else.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "device.h"
+#include "kernels.h"
+
+namespace pfftjax::gpu {
+namespace {
+
+// The runtime keeps the last error until somebody asks for it; then it would be taken for his.
+int Code(cudaError_t error) {
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return error;
+}
+
+// Queries: not yet is no error.
+int Answer(cudaError_t error, int* yes) {
+  *yes = error == cudaSuccess;
+  return error == cudaErrorNotReady ? Code(error), 0 : Code(error);
+}
+
+cudaStream_t Stream(StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
+cudaEvent_t Event(EventHandle event) { return static_cast<cudaEvent_t>(event); }
+
+// Does not wait for the default stream, which nothing here uses.
+int MakeStream(StreamHandle* stream) {
+  cudaStream_t made = nullptr;
+  const int code = Code(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+  *stream = made;
+  return code;
+}
+
+int FreeStream(StreamHandle stream) { return Code(cudaStreamDestroy(Stream(stream))); }
+
+int MakeEventWith(unsigned flags, EventHandle* event) {
+  cudaEvent_t made = nullptr;
+  const int code = Code(cudaEventCreateWithFlags(&made, flags));
+  *event = made;
+  return code;
+}
+
+int MakeEvent(EventHandle* event) { return MakeEventWith(cudaEventDisableTiming, event); }
+
+int FreeEvent(EventHandle event) { return Code(cudaEventDestroy(Event(event))); }
+
+int Record(EventHandle event, StreamHandle stream) {
+  return Code(cudaEventRecord(Event(event), Stream(stream)));
+}
+
+int IsDone(EventHandle event, int* done) { return Answer(cudaEventQuery(Event(event)), done); }
+
+int IsIdle(StreamHandle stream, int* idle) {
+  return Answer(cudaStreamQuery(Stream(stream)), idle);
+}
+
+int Wait(StreamHandle stream, EventHandle event) {
+  return Code(cudaStreamWaitEvent(Stream(stream), Event(event), 0));
+}
+
+int Allocate(void** memory, std::int64_t bytes) {
+  *memory = nullptr;
+  if (bytes < 0) return cudaErrorInvalidValue;
+  return bytes == 0 ? 0 : Code(cudaMalloc(memory, static_cast<std::size_t>(bytes)));
+}
+
+int Free(void* memory) { return Code(cudaFree(memory)); }
+
+int AllocatePinned(void** memory, std::int64_t bytes) {
+  *memory = nullptr;
+  if (bytes < 0) return cudaErrorInvalidValue;
+  if (bytes == 0) return 0;
+  // Portable: pinned for all devices of the process, not for the current one only.
+  return Code(cudaHostAlloc(memory, static_cast<std::size_t>(bytes), cudaHostAllocPortable));
+}
+
+int FreePinned(void* memory) { return Code(cudaFreeHost(memory)); }
+
+int Pin(void* memory, std::int64_t bytes) {
+  if (bytes < 0) return cudaErrorInvalidValue;
+  if (bytes == 0) return 0;
+  return Code(cudaHostRegister(memory, static_cast<std::size_t>(bytes), cudaHostRegisterPortable));
+}
+
+int Unpin(void* memory) { return Code(cudaHostUnregister(memory)); }
+
+int Copy(void* target, const void* source, std::int64_t bytes, Direction direction,
+         StreamHandle stream) {
+  if (bytes < 0) return cudaErrorInvalidValue;
+  if (bytes == 0) return 0;
+  cudaMemcpyKind kind = cudaMemcpyDeviceToDevice;
+  if (direction == Direction::kToHost) kind = cudaMemcpyDeviceToHost;
+  if (direction == Direction::kToDevice) kind = cudaMemcpyHostToDevice;
+  return Code(
+      cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), kind, Stream(stream)));
+}
+
+int Clear(void* memory, std::int64_t bytes, StreamHandle stream) {
+  if (bytes < 0) return cudaErrorInvalidValue;
+  if (bytes == 0) return 0;
+  return Code(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(bytes), Stream(stream)));
+}
+
+template <typename Handle>
+void ToShared(const Handle& handle, SharedHandle* shared) {
+  static_assert(sizeof(Handle) == sizeof(SharedHandle));
+  std::memcpy(shared->bytes, &handle, sizeof handle);
+}
+
+template <typename Handle>
+Handle FromShared(const SharedHandle& shared) {
+  Handle handle;
+  static_assert(sizeof(Handle) == sizeof(SharedHandle));
+  std::memcpy(&handle, shared.bytes, sizeof handle);
+  return handle;
+}
+
+int MakeSharedEvent(EventHandle* event, SharedHandle* handle) {
+  if (const int code = MakeEventWith(cudaEventDisableTiming | cudaEventInterprocess, event)) {
+    return code;
+  }
+  cudaIpcEventHandle_t exported{};
+  if (const int code = Code(cudaIpcGetEventHandle(&exported, Event(*event)))) {
+    FreeEvent(*event);
+    *event = nullptr;
+    return code;
+  }
+  ToShared(exported, handle);
+  return 0;
+}
+
+int OpenEvent(const SharedHandle* handle, EventHandle* event) {
+  cudaEvent_t opened = nullptr;
+  const int code =
+      Code(cudaIpcOpenEventHandle(&opened, FromShared<cudaIpcEventHandle_t>(*handle)));
+  *event = opened;
+  return code;
+}
+
+int ExportMemory(void* memory, SharedHandle* handle) {
+  cudaIpcMemHandle_t exported{};
+  const int code = Code(cudaIpcGetMemHandle(&exported, memory));
+  ToShared(exported, handle);
+  return code;
+}
+
+int OpenMemory(const SharedHandle* handle, void** memory) {
+  *memory = nullptr;
+  return Code(cudaIpcOpenMemHandle(memory, FromShared<cudaIpcMemHandle_t>(*handle),
+                                   cudaIpcMemLazyEnablePeerAccess));
+}
+
+int CloseMemory(void* memory) { return Code(cudaIpcCloseMemHandle(memory)); }
+
+int CurrentDevice(int* device) { return Code(cudaGetDevice(device)); }
+
+int UseDevice(int device) { return Code(cudaSetDevice(device)); }
+
+// The UUID, as nvidia-smi writes it: numbers of devices depend on CUDA_VISIBLE_DEVICES.
+int Identity(int device, char* text, std::size_t size) {
+  cudaDeviceProp properties{};
+  if (const int code = Code(cudaGetDeviceProperties(&properties, device))) return code;
+  char hex[2 * sizeof properties.uuid.bytes + 1] = {};
+  for (std::size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
+    std::snprintf(hex + 2 * i, 3, "%02x", static_cast<unsigned char>(properties.uuid.bytes[i]));
+  }
+  std::snprintf(text, size, "GPU-%.8s-%.4s-%.4s-%.4s-%.12s", hex, hex + 8, hex + 12, hex + 16,
+                hex + 20);
+  return 0;
+}
+
+const char* ErrorText(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
+
+std::string Name() {
+  return "CUDA " + std::to_string(CUDART_VERSION / 1000) + "." +
+         std::to_string(CUDART_VERSION % 1000 / 10);
+}
+
+const DeviceApi& Api() {
+  static const std::string name = Name();
+  static const DeviceApi api = {
+      kDeviceApiVersion,
+      name.c_str(),
+      "CUDA",
+      false,
+      MakeStream,
+      FreeStream,
+      MakeEvent,
+      FreeEvent,
+      Record,
+      IsDone,
+      IsIdle,
+      Wait,
+      Allocate,
+      Free,
+      AllocatePinned,
+      FreePinned,
+      Pin,
+      Unpin,
+      Copy,
+      Clear,
+      CopyBoxes,
+      AddBoxes,
+      MakeSharedEvent,
+      OpenEvent,
+      ExportMemory,
+      OpenMemory,
+      CloseMemory,
+      CurrentDevice,
+      UseDevice,
+      Identity,
+      ErrorText,
+  };
+  return api;
+}
+
+}  // namespace
+}  // namespace pfftjax::gpu
+
+extern "C" __attribute__((visibility("default"))) const pfftjax::gpu::DeviceApi*
+pfftjax_device_api() {
+  return &pfftjax::gpu::Api();
+}

@@ -1,0 +1,12 @@
+// The kernels of a GPU, as the functions of DeviceApi that enqueue them. They return the runtime's
+// error code.
+#pragma once
+
+#include "device.h"
+
+namespace pfftjax::gpu {
+
+int CopyBoxes(const BoxCopy* copies, int count, std::int64_t element_bytes, StreamHandle stream);
+int AddBoxes(const BoxCopy* copies, int count, Element element, StreamHandle stream);
+
+}  // namespace pfftjax::gpu
