@@ -12,6 +12,7 @@ from mpi4py import MPI
 from . import _machine
 from .collectives import _launcher
 from .collectives._comm import world
+from .collectives._device import Binding, binding
 from .collectives._ffi import family, library_version, native, platforms
 from .collectives._options import Options, options
 from .collectives._support import mpi_takes_cuda_pointers
@@ -45,6 +46,7 @@ class Info:
         xpmem: whether the node has XPMEM.
         gpus: those that JAX has.
         visible_gpus: CUDA_VISIBLE_DEVICES.
+        gpu_binding: which GPU this rank takes, and how much of its memory.
         platforms: XLA's platforms whose arrays this pfftjax communicates.
         mpi_takes_cuda_pointers: whether the MPI calls itself CUDA-aware.
 
@@ -71,6 +73,7 @@ class Info:
     xpmem: bool
     gpus: tuple[str, ...] | None
     visible_gpus: str | None
+    gpu_binding: Binding
     platforms: tuple[str, ...]
     mpi_takes_cuda_pointers: bool | None
 
@@ -92,6 +95,7 @@ class Info:
             "GPUs": f"{_gpus(self)}; pfftjax communicates arrays on "
             f"{', '.join(self.platforms)}; MPI takes CUDA pointers: "
             f"{_known(self.mpi_takes_cuda_pointers)}",
+            "GPU of a rank": str(self.gpu_binding),
         }
         width = max(map(len, rows))
         return "\n".join(f"{name:{width}}  {text}" for name, text in rows.items())
@@ -178,6 +182,7 @@ def info(*, devices: bool = False) -> Info:
         xpmem=_machine.has_xpmem(),
         gpus=_machine.gpus(ask=devices),
         visible_gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        gpu_binding=binding,
         platforms=tuple(sorted(platforms)),
         mpi_takes_cuda_pointers=mpi_takes_cuda_pointers(),
     )

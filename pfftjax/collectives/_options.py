@@ -15,6 +15,8 @@
                               memory that they share
 ``PFFTJAX_SIMD=NAME``         the instruction set of the FFT on CPUs: baseline, avx2 or avx512; by
                               default the widest that the processor has
+``PFFTJAX_BIND_GPU=0``        leave it to the user which GPU a rank takes, and how much of its
+                              memory
 ============================  =====================================================================
 """
 
@@ -35,6 +37,7 @@ class Options:
     lazy_world: bool = False
     shared_memory: bool = True
     simd: str = ""
+    bind_gpu: bool = True
 
     def set_by_hand(self) -> dict[str, str]:
         """The variables whose values are not the default ones.
@@ -58,6 +61,7 @@ VARIABLES = {
     "lazy_world": "PFFTJAX_LAZY_WORLD",
     "shared_memory": "PFFTJAX_SHARED_MEMORY",
     "simd": "PFFTJAX_SIMD",
+    "bind_gpu": "PFFTJAX_BIND_GPU",
 }
 
 
@@ -108,6 +112,7 @@ def read(environment: Mapping[str, str]) -> Options:
         lazy_world=_flag(environment, "PFFTJAX_LAZY_WORLD", default.lazy_world),
         shared_memory=_flag(environment, "PFFTJAX_SHARED_MEMORY", default.shared_memory),
         simd=_choice(environment, "PFFTJAX_SIMD", ("baseline", "avx2", "avx512")),
+        bind_gpu=_flag(environment, "PFFTJAX_BIND_GPU", default.bind_gpu),
     )
 
 

@@ -19,7 +19,8 @@ from jax.interpreters import ad, batching, mlir, xla
 from . import _first_call
 from ._checkpoint import recompute
 from ._comm import Communicator
-from ._ordering import EFFECTS, ordered_ffi_rule
+from ._ffi import platforms
+from ._ordering import EFFECTS, is_exporting, ordered_ffi_rule
 
 # The order of these is not important; the C++ core has the same list (element.h).
 _DTYPES = frozenset(
@@ -42,8 +43,9 @@ def communicating(
     attributes: Callable[..., Mapping[str, Any]] = lambda **_: {},
     in_place: Callable[..., bool] = lambda *_, **__: False,
     multiple_results: bool = False,
+    on_gpus: Callable[..., Any] | None = None,
 ) -> Primitive:
-    """Make the primitive `name`, lowered to the FFI handler ``pfftjax_<name>``; CPU.
+    """Make the primitive `name`, lowered to the FFI handler ``pfftjax_<name>``; CPU and CUDA.
 
     Args:
         name: name of the primitive and of its handler.
@@ -52,8 +54,10 @@ def communicating(
             for the first-call check; None for point-to-point operations.
         attributes: (**params) -> further attributes of the custom call. The same on every rank
             and in every run, or compiled programs cannot be cached.
-        in_place: as in `ordered_ffi_rule`.
+        in_place: as in `ordered_ffi_rule`, on CPUs. No handler for GPUs works in place.
         multiple_results: as in `Primitive`.
+        on_gpus: (*operands, comm, **params) -> result (or results), by other primitives, for an
+            operation that has no handler there.
 
     """
     primitive = Primitive(name)
@@ -81,9 +85,29 @@ def communicating(
             _first_call.record(ctx, token, operation, comm.number, line)
 
     rule = ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered, in_place)
+    if on_gpus is None:
+        gpu_rule = with_gpu_handler(ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered))
+    else:
+        # The token goes through the primitives that it is made of.
+        gpu_rule = mlir.lower_fun(on_gpus, multiple_results)
     # Not from JAX's cache of lowered operations: each call site is its own.
     mlir.register_lowering(primitive, rule, platform="cpu", cacheable=False)
+    mlir.register_lowering(primitive, gpu_rule, platform="cuda", cacheable=False)
     return primitive
+
+
+def with_gpu_handler(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A lowering rule for GPUs to a handler of ours: an error where there is none to be had."""
+
+    def checked(ctx: Any, *operands: Any, **params: Any) -> Any:
+        if "CUDA" not in platforms and not is_exporting(ctx):
+            raise NotImplementedError(
+                f"{ctx.primitive}: the arrays are on a GPU, but this pfftjax was built without "
+                "CUDA; build it where nvcc is found, or compute on CPUs: JAX_PLATFORMS=cpu"
+            )
+        return rule(ctx, *operands, **params)
+
+    return checked
 
 
 def linear(

@@ -22,9 +22,10 @@ def test_values():
             "PFFTJAX_LAZY_WORLD": "1",
             "PFFTJAX_SHARED_MEMORY": "0",
             "PFFTJAX_SIMD": "avx2",
+            "PFFTJAX_BIND_GPU": "0",
         }
     )
-    assert options == _options.Options(64, True, False, 2.5, False, True, False, "avx2")
+    assert options == _options.Options(64, True, False, 2.5, False, True, False, "avx2", False)
 
 
 def test_every_option_has_a_variable_that_is_documented():
