@@ -80,7 +80,7 @@ def test_collectives():
 
     handlers = runs_alike(everything, operands)
     assert handlers == called(for_cuda(everything, operands, platforms=("cpu",)))
-    assert len(set(handlers)) >= 18
+    assert len(set(handlers)) >= 17
 
 
 def test_one_token_runs_through_a_program():
@@ -173,7 +173,7 @@ def test_without_cuda():
     assert _primitive.platforms == {"cpu"}
 
 
-_VALUE, _SLOPES = ((0, 0, 0),), ((1, 0, 0), (0, 1, 0), (0, 1, 1))
+_VALUE, _SLOPES, _CURVATURES = ((0, 0, 0),), ((1, 0, 0), (0, 1, 1)), ((2, 0, 0), (0, 0, 1))
 
 
 def _particles(pencil, dtype):
@@ -188,46 +188,42 @@ def _particles(pencil, dtype):
 def test_painting():
     """XLA's operations beside our own, with derivatives, also on axes where a kernel meets itself
     and on ranks without cells."""
+    grid = grids()[-1]
     cases = [
-        (pfftjax.Pencil(shape, grid), points, dtype)
-        for (shape, dtype) in (((5, 4, 3), "float32"), ((1, 7, 2), "float64"))
-        for grid in grids()
-        for points in (2, 3)
+        (pfftjax.Pencil((5, 4, 3), grid), 2, "float32", _SLOPES),
+        (pfftjax.Pencil((1, 7, 2), grid), 2, "float64", _VALUE),
+        (pfftjax.Pencil((1, 4, 1), grid), 3, "float64", _CURVATURES),
     ]
-
-    def both(ours, theirs, operands, **params):
-        primitive = functools.partial(ours.bind, **params)
-        return jax.jit(primitive)(*operands), jax.jit(functools.partial(theirs, **params))(*operands)
-
-    pairs = []
-    for pencil, points, dtype in cases:
+    pairs, operands = [], []
+    for pencil, points, dtype, orders in cases:
         at = _particles(pencil, dtype)
         x, y, z = pencil.local_shape
         ghosts = 2 * points - 3
-        field = jnp.asarray(random((2, x + ghosts, y + ghosts, z), dtype, 5))
-        for ours, theirs, operand, orders in (
-            (_painting.paint_p, _by_xla.paint, random((9, 2, 1), dtype, 6), _VALUE),
-            (_painting.paint_p, _by_xla.paint, random((9, 2, 3), dtype, 6), _SLOPES),
-            (_painting.readout_p, _by_xla.readout, field, _VALUE),
-            (_painting.readout_p, _by_xla.readout, field, _SLOPES),
+        field = random((2, x + ghosts, y + ghosts, z), dtype, 5)
+        params = {"orders": orders, "points": points, "pencil": pencil}
+        for ours, theirs, rest in (
+            (_painting.paint_p, _by_xla.paint, [random((9, 2, len(orders)), dtype, 6)]),
+            (_painting.readout_p, _by_xla.readout, [field]),
+            (_painting.along_p, _by_xla.readout_along, [field, random((9, 3), dtype, 7)]),
+            (_painting.across_p, _by_xla.readout_across, [field, random((9, 2), dtype, 8)]),
         ):
-            params = {"orders": orders, "points": points, "pencil": pencil}
-            pairs.append(both(ours, theirs, (*at, jnp.asarray(operand)), **params))
-        for ours, theirs, columns in (
-            (_painting.along_p, _by_xla.readout_along, 3),
-            (_painting.across_p, _by_xla.readout_across, 2),
-        ):
-            operands = (*at, field, jnp.asarray(random((9, columns), dtype, 7)))
-            params = {"orders": _VALUE, "points": points, "pencil": pencil}
-            pairs.append(both(ours, theirs, operands, **params))
-        for ours, theirs in zip(
-            *both(_exchange.order_by_owner_p, _by_xla.order_by_owner, at, pencil=pencil),
-            strict=True,
-        ):
-            np.testing.assert_array_equal(ours, theirs)
-    for ours, theirs in pairs:
-        assert ours.dtype == theirs.dtype
-        assert_close(theirs, ours, 1e-5 if ours.dtype == "float32" else 1e-13)
+            pairs.append([functools.partial(f, **params) for f in (ours.bind, theirs)])
+            operands.append([*at, *map(jnp.asarray, rest)])
+        both = _exchange.order_by_owner_p.bind, _by_xla.order_by_owner
+        pairs.append([functools.partial(f, pencil=pencil) for f in both])
+        operands.append(at)
+
+    @jax.jit
+    def results(operands):
+        return [[f(*args) for f in both] for both, args in zip(pairs, operands, strict=True)]
+
+    for ours, theirs in results(operands):
+        if isinstance(ours, list):
+            for a, b in zip(ours, theirs, strict=True):
+                np.testing.assert_array_equal(a, b)
+        else:
+            assert ours.dtype == theirs.dtype
+            assert_close(theirs, ours, 1e-5 if ours.dtype == "float32" else 1e-13)
 
 
 def test_particles_that_are_not_here():

@@ -130,6 +130,11 @@ def is_temporary(operand: Any) -> bool:
     return not is_argument or is_donated(operand)
 
 
+def platforms_of(ctx: Any) -> tuple[str, ...]:
+    """What a rule lowers for: more than one where a program is exported for several."""
+    return tuple(ctx.platforms or ctx.module_context.platforms)
+
+
 def is_exporting(ctx: Any) -> bool:
     """Whether a program is lowered by `jax.export`, to be run by a process that may have more than
     this one.

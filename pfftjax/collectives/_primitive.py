@@ -20,7 +20,7 @@ from . import _first_call
 from ._checkpoint import recompute
 from ._comm import Communicator
 from ._ffi import platforms
-from ._ordering import EFFECTS, is_exporting, ordered_ffi_rule
+from ._ordering import EFFECTS, is_exporting, ordered_ffi_rule, platforms_of
 
 # The order of these is not important; the C++ core has the same list (element.h).
 _DTYPES = frozenset(
@@ -84,30 +84,41 @@ def communicating(
             line = None if line is None else f"{name} {line}".strip()
             _first_call.record(ctx, token, operation, comm.number, line)
 
-    rule = ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered, in_place)
-    if on_gpus is None:
-        gpu_rule = with_gpu_handler(ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered))
-    else:
-        # The token goes through the primitives that it is made of.
-        gpu_rule = mlir.lower_fun(on_gpus, multiple_results)
+    def handled(**options: Any) -> Callable[..., Any]:
+        return ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered, **options)
+
+    # The token goes through the primitives that an operation is made of.
+    made_of = mlir.lower_fun(on_gpus, multiple_results) if on_gpus else handled()
+    rule = by_platform(handled(in_place=in_place), made_of)
     # Not from JAX's cache of lowered operations: each call site is its own.
-    mlir.register_lowering(primitive, rule, platform="cpu", cacheable=False)
-    mlir.register_lowering(primitive, gpu_rule, platform="cuda", cacheable=False)
+    mlir.register_lowering(primitive, rule, cacheable=False)
     return primitive
 
 
-def with_gpu_handler(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A lowering rule for GPUs to a handler of ours: an error where there is none to be had."""
+def by_platform(on_cpus: Callable[..., Any], on_gpus: Callable[..., Any]) -> Callable[..., Any]:
+    """One lowering rule made of two, of which the second is good for both platforms.
 
-    def checked(ctx: Any, *operands: Any, **params: Any) -> Any:
+    JAX would choose between two for itself, but fails to (0.10.2) where a program is exported for
+    both and the rules are not to be cached.
+    """
+
+    def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
+        wanted = platforms_of(ctx)
+        if wanted == ("cpu",):
+            return on_cpus(ctx, *operands, **params)
+        if not {*wanted} <= {"cpu", "cuda"}:
+            raise NotImplementedError(
+                f"{ctx.primitive}: pfftjax communicates arrays on CPUs and on NVIDIA's GPUs, not "
+                f"on {', '.join(wanted)}"
+            )
         if "CUDA" not in platforms and not is_exporting(ctx):
             raise NotImplementedError(
                 f"{ctx.primitive}: the arrays are on a GPU, but this pfftjax was built without "
                 "CUDA; build it where nvcc is found, or compute on CPUs: JAX_PLATFORMS=cpu"
             )
-        return rule(ctx, *operands, **params)
+        return on_gpus(ctx, *operands, **params)
 
-    return checked
+    return rule
 
 
 def linear(

@@ -12,12 +12,12 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from pfftjax.collectives._ordering import is_donated, is_temporary
+from pfftjax.collectives._ordering import is_donated, is_temporary, platforms_of
 from pfftjax.collectives._primitive import communicating, linear, where
 from pfftjax.pencils import ExchangeMethod, Pencil, block, check_dimensions
 from pfftjax.pencils._transpose import transpose_p
 
-from ._local import FROM_REAL, TO_REAL, TRANSPOSED, Kind, by_xla, result_dtype
+from ._local import FROM_REAL, TO_REAL, TRANSPOSED, Kind, fft_p, result_dtype
 
 
 class Local(NamedTuple):
@@ -201,9 +201,9 @@ def moved(
 
 def _in_steps(x: jax.Array, *, first: Any, second: Any, **move: Any) -> jax.Array:
     if first is not None:
-        x = by_xla(x, **first._asdict())
+        x = fft_p.bind(x, **first._asdict())
     x = moved(x, **move)
-    return x if second is None else by_xla(x, **second._asdict())
+    return x if second is None else fft_p.bind(x, **second._asdict())
 
 
 across_p = communicating(
@@ -252,18 +252,22 @@ batching.primitive_batchers[alone_p] = lambda operands, axes, *, order, **params
 )
 
 
-mlir.register_lowering(alone_p, mlir.lower_fun(_in_steps, multiple_results=False))
 _lower = jax.ffi.ffi_lowering("pfftjax_fft_alone")
 _lower_in_place = jax.ffi.ffi_lowering("pfftjax_fft_alone", operand_output_aliases={0: 0})
 
 
+_lower_in_steps = mlir.lower_fun(_in_steps, multiple_results=False)
+
+
 def _alone(ctx: Any, x: Any, **params: Any) -> Any:
+    if platforms_of(ctx) != ("cpu",):
+        return _lower_in_steps(ctx, x, **params)
     lower = _lower_in_place if _in_place(ctx, x, **params) else _lower
     return lower(ctx, x, **_attributes(**params))
 
 
 # Not from JAX's cache, in which `x` is an argument of a function of its own.
-mlir.register_lowering(alone_p, _alone, platform="cpu", cacheable=False)
+mlir.register_lowering(alone_p, _alone, cacheable=False)
 
 
 def can_fuse(first: Local | None, source: Pencil, target: Pencil, second: Local | None) -> bool:

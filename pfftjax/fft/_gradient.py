@@ -24,7 +24,7 @@ from pfftjax.pencils import ExchangeMethod, Pencil, check_dimensions
 
 from . import _fused
 from ._fused import Local, parameters
-from ._local import by_xla
+from ._local import fft_p
 
 Three = tuple[jax.Array, jax.Array, jax.Array]
 
@@ -125,10 +125,10 @@ def _gradient_in_steps(
     **move: Any,
 ) -> list[jax.Array]:
     def begin(x: jax.Array) -> jax.Array:
-        return _fused.moved(by_xla(x, **first._asdict()), **move)
+        return _fused.moved(fft_p.bind(x, **first._asdict()), **move)
 
     def end(y: jax.Array) -> jax.Array:
-        return by_xla(y, **second._asdict())
+        return fft_p.bind(y, **second._asdict())
 
     lead = x.ndim - 3
     at1, at2 = (move["order"].index(lead + axis) - lead for axis in along)
@@ -150,10 +150,10 @@ def _divergence_in_steps(
     **move: Any,
 ) -> jax.Array:
     def begin(x: jax.Array) -> jax.Array:
-        return by_xla(x, **first._asdict())
+        return fft_p.bind(x, **first._asdict())
 
     def end(y: jax.Array) -> jax.Array:
-        return by_xla(_fused.moved(y, **move), **second._asdict())
+        return fft_p.bind(_fused.moved(y, **move), **second._asdict())
 
     shared = times_i(_along(k1, along[0]), begin(x1)) + times_i(_along(k2, along[1]), begin(x2))
     return times_i(k0, end(begin(x0))) + end(shared)

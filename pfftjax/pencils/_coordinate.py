@@ -14,7 +14,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir, xla
 
 from pfftjax.collectives._comm import Communicator
-from pfftjax.collectives._primitive import with_gpu_handler
+from pfftjax.collectives._primitive import by_platform
 
 coordinate_p = Primitive("coordinate")
 coordinate_p.def_impl(functools.partial(xla.apply_primitive, coordinate_p))
@@ -33,8 +33,7 @@ def _rule(ctx: Any, *, comm: Communicator) -> Any:
     return _lower(ctx, comm=np.int64(comm.number))
 
 
-mlir.register_lowering(coordinate_p, _rule, platform="cpu")
-mlir.register_lowering(coordinate_p, with_gpu_handler(_rule), platform="cuda")
+mlir.register_lowering(coordinate_p, by_platform(_rule, _rule))
 
 
 def coordinate(comm: Communicator) -> jax.Array:
