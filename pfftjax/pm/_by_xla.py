@@ -6,7 +6,7 @@ on a GPU cannot end a program with an error: a particle that is not in this rank
 makes all of the result NaN.
 """
 
-import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from pfftjax.pencils._coordinate import coordinate
 _MOST = float(1 << 30)
 
 Orders = tuple[tuple[int, int, int], ...]
+Point = tuple[Any, Any, int]  # by its numbers along the axes
 
 
 def _located(
@@ -45,17 +46,22 @@ def _start(pencil: Pencil, axis: int) -> jax.Array | int:
     return part * size + jnp.minimum(part, rest)
 
 
-def _spline(fraction: jax.Array, points: int, order: int) -> list[jax.Array]:
-    """Weights of the points that a particle reaches along an axis: a B-spline of 2 or 3 points
-    (CIC, TSC; Hockney & Eastwood 1988, section 5-3), differentiated `order` times.
+def _spline(fraction: jax.Array, point: Any, points: int, order: int) -> jax.Array:
+    """Weight of one of the points that a particle reaches along an axis: a B-spline of 2 or 3
+    points (CIC, TSC; Hockney & Eastwood 1988, section 5-3), differentiated `order` times.
     """
     one = jnp.ones_like(fraction)
-    if points == 2:
-        return [1 - fraction, fraction] if order == 0 else [-one, one]
     d = fraction - (fraction >= 0.5)  # from the nearest point
-    if order == 0:
-        return [0.5 * (0.5 - d) ** 2, 0.75 - d * d, 0.5 * (0.5 + d) ** 2]
-    return [d - 0.5, -2 * d, d + 0.5] if order == 1 else [one, -2 * one, one]
+    if points == 2:
+        weights = [1 - fraction, fraction] if order == 0 else [-one, one]
+    elif order == 0:
+        weights = [0.5 * (0.5 - d) ** 2, 0.75 - d * d, 0.5 * (0.5 + d) ** 2]
+    else:
+        weights = [d - 0.5, -2 * d, d + 0.5] if order == 1 else [one, -2 * one, one]
+    last = weights.pop()
+    for number, weight in reversed([*enumerate(weights)]):
+        last = jnp.where(point == number, weight, last)
+    return last
 
 
 class _Stencil:
@@ -85,35 +91,39 @@ class _Stencil:
         self._first = jnp.where(self.used[:, None], local, 0) + nearest
         self._points, self._n2 = points, pencil.global_shape[2]
 
-    def weights(self, order: tuple[int, int, int]) -> list[list[jax.Array]]:
-        """Along each axis, of each point: (rows,)."""
-        return [
-            _spline(self._fraction[:, axis], self._points, n) for axis, n in enumerate(order)
-        ]
+    def over_points(self, body: Callable[[Point, Any], Any], state: Any) -> Any:
+        """`body(point, state)` for one point after the other: a loop over lines along axis 2, so
+        that programs stay short, and nothing is larger than the particles.
+        """
+        n = self._points
 
-    def points(self) -> list[tuple[int, int, int]]:
-        """All points, by their numbers along each axis."""
-        each = range(self._points)
-        return list(itertools.product(each, each, each))
+        def over_line(line: jax.Array, state: Any) -> Any:
+            for k in range(n):
+                state = body((line // n, line % n, k), state)
+            return state
 
-    def index(self, point: tuple[int, int, int]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Where one of them is in the padded block: (rows,) along each axis."""
-        x, y, z = (self._first[:, axis] + n for axis, n in enumerate(point))
-        return x, y, (z - (self._points - 2)) % self._n2  # no ghosts along axis 2
+        return jax.lax.fori_loop(0, n * n, over_line, state)
 
-    def read(self, field: jax.Array, point: tuple[int, int, int]) -> jax.Array:
-        """The field (components, *padded) there: (components, rows)."""
-        at = (slice(None), *self.index(point))
-        return field.at[at].get(mode="clip", wrap_negative_indices=False)
+    def weight(self, point: Point, order: tuple[int, int, int]) -> jax.Array:
+        """Of a point, (rows,), differentiated."""
+        x, y, z = (
+            _spline(self._fraction[:, axis], number, self._points, order[axis])
+            for axis, number in enumerate(point)
+        )
+        return x * y * z
+
+    def at(self, point: Point) -> tuple[slice | jax.Array, ...]:
+        """Where it is in a padded field (components, ...), for each row."""
+        x, y, z = (self._first[:, axis] + number for axis, number in enumerate(point))
+        return slice(None), x, y, (z - (self._points - 2)) % self._n2  # no ghosts along axis 2
+
+    def read(self, field: jax.Array, point: Point) -> jax.Array:
+        """The field there: (components, rows)."""
+        return field.at[self.at(point)].get(mode="clip", wrap_negative_indices=False)
 
     def checked(self, y: jax.Array) -> jax.Array:
         """`y`, or NaN where a particle is lost."""
         return jnp.where(self.lost, jnp.nan, y)
-
-
-def _product(weights: list[list[jax.Array]], point: tuple[int, int, int]) -> jax.Array:
-    x, y, z = (of_axis[i] for of_axis, i in zip(weights, point, strict=True))
-    return x * y * z
 
 
 def paint(
@@ -129,15 +139,17 @@ def paint(
     """Values (rows, components, orders) onto the block with its ghosts (components, *padded)."""
     stencil = _Stencil(cell, offset, used, pencil, points)
     values = jnp.where(stencil.used[:, None, None], values, 0)
-    weights = [stencil.weights(order) for order in orders]
     x, y, z = pencil.local_shape
     ghosts = 2 * points - 3
+
+    def add(point: Point, field: jax.Array) -> jax.Array:
+        share = jnp.zeros(values.shape[1::-1], values.dtype)
+        for o, order in enumerate(orders):
+            share = share + values[:, :, o].T * stencil.weight(point, order)
+        return field.at[stencil.at(point)].add(share, mode="drop", wrap_negative_indices=False)
+
     field = jnp.zeros((values.shape[1], x + ghosts, y + ghosts, z), values.dtype)
-    for point in stencil.points():
-        share = sum(values[:, :, o].T * _product(w, point) for o, w in enumerate(weights))
-        at = (slice(None), *stencil.index(point))
-        field = field.at[at].add(share, mode="drop", wrap_negative_indices=False)
-    return stencil.checked(field)
+    return stencil.checked(stencil.over_points(add, field))
 
 
 def readout(
@@ -152,12 +164,13 @@ def readout(
 ) -> jax.Array:
     """The transpose of `paint`: (rows, components, orders)."""
     stencil = _Stencil(cell, offset, used, pencil, points)
-    weights = [stencil.weights(order) for order in orders]
-    nothing = jnp.zeros((field.shape[0], offset.shape[0]), field.dtype)
-    sums = [nothing] * len(orders)
-    for point in stencil.points():
+
+    def add(point: Point, sums: list[jax.Array]) -> list[jax.Array]:
         here = stencil.read(field, point)
-        sums = [y + _product(w, point) * here for y, w in zip(sums, weights, strict=True)]
+        return [y + stencil.weight(point, o) * here for y, o in zip(sums, orders, strict=True)]
+
+    nothing = jnp.zeros((field.shape[0], offset.shape[0]), field.dtype)
+    sums = stencil.over_points(add, [nothing] * len(orders))
     values = jnp.stack(sums, axis=-1).swapaxes(0, 1)
     return stencil.checked(jnp.where(stencil.used[:, None, None], values, 0))
 
@@ -179,11 +192,13 @@ def readout_along(
     """What a small displacement (rows, 3) changes of `readout`: (rows, components)."""
     del orders
     stencil = _Stencil(cell, offset, used, pencil, points)
-    weights = [stencil.weights(order) for order in _SLOPES]
-    values = jnp.zeros((field.shape[0], offset.shape[0]), field.dtype)
-    for point in stencil.points():
-        slope = sum(displacement[:, a] * _product(w, point) for a, w in enumerate(weights))
-        values = values + slope * stencil.read(field, point)
+
+    def add(point: Point, values: jax.Array) -> jax.Array:
+        x, y, z = (displacement[:, a] * stencil.weight(point, o) for a, o in enumerate(_SLOPES))
+        return values + (x + y + z) * stencil.read(field, point)
+
+    nothing = jnp.zeros((field.shape[0], offset.shape[0]), field.dtype)
+    values = stencil.over_points(add, nothing)
     return stencil.checked(jnp.where(stencil.used[:, None], values.T, 0))
 
 
@@ -201,11 +216,12 @@ def readout_across(
     """The transpose of `readout_along`: values (rows, components) to displacements (rows, 3)."""
     del orders
     stencil = _Stencil(cell, offset, used, pencil, points)
-    weights = [stencil.weights(order) for order in _SLOPES]
-    sums = [jnp.zeros(offset.shape[0], field.dtype)] * 3
-    for point in stencil.points():
+
+    def add(point: Point, sums: list[jax.Array]) -> list[jax.Array]:
         together = (values.T * stencil.read(field, point)).sum(0)
-        sums = [y + _product(w, point) * together for y, w in zip(sums, weights, strict=True)]
+        return [y + stencil.weight(point, o) * together for y, o in zip(sums, _SLOPES, strict=True)]
+
+    sums = stencil.over_points(add, [jnp.zeros(offset.shape[0], field.dtype)] * 3)
     return stencil.checked(jnp.where(stencil.used[:, None], jnp.stack(sums, axis=-1), 0))
 
 
