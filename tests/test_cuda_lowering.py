@@ -1,8 +1,8 @@
 """What GPUs are given to run, on a machine without one.
 
-Programs are exported for CUDA, and the text of them must not need what only CPUs have. Handlers for
-GPUs have the names of those for CPUs, and so the same programs run here too, but for the devices:
-their results must be those of the programs that CPUs are given.
+Programs are exported for CUDA, and must not call what only CPUs have. Handlers for GPUs have the
+names of those for CPUs, and so these programs run here too: what they give must be what the
+programs for CPUs give.
 """
 
 import dataclasses

@@ -82,8 +82,10 @@ def choose(
         local_ranks: how many those are; None for unknown.
         node_gpus: GPUs of the node, visible or not.
 
-    >>> choose({}, local_rank=5, local_ranks=8, node_gpus=4)
-    Binding(device=1, gpus=4, sharing=2, memory_fraction=0.375, reason='')
+    Example:
+        >>> choose({}, local_rank=5, local_ranks=8, node_gpus=4)
+        Binding(device=1, gpus=4, sharing=2, memory_fraction=0.375, reason='')
+
     """
     gpus = visible_gpus(environment, node_gpus)
     if gpus == 0:

@@ -2,8 +2,8 @@
 sorts: for GPUs, where our own code (cpp/pm/) does not run.
 
 The same sums as there, to rounding; those of `paint` are in an order of XLA's own choice. A kernel
-on a GPU cannot end a program with an error: a particle that is not in this rank's block, or nowhere,
-makes all of the result NaN.
+on a GPU cannot end a program with an error: a particle that is not in this rank's block, or whose
+position is not finite, makes all of the result NaN.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Point = tuple[Any, Any, int]  # by its numbers along the axes
 def _located(
     cell: jax.Array, offset: jax.Array, pencil: Pencil
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Global cells (rows, 3), fractions of a cell in [0, 1], and which rows have a place at all."""
+    """Global cells (rows, 3), fractions of a cell in [0, 1], and which rows are somewhere."""
     somewhere = jnp.all(jnp.abs(offset) < _MOST, axis=1)  # not NaN either
     offset = jnp.where(somewhere[:, None], offset, 0)
     whole = jnp.floor(offset)
@@ -219,7 +219,9 @@ def readout_across(
 
     def add(point: Point, sums: list[jax.Array]) -> list[jax.Array]:
         together = (values.T * stencil.read(field, point)).sum(0)
-        return [y + stencil.weight(point, o) * together for y, o in zip(sums, _SLOPES, strict=True)]
+        return [
+            y + stencil.weight(point, o) * together for y, o in zip(sums, _SLOPES, strict=True)
+        ]
 
     sums = stencil.over_points(add, [jnp.zeros(offset.shape[0], field.dtype)] * 3)
     return stencil.checked(jnp.where(stencil.used[:, None], jnp.stack(sums, axis=-1), 0))
