@@ -75,7 +75,8 @@ def main() -> int:
     arguments, rest = parser.parse_known_args()
 
     pytest = ["-m", "pytest", "--with-mpi", "-q"]
-    under_mpi = [*pytest, "tests", "--ignore=tests/jobs"]
+    # tests/gpu is for machines that have one.
+    under_mpi = [*pytest, "tests", "--ignore=tests/jobs", "--ignore=tests/gpu"]
     # What has messages of its own.
     messages = [
         *pytest,
