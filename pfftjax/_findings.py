@@ -250,7 +250,7 @@ def _gpus(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
         if "CUDA" not in info.platforms:
             yield Finding(
                 "JAX has GPUs, and this pfftjax communicates arrays on CPUs only",
-                "JAX_PLATFORMS=cpu",
+                "build it where nvcc is found, or compute on CPUs: JAX_PLATFORMS=cpu",
             )
         if info.mpi_takes_cuda_pointers is False:
             yield Finding(
