@@ -269,6 +269,21 @@ def test_owners_on_rows_and_columns():
     np.testing.assert_array_equal(counts, np.bincount(owners, minlength=6))
 
 
+def test_initial_conditions():
+    """Exported only: JAX's own random bits are a kernel of GPUs."""
+    plan = PencilFFT((6, 8, 5), ProcessGrid((None, 1)), real=True)
+
+    def start(key):
+        noise = pm.white_noise(key, plan.input)
+        delta = pm.linear_field(noise, plan, 50.0, lambda k: 1 / (1 + k**2))
+        particles = pm.lpt(delta, plan, 50.0, cosmology(), 0.1)
+        return pm.to_owners(particles, plan.input), pm.power_spectrum(delta, plan, 50.0)
+
+    handlers = called(for_cuda(start, jax.random.key(0)))
+    assert not ON_CPUS_ONLY & set(handlers)
+    assert "allreduce" in handlers
+
+
 def test_a_step_of_a_simulation_and_its_gradient():
     plan = PencilFFT((6, 8, 5), ProcessGrid((None, 1)), real=True)
     cells, fractions, used = at_home(plan.input, 40, smooth=True)
