@@ -254,8 +254,6 @@ batching.primitive_batchers[alone_p] = lambda operands, axes, *, order, **params
 
 _lower = jax.ffi.ffi_lowering("pfftjax_fft_alone")
 _lower_in_place = jax.ffi.ffi_lowering("pfftjax_fft_alone", operand_output_aliases={0: 0})
-
-
 _lower_in_steps = mlir.lower_fun(_in_steps, multiple_results=False)
 
 
