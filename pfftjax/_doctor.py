@@ -47,6 +47,7 @@ def doctor() -> int:
         reads_neighbour=can_read_neighbour(comm),
         unknown_variables=_unknown_variables(),
         yields=_yields(here),
+        ucx_remembers_memory=os.environ.get("UCX_MEMTYPE_CACHE", "") not in ("n", "no", "0"),
     )
     ranks = comm.gather((here, observed))
     status = 0

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ._exchange_times import ExchangeTime
 from ._info import Info
 from ._machine import ranges
+from .collectives._device import TOO_LATE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Observed:
         reads_neighbour: whether it can read the memory of the next rank of its node.
         unknown_variables: ``PFFTJAX_*`` in the environment that mean nothing.
         yields: whether MPI has been told to give up the core while it waits.
+        ucx_remembers_memory: whether UCX keeps a list of what memory is on which device.
 
     """
 
@@ -27,6 +29,7 @@ class Observed:
     reads_neighbour: bool | None = None
     unknown_variables: tuple[str, ...] = ()
     yields: bool = False
+    ucx_remembers_memory: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,7 +251,7 @@ def _gpus(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
         if "CUDA" not in info.platforms:
             yield Finding(
                 "JAX has GPUs, and this pfftjax communicates arrays on CPUs only",
-                "JAX_PLATFORMS=cpu",
+                "build it where nvcc is found, or compute on CPUs: JAX_PLATFORMS=cpu",
             )
         if (info.gpu_transport or "").startswith("staging"):
             yield Finding(
@@ -262,14 +265,36 @@ def _gpus(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
                 "MPICH_GPU_SUPPORT_ENABLED=1), or NCCL; else arrays will go through the memory of "
                 "the host",
             )
+        if info.mpi_takes_cuda_pointers and any(seen.ucx_remembers_memory for _, seen in ranks):
+            yield Finding(
+                "UCX, where the MPI uses it, may take a GPU's memory whose allocation it has not "
+                "seen for the host's",
+                "UCX_MEMTYPE_CACHE=n",
+            )
+        yield from _binding(info)
     # Each rank was given a device and cannot see the others'.
     visible = [other.visible_gpus for other, _ in ranks]
     if len(ranks) > 1 and all(text and "," not in text for text in visible):
         yield Finding(
             f"CUDA_VISIBLE_DEVICES shows one GPU to each of {len(ranks)} ranks",
             "srun --gpu-bind=none in place of --gpus-per-task=1, so that GPUs can reach each "
-            "other directly; then jax.config.update('jax_cuda_visible_devices', ...) for each "
-            "rank",
+            "other directly; pfftjax then gives each rank its own",
+        )
+
+
+def _binding(info: Info) -> Iterator[Finding]:
+    chosen = info.gpu_binding
+    if chosen.sharing is not None and chosen.sharing > 1:
+        memory = chosen.memory_fraction
+        of_it = f", with {memory} of its memory each" if memory is not None else ""
+        yield Finding(
+            f"{chosen.sharing} ranks share a GPU{of_it}",
+            "start as many ranks on a node as it has GPUs",
+        )
+    if chosen.reason == TOO_LATE and info.local_ranks != 1:
+        yield Finding(
+            "JAX had chosen GPUs before pfftjax could give each rank its own",
+            "import pfftjax before the first array is made",
         )
 
 

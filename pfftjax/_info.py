@@ -12,6 +12,7 @@ from mpi4py import MPI
 from . import _machine
 from .collectives import _gpu, _launcher
 from .collectives._comm import world
+from .collectives._device import Binding, binding
 from .collectives._ffi import family, library_version, native, platforms
 from .collectives._options import Options, options
 from .collectives._support import mpi_takes_cuda_pointers
@@ -45,6 +46,7 @@ class Info:
         xpmem: whether the node has XPMEM.
         gpus: those that JAX has.
         visible_gpus: CUDA_VISIBLE_DEVICES.
+        gpu_binding: which GPU this rank takes, and how much of its memory.
         platforms: XLA's platforms whose arrays this pfftjax communicates.
         mpi_takes_cuda_pointers: whether the MPI calls itself CUDA-aware.
         gpu_transport: how GPUs exchange on the first communicator on which they have, and why not
@@ -74,6 +76,7 @@ class Info:
     xpmem: bool
     gpus: tuple[str, ...] | None
     visible_gpus: str | None
+    gpu_binding: Binding
     platforms: tuple[str, ...]
     mpi_takes_cuda_pointers: bool | None
     gpu_transport: str | None
@@ -97,6 +100,7 @@ class Info:
             "GPUs": f"{_gpus(self)}; pfftjax communicates arrays on "
             f"{', '.join(self.platforms)}; MPI takes CUDA pointers: "
             f"{_known(self.mpi_takes_cuda_pointers)}",
+            "GPU of a rank": str(self.gpu_binding),
         }
         if self.gpu_transport is not None:
             rows["between GPUs"] = f"{self.gpu_transport}; this rank's is {self.gpu_device}"
@@ -188,6 +192,7 @@ def info(*, devices: bool = False) -> Info:
         xpmem=_machine.has_xpmem(),
         gpus=_machine.gpus(ask=devices),
         visible_gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        gpu_binding=binding,
         platforms=tuple(sorted(platforms)),
         mpi_takes_cuda_pointers=mpi_takes_cuda_pointers(),
         gpu_transport=between.transport if between else None,

@@ -7,6 +7,7 @@ import pytest
 import pfftjax
 from pfftjax._exchange_times import ExchangeTime
 from pfftjax._findings import Job, Observed, findings, hints
+from pfftjax.collectives._device import TOO_LATE, Binding
 from pfftjax.collectives._options import Options
 
 HEALTHY = dataclasses.replace(
@@ -24,6 +25,7 @@ HEALTHY = dataclasses.replace(
     xpmem=False,
     gpus=(),
     visible_gpus=None,
+    gpu_binding=Binding(reason="JAX has no plugin for CUDA"),
     platforms=("cpu",),
     mpi_takes_cuda_pointers=False,
 )
@@ -195,6 +197,19 @@ def test_transports_between_gpus(transport, texts):
     assert [text in finding.text for text, finding in zip(texts, found, strict=True)] == [True] * (
         len(texts)
     )
+
+
+def test_gpus_and_ranks():
+    on_cuda = {"gpus": ("cuda:0",), "platforms": ("CUDA", "cpu"), "mpi_takes_cuda_pointers": None}
+    shared = Binding(0, 1, sharing=2, memory_fraction=0.375)
+    finding = one(job(lambda _: {**on_cuda, "gpu_binding": shared}))
+    assert finding.text.startswith("2 ranks share a GPU, with 0.375 of its memory each on node1")
+    assert findings(job(lambda rank: {**on_cuda, "gpu_binding": Binding(rank, 2, 1)})) == []
+    finding = one(job(lambda _: {**on_cuda, "gpu_binding": Binding(reason=TOO_LATE)}))
+    assert "import pfftjax before" in finding.remedy
+    aware = {**on_cuda, "mpi_takes_cuda_pointers": True}
+    finding = one(job(lambda _: aware, lambda _: {"ucx_remembers_memory": True}))
+    assert finding.remedy == "UCX_MEMTYPE_CACHE=n"
 
 
 def test_hidden_gpus():

@@ -27,7 +27,7 @@ def test_of_this_rank():
     assert set(info.cores) == os.sched_getaffinity(0)
     assert info.simd in ("baseline", "avx2", "avx512")
     assert info.x64 == (jnp.ones(()).dtype == jnp.float64)
-    assert info.platforms == ("cpu",)
+    assert info.platforms in (("cpu",), ("CUDA", "cpu"))
     with pytest.raises(dataclasses.FrozenInstanceError):
         info.rank = 3
 
@@ -68,7 +68,8 @@ def test_as_text():
 
 
 def test_no_gpus_here():
-    assert not pfftjax.collectives.has_cuda_support()
+    # A matter of the build, not of devices.
+    assert pfftjax.collectives.has_cuda_support() == ("CUDA" in pfftjax.info().platforms)
     assert not pfftjax.collectives.has_sycl_support()
 
 

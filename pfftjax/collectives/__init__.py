@@ -7,6 +7,7 @@ reverse derivatives and batching rules.
 What the environment sets (``PFFTJAX_CHECK``, ``PFFTJAX_TIMEOUT``, ...) is in `_options`.
 """
 
+from . import _device as _device  # before anything starts a backend
 from . import _while_loop as _while_loop
 from ._allgather import allgather as allgather
 from ._allgatherv import allgatherv as allgatherv

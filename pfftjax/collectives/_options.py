@@ -21,6 +21,8 @@
                               these that can be had (mpi by itself with Cray's only)
 ``PFFTJAX_NCCL=PATH``         the libnccl.so.2 to take, in place of JAX's own
 ``PFFTJAX_GPU_ARENA_BYTES``   GPU memory that a rank of a communicator keeps for CUDA IPC (256 MiB)
+``PFFTJAX_BIND_GPU=0``        leave it to the user which GPU a rank takes, and how much of its
+                              memory
 ============================  =====================================================================
 """
 
@@ -45,6 +47,7 @@ class Options:
     gpu_transport: str = ""
     nccl: str = ""
     gpu_arena_bytes: int = 256 << 20
+    bind_gpu: bool = True
 
     def set_by_hand(self) -> dict[str, str]:
         """The variables whose values are not the default ones.
@@ -72,6 +75,7 @@ VARIABLES = {
     "gpu_transport": "PFFTJAX_GPU_TRANSPORT",
     "nccl": "PFFTJAX_NCCL",
     "gpu_arena_bytes": "PFFTJAX_GPU_ARENA_BYTES",
+    "bind_gpu": "PFFTJAX_BIND_GPU",
 }
 
 
@@ -134,6 +138,7 @@ def read(environment: Mapping[str, str]) -> Options:
                 environment, "PFFTJAX_GPU_ARENA_BYTES", default.gpu_arena_bytes, 1 << 12, 1 << 40
             )
         ),
+        bind_gpu=_flag(environment, "PFFTJAX_BIND_GPU", default.bind_gpu),
     )
 
 

@@ -18,6 +18,7 @@ from jax._src import ad_checkpoint as _ad_checkpoint
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import effects as _effects
+from jax._src import xla_bridge as _xla_bridge
 from jax.interpreters import mlir
 
 
@@ -129,6 +130,18 @@ def is_temporary(operand: Any) -> bool:
     return not is_argument or is_donated(operand)
 
 
+def platforms_of(ctx: Any) -> tuple[str, ...]:
+    """What a rule lowers for: more than one where a program is exported for several."""
+    return tuple(ctx.platforms or ctx.module_context.platforms)
+
+
+def is_exporting(ctx: Any) -> bool:
+    """Whether a program is lowered by `jax.export`, to be run by a process that may have more than
+    this one.
+    """
+    return bool(getattr(ctx.module_context.lowering_parameters, "for_export", False))
+
+
 def _refuse_global_arrays(ctx: Any) -> None:
     axes = ctx.module_context.axis_context
     if isinstance(axes, mlir.ShardingContext) and axes.num_devices > 1:
@@ -175,6 +188,11 @@ def _keep_token() -> bool:
 
 
 TOKEN_IS_KEPT = _keep_token()
+
+
+def backends_have_started() -> bool:
+    """Whether JAX has devices: what chooses among them comes too late then."""
+    return _xla_bridge.backends_are_initialized()
 
 
 def is_tracing() -> bool:

@@ -19,7 +19,8 @@ from jax.interpreters import ad, batching, mlir, xla
 from . import _first_call
 from ._checkpoint import recompute
 from ._comm import Communicator
-from ._ordering import EFFECTS, ordered_ffi_rule
+from ._ffi import platforms
+from ._ordering import EFFECTS, is_exporting, ordered_ffi_rule, platforms_of
 
 # The order of these is not important; the C++ core has the same list (element.h).
 _DTYPES = frozenset(
@@ -42,8 +43,9 @@ def communicating(
     attributes: Callable[..., Mapping[str, Any]] = lambda **_: {},
     in_place: Callable[..., bool] = lambda *_, **__: False,
     multiple_results: bool = False,
+    on_gpus: Callable[..., Any] | None = None,
 ) -> Primitive:
-    """Make the primitive `name`, lowered to the FFI handler ``pfftjax_<name>``; CPU.
+    """Make the primitive `name`, lowered to the FFI handler ``pfftjax_<name>``; CPU and CUDA.
 
     Args:
         name: name of the primitive and of its handler.
@@ -52,8 +54,10 @@ def communicating(
             for the first-call check; None for point-to-point operations.
         attributes: (**params) -> further attributes of the custom call. The same on every rank
             and in every run, or compiled programs cannot be cached.
-        in_place: as in `ordered_ffi_rule`.
+        in_place: as in `ordered_ffi_rule`, on CPUs. No handler for GPUs works in place.
         multiple_results: as in `Primitive`.
+        on_gpus: (*operands, comm, **params) -> result (or results), by other primitives, for an
+            operation that has no handler there.
 
     """
     primitive = Primitive(name)
@@ -80,10 +84,41 @@ def communicating(
             line = None if line is None else f"{name} {line}".strip()
             _first_call.record(ctx, token, operation, comm.number, line)
 
-    rule = ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered, in_place)
+    def handled(**options: Any) -> Callable[..., Any]:
+        return ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered, **options)
+
+    # The token goes through the primitives that an operation is made of.
+    made_of = mlir.lower_fun(on_gpus, multiple_results) if on_gpus else handled()
+    rule = by_platform(handled(in_place=in_place), made_of)
     # Not from JAX's cache of lowered operations: each call site is its own.
-    mlir.register_lowering(primitive, rule, platform="cpu", cacheable=False)
+    mlir.register_lowering(primitive, rule, cacheable=False)
     return primitive
+
+
+def by_platform(on_cpus: Callable[..., Any], on_gpus: Callable[..., Any]) -> Callable[..., Any]:
+    """One lowering rule made of two, of which the second is good for both platforms.
+
+    JAX would choose between two for itself, but fails to (0.10.2) where a program is exported for
+    both and the rules are not to be cached.
+    """
+
+    def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
+        wanted = platforms_of(ctx)
+        if wanted == ("cpu",):
+            return on_cpus(ctx, *operands, **params)
+        if not {*wanted} <= {"cpu", "cuda"}:
+            raise NotImplementedError(
+                f"{ctx.primitive}: pfftjax communicates arrays on CPUs and on NVIDIA's GPUs, not "
+                f"on {', '.join(wanted)}"
+            )
+        if "CUDA" not in platforms and not is_exporting(ctx):
+            raise NotImplementedError(
+                f"{ctx.primitive}: the arrays are on a GPU, but this pfftjax was built without "
+                "CUDA; build it where nvcc is found, or compute on CPUs: JAX_PLATFORMS=cpu"
+            )
+        return on_gpus(ctx, *operands, **params)
+
+    return rule
 
 
 def linear(

@@ -10,12 +10,14 @@ from ._ffi import family, platforms
 def has_cuda_support() -> bool:
     """Whether this pfftjax communicates arrays that live on NVIDIA's GPUs.
 
-    The question of mpi4jax of the same name. Whether the MPI below takes pointers to GPU memory
-    is another one, which `pfftjax.info().mpi_takes_cuda_pointers` answers.
+    The question of mpi4jax of the same name: whether it was built with CUDA, be there a GPU here
+    or not. Whether the MPI below takes pointers to GPU memory is another one, which
+    `pfftjax.info().mpi_takes_cuda_pointers` answers, and need not be so (docs/gpu.md).
 
     Example:
-        >>> has_cuda_support()
-        False
+        >>> import pfftjax
+        >>> has_cuda_support() == ("CUDA" in pfftjax.info().platforms)
+        True
 
     """
     return "CUDA" in platforms

@@ -12,11 +12,12 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from pfftjax.collectives._ordering import is_donated, is_temporary
-from pfftjax.collectives._primitive import communicating, linear
+from pfftjax.collectives._ordering import is_donated, is_temporary, platforms_of
+from pfftjax.collectives._primitive import communicating, linear, where
 from pfftjax.pencils import ExchangeMethod, Pencil, block, check_dimensions
+from pfftjax.pencils._transpose import transpose_p
 
-from ._local import FROM_REAL, TO_REAL, TRANSPOSED, Kind, by_xla, result_dtype
+from ._local import FROM_REAL, TO_REAL, TRANSPOSED, Kind, fft_p, result_dtype
 
 
 class Local(NamedTuple):
@@ -167,12 +168,51 @@ def _with_batch(order: tuple[int, ...]) -> tuple[int, ...]:
     return (0, *(d + 1 for d in order))
 
 
+def moved(
+    x: jax.Array,
+    *,
+    order: tuple[int, ...],
+    scatter: int,
+    gather: int,
+    whole: int = 0,
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+    comm: Any = None,
+    **_: Any,
+) -> jax.Array:
+    """The change of pencil by itself, where it cannot be fused with transforms: on GPUs."""
+    if comm is None:
+        return jax.lax.transpose(x, order)
+    if method in (ExchangeMethod.FUSED, ExchangeMethod.SHARED):
+        raise ValueError(
+            f"{where('transform', comm)}: {method} goes through memory that CPUs share, and the "
+            "arrays are on a GPU; take AUTOMATIC"
+        )
+    lead = x.ndim - 3
+    return transpose_p.bind(
+        x,
+        order=order,
+        scatter=lead + scatter,
+        gather=lead + gather,
+        whole=whole,
+        method=method,
+        comm=comm,
+    )
+
+
+def _in_steps(x: jax.Array, *, first: Any, second: Any, **move: Any) -> jax.Array:
+    if first is not None:
+        x = fft_p.bind(x, **first._asdict())
+    x = moved(x, **move)
+    return x if second is None else fft_p.bind(x, **second._asdict())
+
+
 across_p = communicating(
     "fft_across",
     result=_result,
     agreement=_agreement,
     attributes=_attributes,
     in_place=_in_place,
+    on_gpus=_in_steps,
 )
 
 
@@ -212,25 +252,20 @@ batching.primitive_batchers[alone_p] = lambda operands, axes, *, order, **params
 )
 
 
-def _by_xla(x: jax.Array, *, first: Any, second: Any, order: Any, **_: Any) -> jax.Array:
-    if first is not None:
-        x = by_xla(x, **first._asdict())
-    x = jax.lax.transpose(x, order)
-    return x if second is None else by_xla(x, **second._asdict())
-
-
-mlir.register_lowering(alone_p, mlir.lower_fun(_by_xla, multiple_results=False))
 _lower = jax.ffi.ffi_lowering("pfftjax_fft_alone")
 _lower_in_place = jax.ffi.ffi_lowering("pfftjax_fft_alone", operand_output_aliases={0: 0})
+_lower_in_steps = mlir.lower_fun(_in_steps, multiple_results=False)
 
 
 def _alone(ctx: Any, x: Any, **params: Any) -> Any:
+    if platforms_of(ctx) != ("cpu",):
+        return _lower_in_steps(ctx, x, **params)
     lower = _lower_in_place if _in_place(ctx, x, **params) else _lower
     return lower(ctx, x, **_attributes(**params))
 
 
 # Not from JAX's cache, in which `x` is an argument of a function of its own.
-mlir.register_lowering(alone_p, _alone, platform="cpu", cacheable=False)
+mlir.register_lowering(alone_p, _alone, cacheable=False)
 
 
 def can_fuse(first: Local | None, source: Pencil, target: Pencil, second: Local | None) -> bool:

@@ -24,7 +24,7 @@ from pfftjax.pencils import ExchangeMethod, Pencil, check_dimensions
 
 from . import _fused
 from ._fused import Local, parameters
-from ._local import by_xla
+from ._local import fft_p
 
 Three = tuple[jax.Array, jax.Array, jax.Array]
 
@@ -108,7 +108,58 @@ def _give_rules(gradient_p: Primitive, divergence_p: Primitive) -> None:
         batching.primitive_batchers[p] = functools.partial(batched, p)
 
 
-def _across(name: str, *, results: int) -> Primitive:
+def _along(k: jax.Array, axis: int) -> jax.Array:
+    """To be broadcast against a block along one of its three axes."""
+    return jnp.expand_dims(k, [d for d in range(3) if d != axis])
+
+
+def _gradient_in_steps(
+    x: jax.Array,
+    k0: jax.Array,
+    k1: jax.Array,
+    k2: jax.Array,
+    *,
+    first: Local,
+    second: Local,
+    along: tuple[int, int],
+    **move: Any,
+) -> list[jax.Array]:
+    def begin(x: jax.Array) -> jax.Array:
+        return _fused.moved(fft_p.bind(x, **first._asdict()), **move)
+
+    def end(y: jax.Array) -> jax.Array:
+        return fft_p.bind(y, **second._asdict())
+
+    lead = x.ndim - 3
+    at1, at2 = (move["order"].index(lead + axis) - lead for axis in along)
+    y0, y = begin(times_i(k0, x)), begin(x)
+    return [end(y0), end(times_i(_along(k1, at1), y)), end(times_i(_along(k2, at2), y))]
+
+
+def _divergence_in_steps(
+    x0: jax.Array,
+    x1: jax.Array,
+    x2: jax.Array,
+    k0: jax.Array,
+    k1: jax.Array,
+    k2: jax.Array,
+    *,
+    first: Local,
+    second: Local,
+    along: tuple[int, int],
+    **move: Any,
+) -> jax.Array:
+    def begin(x: jax.Array) -> jax.Array:
+        return fft_p.bind(x, **first._asdict())
+
+    def end(y: jax.Array) -> jax.Array:
+        return fft_p.bind(_fused.moved(y, **move), **second._asdict())
+
+    shared = times_i(_along(k1, along[0]), begin(x1)) + times_i(_along(k2, along[1]), begin(x2))
+    return times_i(k0, end(begin(x0))) + end(shared)
+
+
+def _across(name: str, in_steps: Callable[..., Any], *, results: int) -> Primitive:
     def result(x: Any, *_: Any, along: Any, **params: Any) -> Any:
         del along
         y = _fused._result(x, **params)
@@ -123,10 +174,11 @@ def _across(name: str, *, results: int) -> Primitive:
         agreement=_agreement,
         attributes=attributes,
         multiple_results=results > 1,
+        on_gpus=in_steps,
     )
 
 
-def _alone(name: str, by_jax: Callable[..., Any], *, results: int) -> Primitive:
+def _alone(name: str, in_steps: Callable[..., Any], *, results: int) -> Primitive:
     """On one rank."""
     p = Primitive(name)
     p.multiple_results = results > 1
@@ -138,7 +190,7 @@ def _alone(name: str, by_jax: Callable[..., Any], *, results: int) -> Primitive:
         return y if results == 1 else [y] * results
 
     lower = jax.ffi.ffi_lowering(f"pfftjax_{name}")
-    mlir.register_lowering(p, mlir.lower_fun(by_jax, multiple_results=results > 1))
+    mlir.register_lowering(p, mlir.lower_fun(in_steps, multiple_results=results > 1))
     mlir.register_lowering(
         p,
         lambda ctx, *operands, **params: lower(ctx, *operands, **_fused._attributes(**params)),
@@ -147,57 +199,10 @@ def _alone(name: str, by_jax: Callable[..., Any], *, results: int) -> Primitive:
     return p
 
 
-def _along(k: jax.Array, axis: int) -> jax.Array:
-    """To be broadcast against a block along one of its three axes."""
-    return jnp.expand_dims(k, [d for d in range(3) if d != axis])
-
-
-def _gradient_by_xla(
-    x: Any,
-    k0: Any,
-    k1: Any,
-    k2: Any,
-    *,
-    first: Local,
-    second: Local,
-    order: Any,
-    along: Any,
-    **_: Any,
-) -> list[jax.Array]:
-    def done(x: jax.Array, k: Any, axis: Any) -> jax.Array:
-        y = by_xla(x, **first._asdict())
-        y = y if k is None else times_i(_along(k, axis), y)
-        return by_xla(jax.lax.transpose(y, order), **second._asdict())
-
-    return [done(times_i(k0, x), None, None), done(x, k1, along[0]), done(x, k2, along[1])]
-
-
-def _divergence_by_xla(
-    x0: Any,
-    x1: Any,
-    x2: Any,
-    k0: Any,
-    k1: Any,
-    k2: Any,
-    *,
-    first: Local,
-    second: Local,
-    order: Any,
-    along: Any,
-    **_: Any,
-) -> jax.Array:
-    def end(y: jax.Array) -> jax.Array:
-        return by_xla(jax.lax.transpose(y, order), **second._asdict())
-
-    y0, y1, y2 = (by_xla(x, **first._asdict()) for x in (x0, x1, x2))
-    shared = times_i(_along(k1, along[0]), y1) + times_i(_along(k2, along[1]), y2)
-    return times_i(k0, end(y0)) + end(shared)
-
-
-gradient_across_p = _across("gradient_across", results=3)
-divergence_across_p = _across("divergence_across", results=1)
-gradient_alone_p = _alone("gradient_alone", _gradient_by_xla, results=3)
-divergence_alone_p = _alone("divergence_alone", _divergence_by_xla, results=1)
+gradient_across_p = _across("gradient_across", _gradient_in_steps, results=3)
+divergence_across_p = _across("divergence_across", _divergence_in_steps, results=1)
+gradient_alone_p = _alone("gradient_alone", _gradient_in_steps, results=3)
+divergence_alone_p = _alone("divergence_alone", _divergence_in_steps, results=1)
 _give_rules(gradient_across_p, divergence_across_p)
 _give_rules(gradient_alone_p, divergence_alone_p)
 

@@ -7,6 +7,7 @@ not depend on how lines are shared out between ranks or threads; elsewhere to XL
 
 import enum
 import functools
+import math
 from typing import Any
 
 import jax
@@ -47,10 +48,6 @@ TRANSPOSED = {
 }
 FROM_REAL = (Kind.REAL_TO_COMPLEX, Kind.COMPLEX_TO_REAL_TRANSPOSED)
 TO_REAL = (Kind.COMPLEX_TO_REAL, Kind.REAL_TO_COMPLEX_TRANSPOSED)
-# With two axes, the last comes first on the way to a spectrum, and last on the way back.
-_LAST_AXIS_FIRST = (Kind.FORWARD, Kind.REAL_TO_COMPLEX, Kind.COMPLEX_TO_REAL_TRANSPOSED)
-_BACKWARD_ACROSS = (Kind.BACKWARD, Kind.COMPLEX_TO_REAL, Kind.COMPLEX_TO_REAL_TRANSPOSED)
-
 _DTYPES = {
     np.dtype(a): np.dtype(b) for a, b in (("float32", "complex64"), ("float64", "complex128"))
 }
@@ -104,37 +101,36 @@ def hermitian_weights(n: int, dtype: Any) -> np.ndarray:
 def by_xla(x: jax.Array, *, kind: Kind, axes: int, n: int, scale: float) -> jax.Array:
     """The same by XLA's FFT, for platforms that we have no code for."""
     fft = jax.lax.fft
+    real = np.dtype(x.dtype if kind in FROM_REAL else _REAL_OF[np.dtype(x.dtype)]).type
+    lengths = (*x.shape[x.ndim - axes : -1], n)
+    match kind:
+        case Kind.FORWARD:
+            y = fft(x, "FFT", lengths)
+        case Kind.BACKWARD:
+            y = fft(x, "IFFT", lengths) * real(math.prod(lengths))
+        case Kind.REAL_TO_COMPLEX:
+            y = fft(x, "RFFT", lengths)
+        case Kind.COMPLEX_TO_REAL_TRANSPOSED:
+            y = jnp.conj(fft(x, "RFFT", lengths)) * hermitian_weights(n, real)
+        case Kind.COMPLEX_TO_REAL:
+            y = _to_real(x, axes, n)
+        case Kind.REAL_TO_COMPLEX_TRANSPOSED:
+            y = _to_real(jnp.conj(x) / hermitian_weights(n, real), axes, n)
+    return y * real(scale)
 
-    def along(x: jax.Array) -> jax.Array:
-        real = np.dtype(x.dtype if kind in FROM_REAL else _REAL_OF[np.dtype(x.dtype)])
-        match kind:
-            case Kind.FORWARD:
-                return fft(x, "FFT", (n,))
-            case Kind.BACKWARD:
-                return fft(x, "IFFT", (n,)) * real.type(n)
-            case Kind.REAL_TO_COMPLEX:
-                return fft(x, "RFFT", (n,))
-            case Kind.COMPLEX_TO_REAL:
-                return fft(x, "IRFFT", (n,)) * real.type(n)
-            case Kind.REAL_TO_COMPLEX_TRANSPOSED:
-                return fft(jnp.conj(x) / hermitian_weights(n, real), "IRFFT", (n,)) * real.type(n)
-            case Kind.COMPLEX_TO_REAL_TRANSPOSED:
-                return jnp.conj(fft(x, "RFFT", (n,))) * hermitian_weights(n, real)
 
-    def across(x: jax.Array) -> jax.Array:
+def _to_real(x: jax.Array, axes: int, n: int) -> jax.Array:
+    """COMPLEX_TO_REAL by XLA. One axis at a time: libraries may take it for granted that a half
+    spectrum is Hermitian, and this one need not be.
+    """
+    real = _REAL_OF[np.dtype(x.dtype)].type
+    if axes == 2:
         rows = x.shape[-2]
-        moved = jnp.swapaxes(x, -1, -2)
-        if kind in _BACKWARD_ACROSS:
-            moved = fft(moved, "IFFT", (rows,)) * _REAL_OF[np.dtype(x.dtype)].type(rows)
-        else:
-            moved = fft(moved, "FFT", (rows,))
-        return jnp.swapaxes(moved, -1, -2)
-
-    if axes == 1:
-        y = along(x)
-    else:
-        y = across(along(x)) if kind in _LAST_AXIS_FIRST else along(across(x))
-    return y * np.real(np.zeros(0, y.dtype)).dtype.type(scale)
+        x = jnp.swapaxes(jax.lax.fft(jnp.swapaxes(x, -1, -2), "IFFT", (rows,)), -1, -2)
+        x = x * real(rows)
+    twice = hermitian_weights(n, real) > 1
+    x = jax.lax.complex(x.real, jnp.where(twice, x.imag, 0))
+    return jax.lax.fft(x, "IRFFT", (n,)) * real(n)
 
 
 _lower = jax.ffi.ffi_lowering("pfftjax_fft")

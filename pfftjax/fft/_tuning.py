@@ -242,7 +242,8 @@ def _methods(grid: ProcessGrid, method: ExchangeMethod) -> list[ExchangeMethod]:
     if method != ExchangeMethod.AUTOMATIC:
         return [method]
     lines = [line for line in map(grid.along, range(2)) if line.size > 1]
-    if not lines:
+    # On GPUs all exchanges go by one transport, whatever the method.
+    if not lines or jax.default_backend() != "cpu":
         return [method]
     # Over all rows and columns of the grid: the fewest of this rank's that do, and the most.
     sharing = [int(native.shares_memory(line.number)) for line in lines]

@@ -14,6 +14,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir, xla
 
 from pfftjax.collectives._comm import Communicator
+from pfftjax.collectives._primitive import by_platform
 
 coordinate_p = Primitive("coordinate")
 coordinate_p.def_impl(functools.partial(xla.apply_primitive, coordinate_p))
@@ -26,11 +27,13 @@ def _(*, comm: Communicator) -> Any:
 
 
 _lower = jax.ffi.ffi_lowering("pfftjax_coordinate")
-mlir.register_lowering(
-    coordinate_p,
-    lambda ctx, *, comm: _lower(ctx, comm=np.int64(comm.number)),
-    platform="cpu",
-)
+
+
+def _rule(ctx: Any, *, comm: Communicator) -> Any:
+    return _lower(ctx, comm=np.int64(comm.number))
+
+
+mlir.register_lowering(coordinate_p, by_platform(_rule, _rule))
 
 
 def coordinate(comm: Communicator) -> jax.Array:

@@ -26,6 +26,7 @@ from pfftjax.collectives._primitive import (
 )
 from pfftjax.pencils import Pencil
 
+from . import _by_xla
 from ._painting import on, one_by_one
 from ._positions import as_positions, checked_mesh
 
@@ -49,6 +50,7 @@ def _order_jvp(primals: Any, _: Any, **params: Any) -> Any:
     return results, [zero_tangent(x) for x in results]
 
 
+mlir.register_lowering(order_by_owner_p, mlir.lower_fun(_by_xla.order_by_owner))
 _lower_order = jax.ffi.ffi_lowering("pfftjax_order_by_owner")
 mlir.register_lowering(
     order_by_owner_p,

@@ -26,6 +26,7 @@ from jax.interpreters import ad, batching, mlir, xla
 from pfftjax.collectives._primitive import where, zero_tangent
 from pfftjax.pencils import Pencil, halo_exchange, halo_reduce
 
+from . import _by_xla
 from ._positions import Positions, as_positions, checked_mesh
 
 Kernel = Literal["cic", "tsc"]
@@ -55,7 +56,9 @@ def assignment(kernel: Kernel, pencil: Pencil, operation: str) -> _Assignment:
     return _ASSIGNMENTS[kernel]
 
 
-def _primitive(name: str, result: Callable[..., Any]) -> Primitive:
+def _primitive(
+    name: str, by_xla: Callable[..., jax.Array], result: Callable[..., Any]
+) -> Primitive:
     primitive = Primitive(name)
     primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
     primitive.def_abstract_eval(result)
@@ -64,6 +67,7 @@ def _primitive(name: str, result: Callable[..., Any]) -> Primitive:
     def lower(ctx: Any, *operands: Any, orders: Orders, points: int, pencil: Pencil) -> Any:
         return rule(ctx, *operands, orders=_int64s(orders), points=np.int64(points), **on(pencil))
 
+    mlir.register_lowering(primitive, mlir.lower_fun(by_xla, multiple_results=False))
     mlir.register_lowering(primitive, lower, platform="cpu")
     batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
     return primitive
@@ -110,6 +114,7 @@ def _padded(pencil: Pencil, points: int) -> tuple[int, int, int]:
 # cell, offset (rows, 3), used, field (components, *padded) -> (rows, components, orders)
 readout_p = _primitive(
     "readout",
+    _by_xla.readout,
     lambda cell, offset, used, field, *, orders, points, pencil: ShapedArray(
         (cell.shape[0], field.shape[0], len(orders)), field.dtype
     ),
@@ -117,6 +122,7 @@ readout_p = _primitive(
 # cell, offset, used, values (rows, components, orders) -> (components, *padded)
 paint_p = _primitive(
     "paint",
+    _by_xla.paint,
     lambda cell, offset, used, values, *, orders, points, pencil: ShapedArray(
         (values.shape[1], *_padded(pencil, points)), values.dtype
     ),
@@ -128,6 +134,7 @@ paint_p = _primitive(
 # cell, offset, used, field, displacement (rows, 3) -> (rows, components)
 along_p = _primitive(
     "readout_along",
+    _by_xla.readout_along,
     lambda cell, offset, used, field, displacement, *, orders, points, pencil: ShapedArray(
         (cell.shape[0], field.shape[0]), field.dtype
     ),
@@ -135,6 +142,7 @@ along_p = _primitive(
 # Its transpose: cell, offset, used, field, values (rows, components) -> (rows, 3)
 across_p = _primitive(
     "readout_across",
+    _by_xla.readout_across,
     lambda cell, offset, used, field, values, *, orders, points, pencil: ShapedArray(
         (cell.shape[0], 3), field.dtype
     ),

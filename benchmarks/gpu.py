@@ -1,0 +1,174 @@
+"""On a GPU: mpirun -n 2 python -m benchmarks.gpu [--only transform exchange step] [--small]
+
+One JSON document, by default benchmarks/results/h200/gpu-RANKS.json:
+
+transform  on one rank: 512^3 complex64, forward, beside `jnp.fft.fftn` followed by the same change
+           of memory order
+exchange   between two ranks, of 1 GiB each way: alltoall, beside the bandwidth of copies between
+           the device and pinned memory, and of MPI between the hosts' memories
+step       a step of 256^3 and 512^3 particles on as many cells, as benchmarks/pm.py
+
+Milliseconds of the slowest rank, the best and the median of the repetitions, after two that warm
+up. --small: of sizes at which the script itself can be tried, on CPUs too.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import time
+
+import jax
+
+jax.config.update("jax_enable_x64", False)
+
+import jax.numpy as jnp  # noqa: E402
+import jax_cosmo  # noqa: E402
+import numpy as np  # noqa: E402
+from mpi4py import MPI  # noqa: E402
+
+import pfftjax  # noqa: E402
+from pfftjax import pm  # noqa: E402
+from pfftjax.collectives import alltoall  # noqa: E402
+
+COMM = MPI.COMM_WORLD
+RESULTS = pathlib.Path(__file__).parent / "results" / "h200"
+CELL = 4.0  # Mpc/h
+
+
+def timed(f, repetitions):
+    """Best and median milliseconds of `f`, which returns what is to be waited for."""
+    times = []
+    for repetition in range(-2, repetitions):
+        COMM.Barrier()
+        start = time.perf_counter()
+        jax.block_until_ready(f())
+        seconds = COMM.allreduce(time.perf_counter() - start, MPI.MAX)
+        if repetition >= 0:
+            times.append(1e3 * seconds)
+    return {"ms": min(times), "ms_median": statistics.median(times)}
+
+
+def transform(n, repetitions):
+    """Ours, and XLA's with the spectrum in the same order; in turn, and once more."""
+    plan = pfftjax.PencilFFT((n, n, n), pfftjax.ProcessGrid((None, 1)))
+    x = jax.random.normal(jax.random.key(COMM.rank), (*plan.input.local_shape, 2))
+    x = jax.lax.complex(x[..., 0], x[..., 1])
+    found = {"n": n, "dtype": "complex64", "ranks": COMM.size}
+    contenders = {"pfftjax": jax.jit(plan.forward)}
+    if COMM.size == 1:
+        contenders["jnp.fft.fftn"] = jax.jit(lambda x: jnp.fft.fftn(x).transpose(plan.output.axes))
+        ours, theirs = (np.asarray(f(x)[0]) for f in contenders.values())
+        found["difference"] = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+    for turn in range(2):
+        for name, f in contenders.items():
+            # Bound now: the loop goes on.
+            found[f"{name}, turn {turn}"] = timed(lambda f=f: f(x), repetitions)
+    return found
+
+
+def _bandwidth(size, milliseconds):
+    return size / milliseconds * 1e-6
+
+
+def exchange(size, repetitions):
+    """GB/s in one direction: of `size` bytes of each rank a share stays where it is."""
+    count = size // 4 // COMM.size * COMM.size
+    x = jnp.zeros((COMM.size, count // COMM.size), jnp.float32) + COMM.rank
+    program = jax.jit(alltoall)
+    leaving = 4 * count * (COMM.size - 1) / COMM.size
+    found = {"bytes": 4 * count, "ranks": COMM.size}
+    found["alltoall"] = timed(lambda: program(x), repetitions)
+    found["alltoall_gb_s"] = _bandwidth(leaving, found["alltoall"]["ms"])
+    found |= _copies(x, repetitions)
+    mine, theirs = np.zeros(count, np.float32), np.zeros(count, np.float32)
+    found["host_mpi"] = timed(lambda: COMM.Alltoall(mine, theirs), repetitions)
+    found["host_mpi_gb_s"] = _bandwidth(leaving, found["host_mpi"]["ms"])
+    return found
+
+
+def _copies(x, repetitions):
+    """Of all of x, between the device and pinned memory, where the device has some."""
+    device = next(iter(x.devices()))
+    if "pinned_host" not in [memory.kind for memory in device.addressable_memories()]:
+        return {}
+    on_device = jax.sharding.SingleDeviceSharding(device)
+    pinned = on_device.with_memory_kind("pinned_host")
+    there = jax.block_until_ready(jax.device_put(x, pinned))
+    down = timed(lambda: jax.device_put(x, pinned), repetitions)
+    up = timed(lambda: jax.device_put(there, on_device), repetitions)
+    return {
+        "to_pinned": down,
+        "to_pinned_gb_s": _bandwidth(x.nbytes, down["ms"]),
+        "from_pinned": up,
+        "from_pinned_gb_s": _bandwidth(x.nbytes, up["ms"]),
+    }
+
+
+def step(n, repetitions):
+    """Force, kick, drift and exchange, of particles that move from call to call."""
+    box, cosmology = n * CELL, jax_cosmo.Planck15()
+    plan = pfftjax.PencilFFT((n,) * 3, pfftjax.ProcessGrid((None, 1)), real=True)
+    steps = pm.fastpm(cosmology, jnp.linspace(0.5, 0.6, 6))
+    power = pm.eisenstein_hu(cosmology)
+
+    @jax.jit
+    def start():
+        noise = pm.white_noise(jax.random.key(0), plan.input, "float32")
+        delta = pm.linear_field(noise, plan, box, power)
+        return pm.to_owners(pm.lpt(delta, plan, box, cosmology, 0.5), plan.input)
+
+    moving = start()
+    advance = jax.jit(
+        lambda particles: pm.step(
+            particles, plan, box, cosmology, steps.kick[1], steps.drift[1] * 1e-3
+        ),
+        donate_argnums=0,
+    )
+
+    def once():
+        nonlocal moving
+        moving = advance(moving)
+        return moving
+
+    found = {"n": n, "particles": n**3, "ranks": COMM.size, **timed(once, repetitions)}
+    assert bool(jnp.isfinite(moving.momentum).all())
+    return {**found, "ns_a_particle": found["ms"] * 1e6 / n**3}
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parts = ["transform", "exchange", "step"]
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--repetitions", type=int, default=9)
+    parser.add_argument("--out", type=pathlib.Path)
+    arguments = parser.parse_args()
+    small, repetitions = arguments.small, arguments.repetitions
+    device = jax.local_devices()[0]
+    result = {
+        "device": device.device_kind,
+        "platform": device.platform,
+        "info": str(pfftjax.info(devices=True)).splitlines(),
+        "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+    }
+    if "transform" in arguments.only:
+        result["transform"] = transform(32 if small else 512, repetitions)
+    if "exchange" in arguments.only and COMM.size > 1:
+        result["exchange"] = exchange(1 << (16 if small else 30), repetitions)
+    if "step" in arguments.only:
+        sizes = [16] if small else [256, 512]
+        result["step"] = [step(n, repetitions) for n in sizes]
+    if COMM.rank == 0:
+        text = json.dumps(result, indent=1)
+        print(text, flush=True)
+        out = arguments.out or (None if small else RESULTS / f"gpu-{COMM.size}.json")
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

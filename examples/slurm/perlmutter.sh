@@ -1,0 +1,35 @@
+#!/bin/bash
+# A simulation on GPUs of Perlmutter (NERSC): sbatch -A <project>_g examples/slurm/perlmutter.sh
+# Not tried yet: see docs/gpu.md, which also says how to build. Everything below but the last lines
+# is particular to this machine.
+#SBATCH --constraint=gpu
+#SBATCH --qos=regular
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=32
+#SBATCH --gpus-per-node=4
+# All tasks see all GPUs of their node; pfftjax gives each its own. Not --gpus-per-task=1: it hides
+# the others, and Cray MPICH can then not open their memory.
+#SBATCH --gpu-bind=none
+#SBATCH --time=00:30:00
+set -euo pipefail
+
+module load PrgEnv-gnu craype-x86-milan craype-accel-nvidia80 cudatoolkit
+source "$HOME/pfftjax/env/bin/activate" # where you have built
+
+# NCCL over Slingshot. Without the plugin aws-ofi-nccl it takes TCP: look for a module or a path
+# that NERSC offers, and check with NCCL_DEBUG=INFO.
+export NCCL_CROSS_NIC=1
+export NCCL_NET_GDR_LEVEL=PHB
+export NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3
+
+# In place of NCCL, Cray MPICH on pointers to GPU memory. It needs an mpi4py that was built with
+# "cc -target-accel=nvidia80".
+# export MPICH_GPU_SUPPORT_ENABLED=1
+# export PFFTJAX_GPU_TRANSPORT=mpi
+
+# Compiled programs are kept from run to run.
+export JAX_COMPILATION_CACHE_DIR="$SCRATCH/jax-cache"
+
+srun --cpu-bind=cores python -m pfftjax doctor
+srun --cpu-bind=cores python examples/nbody_pm.py --mesh 1024 --box 1000 --out "$SCRATCH/nbody"

@@ -1,0 +1,153 @@
+"""Which GPU a rank takes: by a table, as there are none here."""
+
+import os
+
+import pytest
+
+from pfftjax.collectives import _device, _launcher
+from pfftjax.collectives._device import Binding, choose
+from tests.helpers import CONTROL
+
+PER_TASK = {"CUDA_VISIBLE_DEVICES": "0"}
+FRACTION = {"XLA_CLIENT_MEM_FRACTION": "0.5"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "local_rank", "local_ranks", "node_gpus", "expected"),
+    [
+        # A GPU for each rank.
+        ({}, 0, 4, 4, Binding(0, 4, 1)),
+        ({}, 3, 4, 4, Binding(3, 4, 1)),
+        # Fewer ranks than GPUs, more, and numbers that do not divide.
+        ({}, 1, 2, 4, Binding(1, 4, 1)),
+        ({}, 6, 8, 4, Binding(2, 4, 2, 0.375)),
+        ({}, 4, 5, 4, Binding(0, 4, 2, 0.375)),
+        ({}, 3, 5, 4, Binding(3, 4, 1)),
+        # A workstation with one.
+        ({}, 2, 4, 1, Binding(0, 1, 4, 0.187)),
+        (PER_TASK, 2, 4, 1, Binding(0, 1, 4, 0.187)),
+        # What the launcher gives to each task: its own.
+        (PER_TASK, 3, 4, 4, Binding(0, 1, 1)),
+        (PER_TASK, 7, 8, 4, Binding(0, 1, 2, 0.375)),
+        # Half of the node, counted from its first visible GPU.
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, 1, 2, 4, Binding(1, 2, 1)),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}, 0, 2, 2, Binding(0, 1, 1)),
+        # The user's own choice of memory.
+        (FRACTION, 0, 2, 1, Binding(0, 1, 2)),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4"}, 1, 2, 1, Binding(0, 1, 2)),
+        ({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 1, 2, 1, Binding(0, 1, 2)),
+        # Nobody says how many ranks there are.
+        ({}, 5, None, 4, Binding(1, 4, None)),
+        # Nothing to choose.
+        ({}, 0, 1, 4, Binding(gpus=4, sharing=1, reason="there is no other rank on this node")),
+        ({}, 0, 4, 0, Binding(gpus=0, reason="no GPU is visible")),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 0, 4, 4, Binding(gpus=0, reason="no GPU is visible")),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, 0, 4, 4, Binding(gpus=0, reason="no GPU is visible")),
+    ],
+)
+def test_choice(environment, local_rank, local_ranks, node_gpus, expected):
+    assert choose(environment, local_rank, local_ranks, node_gpus) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "3"}, 3),
+        ({"PMI_SIZE": "8", "PMI_RANK": "5", "MPI_LOCALRANKID": "1"}, 1),
+        ({"PMI_SIZE": "8", "PMI_RANK": "5", "PALS_LOCAL_RANKID": "2"}, 2),
+        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"}, 1),
+        # srun with PMI, and an mpirun that srun has started as one task.
+        (
+            {
+                **{"PMI_SIZE": "8", "PMI_RANK": "5"},
+                **{"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"},
+            },
+            1,
+        ),
+        (
+            {
+                **{"PMI_SIZE": "8", "PMI_RANK": "5"},
+                **{"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"},
+            },
+            None,
+        ),
+    ],
+)
+def test_local_ranks(environment, expected):
+    assert _launcher.read(environment).local_rank == expected
+
+
+@pytest.fixture
+def with_cuda(monkeypatch):
+    """As on a node of 2 GPUs, with JAX installed for them and not started."""
+    updates = {}
+    monkeypatch.setattr(_device, "has_cuda_plugin", lambda: True)
+    monkeypatch.setattr(_device, "backends_have_started", lambda: False)
+    monkeypatch.setattr(_device, "node_gpus", lambda: 2)
+    monkeypatch.setattr(_device.jax.config, "update", updates.__setitem__)
+    values = {"jax_platforms": None, "jax_cuda_visible_devices": "all"}
+    monkeypatch.setattr(type(_device.jax.config), "values", property(lambda _: values))
+    return updates, values
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_binding(with_cuda, known, monkeypatch):
+    """By the launcher, and where it says nothing by MPI."""
+    updates, _ = with_cuda
+    environment = {}
+    if known:
+        monkeypatch.setattr(_device.MPI, "COMM_WORLD", type("World", (), {"size": 5}))
+        names = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+        environment = {**dict.fromkeys(names, "5"), "OMPI_COMM_WORLD_LOCAL_RANK": "3"}
+    bound = _device.bind(environment)
+    if known:
+        assert bound == Binding(1, 2, 2, 0.375)
+        assert updates == {"jax_cuda_visible_devices": "1"}
+        assert environment["XLA_CLIENT_MEM_FRACTION"] == "0.375"
+        assert str(bound) == (
+            "this rank takes number 1 of the 2 that it sees, which 2 ranks share, and 0.375 of "
+            "its memory (XLA_CLIENT_MEM_FRACTION)"
+        )
+    elif CONTROL.size > 1:
+        node = CONTROL.Split_type(_device.MPI.COMM_TYPE_SHARED)
+        assert bound.device == node.rank % 2
+        assert bound.sharing == len(range(node.rank % 2, node.size, 2))
+        node.Free()
+    else:
+        assert bound.device is None
+        assert updates == {}
+
+
+def test_a_user_s_choice_is_left_alone(with_cuda, monkeypatch):
+    updates, values = with_cuda
+    devices = {"JAX_CUDA_VISIBLE_DEVICES": "1"}
+    assert _device.bind(devices).reason == "jax_cuda_visible_devices is 1"
+    values["jax_cuda_visible_devices"] = "0,1"
+    assert _device.bind({}).reason == "jax_cuda_visible_devices is 0,1"
+    values["jax_cuda_visible_devices"] = "all"
+    values["jax_platforms"] = "cpu"
+    assert _device.bind({}).reason == "JAX_PLATFORMS=cpu"
+    values["jax_platforms"] = "cuda,cpu"
+    monkeypatch.setattr(_device, "backends_have_started", lambda: True)
+    assert _device.bind({}).reason == _device.TOO_LATE
+    monkeypatch.setattr(_device, "has_cuda_plugin", lambda: False)
+    assert str(_device.bind({})) == "left to JAX: JAX has no plugin for CUDA"
+    monkeypatch.setattr(_device, "options", _device.options.__class__(bind_gpu=False))
+    assert _device.bind({}).reason == "PFFTJAX_BIND_GPU=0"
+    assert updates == {}
+
+
+def test_counting_gpus(monkeypatch, tmp_path):
+    """By the driver's files, or by its tool; neither means none."""
+    (tmp_path / "0000:01:00.0").mkdir()
+    (tmp_path / "0000:41:00.0").mkdir()
+    monkeypatch.setattr(_device, "_DRIVER", tmp_path)
+    assert _device.node_gpus() == 2
+    monkeypatch.setattr(_device, "_DRIVER", tmp_path / "none")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-1)'\necho '  MIG 1g'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert _device.node_gpus() == 1
+    monkeypatch.setenv("PATH", "")
+    assert _device.node_gpus() == 0

@@ -1,0 +1,106 @@
+"""Transforms, halos and particles on GPUs: beside numpy, `jax.numpy` and what CPUs compute."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import pfftjax
+from pfftjax import pm
+from tests.distributed import SHAPES, TOLERANCE, gathered, grids
+from tests.fft.test_values import check
+from tests.gpu.helpers import assert_on_device, here_and_on_cpus
+from tests.helpers import RANK, SIZE, assert_close, random
+from tests.pm.test_painting import test_against_sums as test_painting_against_sums
+from tests.pm.test_painting import test_derivatives_up_to_the_third as test_derivatives_of_painting
+from tests.pm.universe import at_home, cosmology
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+
+__all__ = ["test_derivatives_of_painting", "test_painting_against_sums"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES[:-1], ids=str)
+def test_transforms(shape, dtype):
+    """Values, transposes and tangents, by numpy on the whole array."""
+    options = itertools.product(grids(), (False, True), ("transposed", "natural"))
+    check(
+        [
+            pfftjax.PencilFFT(shape, grid, real=real, layout=layout)
+            for grid, real, layout in options
+        ],
+        dtype,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_beside_jax(dtype):
+    """Where each rank can hold the whole array."""
+    shape = (64, 48, 40)
+    x = random(shape, dtype)
+    expected = jnp.fft.fftn(jnp.asarray(x))
+    for grid in grids():
+        plan = pfftjax.PencilFFT(shape, grid)
+        y = jax.jit(plan.forward)(plan.input.local_block(jnp.asarray(x)))
+        assert_on_device(y)
+        assert_close(gathered(y, plan.output), expected, TOLERANCE[dtype])
+
+
+def test_spectral_operators():
+    plan = pfftjax.PencilFFT((12, 10, 9), grids()[-1], real=True)
+    x = plan.input.local_block(jnp.asarray(random(plan.shape)))
+
+    def operators(x):
+        slopes, pull = jax.vjp(lambda x: pfftjax.spectral.gradient(x, plan, 2.0), x)
+        spectrum = plan.forward(x)
+        late, back = jax.vjp(
+            lambda y: pfftjax.spectral.gradient(y, plan, 2.0, from_spectrum=True), spectrum
+        )
+        return slopes, pull(slopes), late, back(late), pfftjax.norm(x, plan.grid)
+
+    here, there = here_and_on_cpus(operators, x)
+    assert_close(here, there)
+
+
+def test_noise_has_the_same_bits():
+    plan = pfftjax.PencilFFT((8, 6, 10), grids()[-1], real=True)
+
+    def noise(key):
+        return pm.white_noise(key, plan.input, "float32")
+
+    here, there = here_and_on_cpus(noise, jax.random.key(1))
+    assert_close(here, there, 1e-6)
+
+
+@pytest.mark.parametrize("gradient", ["finite-difference", "spectral"])
+def test_a_step_of_a_simulation(gradient):
+    """With its derivative, on slabs and on rows and columns."""
+    for grid in grids():
+        plan = pfftjax.PencilFFT((8, 12, 9), grid, real=True)
+        cells, fractions, used = at_home(plan.input, 50, smooth=True)
+        rows = 50 * SIZE + 3
+        particles = pm.Particles(
+            cell=jnp.zeros((rows, 3), jnp.int32).at[:50].set(cells[RANK]),
+            offset=jnp.zeros((rows, 3)).at[:50].set(fractions[RANK]),
+            momentum=0.1 * jnp.asarray(random((SIZE, rows, 3))[RANK]),
+            used=jnp.int32(used[RANK]),
+            total=int(used.sum()),
+            mesh_shape=plan.shape,
+        )
+
+        def step(particles, plan=plan):
+            return pm.step(particles, plan, 50.0, cosmology(), 0.3, 0.2, gradient=gradient)
+
+        def loss(offset, particles, plan=plan, step=step):
+            moved = step(dataclasses.replace(particles, offset=offset))
+            density = pm.density_contrast(moved, plan, kernel="tsc")
+            return pfftjax.vdot(density, density, plan.grid)
+
+        def both(particles, step=step, loss=loss):
+            return step(particles), jax.value_and_grad(loss)(particles.offset, particles)
+
+        here, there = here_and_on_cpus(both, particles)
+        assert_close(here, there, 1e-9)

@@ -1,0 +1,313 @@
+"""What GPUs are given to run, on a machine without one.
+
+Programs are exported for CUDA, and must not call what only CPUs have. Handlers for GPUs have the
+names of those for CPUs, and so these programs run here too: what they give must be what the
+programs for CPUs give.
+"""
+
+import dataclasses
+import functools
+import re
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from mpi4py import MPI
+
+import pfftjax
+from pfftjax import ExchangeMethod, PencilFFT, ProcessGrid, pm
+from pfftjax import collectives as pc
+from pfftjax.collectives import _primitive
+from pfftjax.collectives._ffi import native
+from pfftjax.pencils import block
+from pfftjax.pm import _by_xla, _exchange, _painting
+from tests.distributed import grids
+from tests.helpers import CASES, CONTROL, RANK, SIZE, assert_close, random
+from tests.pm.universe import at_home, cosmology
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(SIZE > 2, reason="the programs of two ranks are those of more"),
+]
+
+# Handlers that run on XLA's threads, and have no counterpart on GPUs.
+ON_CPUS_ONLY = {
+    "fft",
+    "permute",
+    "order_by_owner",
+    *("fft_alone", "gradient_alone", "divergence_alone"),
+    *("fft_across", "gradient_across", "divergence_across"),
+    *("paint", "readout", "readout_along", "readout_across"),
+}
+CHECKS = [
+    export.DisabledSafetyCheck.platform(),
+    *(export.DisabledSafetyCheck.custom_call(name) for name in native.registrations()),
+]
+
+
+def for_cuda(function, *operands, platforms=("cuda",)):
+    """The program of a function, exported."""
+    return export.export(jax.jit(function), platforms=platforms, disabled_checks=CHECKS)(*operands)
+
+
+def called(exported):
+    """The handlers of ours that a program calls, one name a call."""
+    return re.findall(r"custom_call @pfftjax_(\w+)", exported.mlir_module())
+
+
+def runs_alike(function, *operands, tolerance=1e-12):
+    """The handlers that CUDA's program of a function calls; run here, it does what ours does."""
+    exported = for_cuda(function, *operands)
+    handlers = called(exported)
+    assert not ON_CPUS_ONLY & set(handlers)
+    expected = jax.jit(function)(*operands)
+    assert_close(exported.call(*operands), expected, tolerance)
+    return handlers
+
+
+def test_collectives():
+    """Each, with its adjoint: the same handlers, in the same order."""
+    operands = [jnp.asarray(random((SIZE, *case.shape))[RANK]) for case in CASES]
+
+    def everything(xs):
+        results = []
+        for case, x in zip(CASES, xs, strict=True):
+            y, pull = jax.vjp(case.apply, x)
+            results.append((y, pull(y)[0]))
+        pc.barrier()
+        return results, pc.allreduce(jnp.int32(RANK), MPI.MAX)
+
+    handlers = runs_alike(everything, operands)
+    assert handlers == called(for_cuda(everything, operands, platforms=("cpu",)))
+    assert len(set(handlers)) >= 17
+
+
+def test_one_token_runs_through_a_program():
+    """Also through a transform that is made of several operations there."""
+    plan = PencilFFT((4, 6, 5), grids()[-1])
+    x = jnp.ones(plan.input.local_shape, complex)
+
+    def program(x):
+        there = jax.lax.fori_loop(0, 2, lambda _, z: plan.inverse(plan.forward(z)) + z, x)
+        return jax.lax.cond(there.size > 0, plan.forward, plan.forward, pc.bcast(there, 0))
+
+    if SIZE == 1:
+        return  # no exchange
+    text = for_cuda(lambda x: plan.forward(pc.bcast(x, 0)), x).mlir_module()
+    line = r"(%\w+)[:0-9]* = stablehlo.custom_call @pfftjax_\w+\(%\w+(?:#\d)?, (%\w+)(?:#\d)?\)"
+    chain = re.findall(line, text)
+    assert len(chain) == 2, text
+    assert chain[1][1] == chain[0][0]
+    runs_alike(program, x)
+
+
+def test_the_list_of_a_program_is_that_of_what_it_calls():
+    if SIZE == 1:
+        return
+    plan = PencilFFT((4, 6, 5), grids()[-1])
+    x = jnp.ones(plan.input.local_shape, complex)
+    text = for_cuda(lambda x: pc.allreduce(plan.forward(x).sum()), x).mlir_module()
+    lists = [listed for listed in re.findall(r'program = "(.*?)"', text) if listed]
+    assert len(lists) == 1 + (plan.grid.dims[0] not in (1, SIZE))
+    assert re.search(r"pencil_transpose complex\w+\[.*\\0Aallreduce complex", lists[0]), lists
+
+
+def test_programs_for_both():
+    plan = PencilFFT((4, 6, 5), grids()[0], real=True)
+    x = jnp.asarray(plan.input.local_block(random(plan.shape)))
+
+    def loss(x):
+        return pfftjax.norm(plan.inverse(plan.forward(x) ** 2), plan.grid)
+
+    exported = for_cuda(jax.grad(loss), x, platforms=("cpu", "cuda"))
+    again = export.deserialize(exported.serialize())
+    assert_close(again.call(x), jax.jit(jax.grad(loss))(x))
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_transforms(real):
+    """And halos, divergences and gradients in both senses, on each grid, with a batch in front."""
+    plans = [PencilFFT((6, 5, 4), grid, real=real) for grid in grids()]
+    plans += [dataclasses.replace(plan, layout="natural") for plan in plans]
+    operands = []
+    for plan in plans:
+        x = random((2, *plan.shape), "float64" if real else "complex128")
+        operands.append(jnp.asarray(plan.input.local_block(x)))
+
+    def everything(xs):
+        results = []
+        for plan, x in zip(plans, xs, strict=True):
+            y, pull = jax.vjp(plan.forward, x)
+            z, push = jax.vjp(plan.inverse, y)
+            padded = pfftjax.halo_exchange(z[0], plan.input, 2)
+            results.append((y, z, pull(y), push(z), pfftjax.halo_reduce(padded, plan.input, 2)))
+            if plan.layout == "transposed":
+                slopes, back = jax.vjp(
+                    lambda y, plan=plan: pfftjax.spectral.gradient(
+                        y, plan, 2.0, from_spectrum=True
+                    ),
+                    y[0],
+                )
+                total = pfftjax.spectral.divergence(slopes, plan, 2.0, to_spectrum=True)
+                results.append((slopes, back(slopes), total))
+        return results
+
+    handlers = runs_alike(everything, operands)
+    expected = {"coordinate", "halo_exchange", "halo_reduce", "pencil_transpose"}
+    assert set(handlers) == (expected if SIZE > 1 else {"halo_exchange", "halo_reduce"})
+
+
+def test_a_method_of_cpus():
+    plan = PencilFFT((4, 6, 5), grids()[0], method=ExchangeMethod.FUSED)
+    x = jnp.ones(plan.input.local_shape, complex)
+    if SIZE > 1:
+        with pytest.raises(ValueError, match=r"ExchangeMethod.FUSED goes through.* AUTOMATIC"):
+            for_cuda(plan.forward, x)
+
+
+def test_without_cuda(monkeypatch):
+    """What a pfftjax that was built without it says to a JAX that has it."""
+    monkeypatch.setattr(_primitive, "platforms", {"cpu"})
+    with pytest.raises(NotImplementedError, match="alltoall: the arrays are on a GPU, but this"):
+        jax.jit(pc.alltoall).trace(jnp.ones(SIZE)).lower(lowering_platforms=("cuda",))
+
+
+_VALUE, _SLOPES, _CURVATURES = ((0, 0, 0),), ((1, 0, 0), (0, 1, 1)), ((2, 0, 0), (0, 0, 1))
+
+
+def _particles(pencil, dtype):
+    """(cell, offset, used) of this rank: far from their cells, and in rows after them nonsense."""
+    cells, fractions, used = at_home(pencil, 9, seed=3)
+    away = np.random.default_rng(4).integers(-50, 50, cells.shape)
+    offset = (cells + fractions - away)[RANK].astype(dtype)
+    offset[used[RANK] :] = np.nan
+    return jnp.asarray(away[RANK], jnp.int32), jnp.asarray(offset), jnp.int32(used[RANK])
+
+
+def test_painting():
+    """XLA's operations beside our own, with derivatives, also on axes where a kernel meets itself
+    and on ranks without cells."""
+    grid = grids()[-1]
+    cases = [
+        (pfftjax.Pencil((5, 4, 3), grid), 2, "float32", _SLOPES),
+        (pfftjax.Pencil((1, 7, 2), grid), 2, "float64", _VALUE),
+        (pfftjax.Pencil((1, 4, 1), grid), 3, "float64", _CURVATURES),
+    ]
+    pairs, operands = [], []
+    for pencil, points, dtype, orders in cases:
+        at = _particles(pencil, dtype)
+        x, y, z = pencil.local_shape
+        ghosts = 2 * points - 3
+        field = random((2, x + ghosts, y + ghosts, z), dtype, 5)
+        params = {"orders": orders, "points": points, "pencil": pencil}
+        for ours, theirs, rest in (
+            (_painting.paint_p, _by_xla.paint, [random((9, 2, len(orders)), dtype, 6)]),
+            (_painting.readout_p, _by_xla.readout, [field]),
+            (_painting.along_p, _by_xla.readout_along, [field, random((9, 3), dtype, 7)]),
+            (_painting.across_p, _by_xla.readout_across, [field, random((9, 2), dtype, 8)]),
+        ):
+            if len(rest) > 1:
+                params = {**params, "orders": _VALUE}
+            pairs.append([functools.partial(f, **params) for f in (ours.bind, theirs)])
+            operands.append([*at, *map(jnp.asarray, rest)])
+        both = _exchange.order_by_owner_p.bind, _by_xla.order_by_owner
+        pairs.append([functools.partial(f, pencil=pencil) for f in both])
+        operands.append(at)
+
+    @jax.jit
+    def results(operands):
+        return [[f(*args) for f in both] for both, args in zip(pairs, operands, strict=True)]
+
+    for ours, theirs in results(operands):
+        if isinstance(ours, list):
+            for a, b in zip(ours, theirs, strict=True):
+                np.testing.assert_array_equal(a, b)
+        else:
+            assert ours.dtype == theirs.dtype
+            assert_close(theirs, ours, 1e-5 if ours.dtype == "float32" else 1e-13)
+
+
+def test_particles_that_are_not_here():
+    """No kernel can raise an error: the result is NaN, all of it."""
+    pencil = pfftjax.Pencil((2 * SIZE, 4, 3), grids()[-1])
+    cell, used = jnp.zeros((3, 3), jnp.int32), jnp.int32(3)
+    here = jnp.full((3, 3), 0.5).at[:, 0].add(2 * RANK)
+    options = {"orders": _VALUE, "points": 2, "pencil": pencil}
+    values = jnp.ones((3, 1, 1))
+    paint = jax.jit(lambda *args: _by_xla.paint(*args, values, **options))
+    order = jax.jit(functools.partial(_by_xla.order_by_owner, pencil=pencil))
+    assert float(paint(cell, here, used).sum()) == 3
+    for bad in (np.nan, np.inf, 1e300):
+        lost = here.at[1, 2].set(bad)
+        assert bool(jnp.isnan(paint(cell, lost, used)).all())
+        assert np.all(np.asarray(order(cell, lost, used)[1]) == -1)
+    if SIZE > 1:
+        assert bool(jnp.isnan(paint(cell, here.at[2, 0].add(2), used)).all())
+    for count in (-1, 4):
+        assert bool(jnp.isnan(paint(cell, here, jnp.int32(count))).all())
+        assert np.all(np.asarray(order(cell, here, jnp.int32(count))[1]) == -1)
+
+
+def test_owners_on_rows_and_columns():
+    """More than there are ranks here: XLA's sort communicates with nobody."""
+    shape, dims = (5, 7, 3), (2, 3)
+    mesh = SimpleNamespace(global_shape=shape, grid=SimpleNamespace(dims=dims, size=6))
+    part0, part1 = (
+        np.repeat(range(parts), [block(n, parts, part)[1] for part in range(parts)])
+        for n, parts in zip(shape, dims, strict=False)
+    )
+    cells = np.random.default_rng(0).integers(0, shape, (40, 3))
+    boxes = np.random.default_rng(1).integers(-2, 3, (40, 3))
+    owners = (part0[cells[:, 0]] * 3 + part1[cells[:, 1]])[:30]
+    order, counts = jax.jit(functools.partial(_by_xla.order_by_owner, pencil=mesh))(
+        jnp.asarray(cells, jnp.int32), 0.5 + boxes * shape, jnp.int32(30)
+    )
+    np.testing.assert_array_equal(order, [*np.argsort(owners, stable=True), *range(30, 40)])
+    np.testing.assert_array_equal(counts, np.bincount(owners, minlength=6))
+
+
+def test_initial_conditions():
+    """Exported only: JAX's own random bits are a kernel of GPUs."""
+    plan = PencilFFT((6, 8, 5), ProcessGrid((None, 1)), real=True)
+
+    def start(key):
+        noise = pm.white_noise(key, plan.input)
+        delta = pm.linear_field(noise, plan, 50.0, lambda k: 1 / (1 + k**2))
+        particles = pm.lpt(delta, plan, 50.0, cosmology(), 0.1)
+        return pm.to_owners(particles, plan.input), pm.power_spectrum(delta, plan, 50.0)
+
+    handlers = called(for_cuda(start, jax.random.key(0)))
+    assert not ON_CPUS_ONLY & set(handlers)
+    assert "allreduce" in handlers
+
+
+def test_a_step_of_a_simulation_and_its_gradient():
+    plan = PencilFFT((6, 8, 5), ProcessGrid((None, 1)), real=True)
+    cells, fractions, used = at_home(plan.input, 40, smooth=True)
+    rows = 40 * SIZE + 3
+    particles = pm.Particles(
+        cell=jnp.zeros((rows, 3), jnp.int32).at[:40].set(cells[RANK]),
+        offset=jnp.zeros((rows, 3)).at[:40].set(fractions[RANK]),
+        momentum=0.1 * jnp.asarray(random((SIZE, rows, 3))[RANK]),
+        used=jnp.int32(used[RANK]),
+        total=int(used.sum()),
+        mesh_shape=plan.shape,
+    )
+
+    def step(particles):
+        return pm.step(particles, plan, 50.0, cosmology(), 0.3, 0.2)
+
+    def loss(offset):
+        moved = step(dataclasses.replace(particles, offset=offset))
+        density = pm.density_contrast(moved, plan, kernel="tsc")
+        return pfftjax.vdot(density, density, plan.grid)
+
+    handlers = runs_alike(
+        lambda particles: (step(particles), jax.grad(loss)(particles.offset)), particles
+    )
+    if SIZE > 1:
+        assert {"move_rows", "return_rows", "exchange_counts", "coordinate"} <= set(handlers)
+        assert CONTROL.allreduce(int(particles.used)) == particles.total
