@@ -61,8 +61,7 @@ __device__ void Store(unsigned char* at, Word word) {
   *reinterpret_cast<Word*>(at) = word;
 }
 
-// ---- What is done with a word on its way
-// --------------------------------------------------------
+// ---- What is done with a word on its way -------------------------------------------------------
 
 struct Copying {
   template <typename Word>
@@ -101,8 +100,7 @@ struct Adding {
   }
 };
 
-// ---- Tiles
-// --------------------------------------------------------------------------------------
+// ---- Tiles -------------------------------------------------------------------------------------
 
 template <typename Word, typename Action>
 __device__ void MoveRows(const Batch& batch, const Move& move, std::uint32_t tile) {
@@ -215,8 +213,7 @@ __global__ void __launch_bounds__(kThreads) AddKernel(const __grid_constant__ Ba
   }
 }
 
-// ---- Launching
-// ----------------------------------------------------------------------------------
+// ---- Launching ---------------------------------------------------------------------------------
 
 using Kernel = void (*)(Batch);
 
