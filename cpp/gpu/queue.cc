@@ -25,6 +25,7 @@ Queue::~Queue() {
     constexpr int kMostFailures = 100;
     for (int idle = 0, failures = 0; !idle && failures < kMostFailures;) {
       failures += Device()->is_idle(stream_, &idle) != 0;
+      if (!idle) sched_yield();  // it may wait for an event of another process
     }
     Device()->free_stream(stream_);
   }

@@ -14,7 +14,7 @@ import tempfile
 from tests.launcher import ROOT
 
 SOURCES = (ROOT / "tests/fake_device/fake_device.cc", ROOT / "cpp/box.cc")
-HEADERS = ("box.h", "element.h", "half.h", "gpu/device.h")
+HEADERS = ("box.h", "element.h", "half.h", "host_device.h", "gpu/device.h")
 
 
 def build() -> str:
