@@ -25,7 +25,9 @@ def test_values():
             "PFFTJAX_BIND_GPU": "0",
         }
     )
-    assert options == _options.Options(64, True, False, 2.5, False, True, False, "avx2", bind_gpu=False)
+    assert options == _options.Options(
+        64, True, False, 2.5, False, True, False, "avx2", bind_gpu=False
+    )
 
 
 def test_every_option_has_a_variable_that_is_documented():

@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=why_not))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def full_precision():
     """In which the results of operations are compared: products of matrices too."""
     if not jax.config.values["jax_enable_x64"]:

@@ -42,7 +42,11 @@ from tests.pencils.test_transpose import (
 )
 from tests.pencils.test_transpose import test_dtypes as test_dtypes
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("full_precision"),
+]
 
 
 def test_results_are_on_the_device():
