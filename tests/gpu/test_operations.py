@@ -43,9 +43,10 @@ from tests.pencils.test_transpose import (
 from tests.pencils.test_transpose import test_dtypes as test_dtypes
 
 pytestmark = [
+    pytest.mark.gpu,
     pytest.mark.mpi,
     pytest.mark.timeout(300),
-    pytest.mark.usefixtures("full_precision"),
+    pytest.mark.usefixtures("arrays"),
 ]
 
 
