@@ -7,7 +7,6 @@ themselves.
 """
 
 import os
-import pathlib
 
 import jax
 import pytest
@@ -27,19 +26,13 @@ def _why_not():
     return None
 
 
-def pytest_collection_modifyitems(items):
-    here = [item for item in items if pathlib.Path(__file__).parent in item.path.parents]
-    why_not = _why_not() if here else None
-    for item in here:
-        item.add_marker(pytest.mark.gpu)
-        if why_not:
-            item.add_marker(pytest.mark.skip(reason=why_not))
-
-
-@pytest.fixture(autouse=True)
-def full_precision():
-    """In which the results of operations are compared: products of matrices too."""
-    if not jax.config.values["jax_enable_x64"]:
-        pytest.skip("set JAX_ENABLE_X64=1")
+@pytest.fixture
+def arrays():
+    """Arrays of GPUs, in the precision in which results are compared: products of matrices too."""
+    why_not = _why_not()
+    if why_not is None and not jax.config.values["jax_enable_x64"]:
+        why_not = "set JAX_ENABLE_X64=1"
+    if why_not is not None:
+        pytest.skip(why_not)
     with jax.default_matmul_precision("highest"):
         yield

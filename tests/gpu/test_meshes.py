@@ -17,7 +17,12 @@ from tests.pm.test_painting import test_against_sums as test_painting_against_su
 from tests.pm.test_painting import test_derivatives_up_to_the_third as test_derivatives_of_painting
 from tests.pm.universe import at_home, cosmology
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.mpi,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("arrays"),
+]
 
 __all__ = ["test_derivatives_of_painting", "test_painting_against_sums"]
 

@@ -42,7 +42,12 @@ from tests.pencils.test_transpose import (
 )
 from tests.pencils.test_transpose import test_dtypes as test_dtypes
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.mpi,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("arrays"),
+]
 
 
 def test_results_are_on_the_device():
