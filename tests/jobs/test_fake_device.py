@@ -12,11 +12,10 @@ pytestmark = pytest.mark.timeout(300)
 # Of the ordinary tests, those that say most in little time: every operation, its adjoint, every
 # pair of pencils, any halo and any counts.
 TESTS = {
-    2: ["tests/collectives/test_adjoint.py", "tests/collectives/test_reductions.py"],
+    2: ["tests/collectives/test_adjoint.py", "tests/collectives/test_rooted.py"],
     3: [
         "tests/collectives/test_values.py",
         "tests/collectives/test_alltoallv.py::test_any_counts",
-        "tests/collectives/test_rooted.py",
         "tests/pencils/test_transpose.py::test_any_pair_of_pencils",
         "tests/pencils/test_transpose.py::test_dtypes",
         "tests/pencils/test_halo.py::test_any_halo",
