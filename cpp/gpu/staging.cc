@@ -164,7 +164,7 @@ class Staging final : public Transport {
     const Sequence outgoing(comm, to, true, largest_);
     const Sequence incoming(comm, from, false, largest_);
     if (outgoing.AtEnd() && incoming.AtEnd()) return 0;
-    if (!out_) MakeRings();
+    if (!out_ || !in_) MakeRings();  // lost in an error
     begin_.Record(queue.stream());
     to_host_.WaitFor(begin_);
     to_device_.WaitFor(begin_);  // what was there before may still be read

@@ -254,7 +254,9 @@ int Record(EventHandle handle, StreamHandle stream) {
   return Call("record", [&](Runtime&) {
     const Event event = AsEvent(handle);
     const std::int64_t record = ++event->recorded;
-    AsStream(stream).work.push_back({[event, record] { event->done.store(record); }, {}});
+    // Of two records in two streams the later may run first.
+    auto run = [event, record] { event->done.store(std::max(event->done.load(), record)); };
+    AsStream(stream).work.push_back({std::move(run), {}});
     return kOk;
   });
 }
