@@ -71,6 +71,9 @@ std::shared_ptr<Choice> Choose(Communicator& comm) {
   if (comm.size == 1) {
     choice->transport = std::make_unique<Alone>();
     choice->text = choice->transport->description();
+    std::string why;
+    const std::vector<std::string> devices = DevicesOf(comm, &why);
+    choice->device = why.empty() ? devices[0] : "unknown";
     return choice;
   }
   const std::string terms = Terms();
