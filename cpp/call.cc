@@ -94,7 +94,7 @@ ffi::Error Call::Check() {
     }
     comm_->last_verified = site_.signature;
   }
-  if (options.check) {
+  if (options.check || comm_->runs_ahead) {
     const std::string text = Describe(site_.operation, payload_.element, payload_.count) +
                              payload_.detail + " as collective " +
                              std::to_string(comm_->progress.passed + 1);

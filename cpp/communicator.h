@@ -110,6 +110,9 @@ struct Communicator {
   // Of a transport between GPUs (gpu/transport.h), under the same rules. Shared, so that this file
   // need not know what it is.
   std::shared_ptr<gpu::Choice> gpu;
+  // Whether that returns before the exchange has happened: then a device would wait for what no
+  // other rank sends, or take what is meant for another call, and nobody would see it.
+  bool runs_ahead = false;
   std::string difference;  // how another rank's call differs, where the node has seen it
 
   // "rank 1 of 4"

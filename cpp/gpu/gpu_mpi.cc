@@ -112,6 +112,7 @@ class GpuAwareMpi final : public Transport {
 std::string WhyNot() {
   const TransportOptions& options = GetTransportOptions();
   const bool is_named = options.name == "mpi";
+  if (const std::string why = KeptOut("mpi"); !why.empty()) return why;
   if (Device()->is_host_memory) {
     return is_named ? "" : "it is tried only where PFFTJAX_GPU_TRANSPORT=mpi names it";
   }
@@ -132,7 +133,9 @@ std::string WhyNot() {
 
 std::unique_ptr<Transport> MakeGpuAwareMpi(Communicator& comm, std::string* why) {
   *why = Attempt(comm, WhyNot);
-  return why->empty() ? std::make_unique<GpuAwareMpi>() : nullptr;
+  if (!why->empty()) return nullptr;
+  device_transport = "mpi";
+  return std::make_unique<GpuAwareMpi>();
 }
 
 }  // namespace pfftjax::gpu

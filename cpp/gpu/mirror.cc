@@ -23,7 +23,7 @@ std::int64_t RoundUp(std::int64_t bytes) {
 }  // namespace
 
 struct Mirror::Memory {
-  explicit Memory(std::int64_t size) : bytes(size) {
+  Memory(std::int64_t size, int its_device) : bytes(size), device(its_device) {
     void* pinned = nullptr;
     Check(Device()->allocate_pinned(&pinned, bytes), "pinning memory");
     data = static_cast<char*>(pinned);
@@ -31,18 +31,19 @@ struct Mirror::Memory {
   void Free() { Device()->free_pinned(data); }
 
   std::int64_t bytes;
+  int device;  // of the event
   Event used;  // the copies that were enqueued last; none: done
   char* data = nullptr;
 };
 
 struct Mirror::Pool {
-  // The smallest that is large enough and not in use, or null; `*waiting`: one that will be.
-  std::unique_ptr<Memory> Take(std::int64_t bytes, int* waiting) {
+  // The smallest that is large enough and not in use, or null; `*waiting`: those that will be.
+  std::unique_ptr<Memory> Take(std::int64_t bytes, int device, int* waiting) {
     const std::lock_guard lock(mutex);
     *waiting = 0;
     auto best = kept.end();
     for (auto it = kept.begin(); it != kept.end(); ++it) {
-      if ((*it)->bytes < bytes) continue;
+      if ((*it)->bytes < bytes || (*it)->device != device) continue;
       if (!(*it)->used.IsDone()) {
         ++*waiting;
       } else if (best == kept.end() || (*it)->bytes < (*best)->bytes) {
@@ -81,14 +82,16 @@ Mirror::Pool& Mirror::ThePool() {
 Mirror::Mirror(std::int64_t bytes) {
   if (bytes == 0) return;
   Pool& pool = ThePool();
+  int device = 0;
+  Check(Device()->current_device(&device), "asking for the device");
   for (int waiting = kKept; waiting >= kKept;) {
-    memory_ = pool.Take(bytes, &waiting);
+    memory_ = pool.Take(bytes, device, &waiting);
     if (memory_) return;
     sched_yield();
   }
   const std::int64_t size = RoundUp(bytes);
   pool.Free(size);  // they would never be large enough again
-  memory_ = std::make_unique<Memory>(size);
+  memory_ = std::make_unique<Memory>(size, device);
 }
 
 Mirror::~Mirror() { static_cast<void>(memory_.release()); }

@@ -1,9 +1,13 @@
 // NCCL on XLA's stream: the host enqueues, and waits for nothing.
 #include <dlfcn.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <optional>
 
+#include "../watch.h"
 #include "nccl_api.h"
 #include "transport.h"
 
@@ -89,6 +93,7 @@ class Nccl final : public Transport {
   ~Nccl() override = default;
 
   const char* name() const override { return "nccl"; }
+  bool RunsAhead() const override { return true; }
   std::string description() const override {
     return "nccl (NCCL " + nccl::VersionText(version_) + " on XLA's stream)";
   }
@@ -242,6 +247,30 @@ std::string Duplicate(const std::vector<std::string>& devices) {
   return {};
 }
 
+// Waits until all ranks have come out of ncclCommInitRank, in which they wait for each other.
+// Where one has failed and others have not, those never come: then the reason is said, and the job
+// ends.
+void ComeOut(Communicator& comm, const std::string& failure) {
+  using Clock = std::chrono::steady_clock;
+  const double timeout = GetOptions().timeout;
+  constexpr double longest = 60;  // seconds; less than the watch's, which knows no reason
+  const std::chrono::duration<double> patience(timeout > 0 ? std::min(longest, timeout / 2)
+                                                           : longest);
+  const auto begin = Clock::now();
+  MpiHandle request = 0;
+  int code = Mpi()->barrier_start(comm.control, &request);
+  for (int done = 0; code == 0 && !done; sched_yield()) {
+    code = Mpi()->test(&request, &done);
+    if (!done && !failure.empty() && Clock::now() - begin > patience) {
+      AbortJob(("pfftjax: on " + comm.Where() + " " + failure +
+                ", and others wait in it for this one; PFFTJAX_GPU_TRANSPORT=ipc or staging does "
+                "without NCCL")
+                   .c_str());
+    }
+  }
+  if (code != 0) throw std::runtime_error("MPI's barrier failed while NCCL was set up");
+}
+
 }  // namespace
 
 std::unique_ptr<Transport> MakeNccl(Communicator& comm, std::string* why) {
@@ -249,6 +278,7 @@ std::unique_ptr<Transport> MakeNccl(Communicator& comm, std::string* why) {
   int version = 0;
   // A device that is none has no streams of CUDA's: only a library that was made for it will do.
   *why = Attempt(comm, [&]() -> std::string {
+    if (std::string kept_out = KeptOut("nccl"); !kept_out.empty()) return kept_out;
     if (Device()->is_host_memory && GetTransportOptions().nccl.empty()) {
       return std::string("NCCL does not know devices of ") + Device()->name;
     }
@@ -277,11 +307,16 @@ std::unique_ptr<Transport> MakeNccl(Communicator& comm, std::string* why) {
   if (!why->empty()) return nullptr;
   const int code = Mpi()->bcast(id.internal, sizeof id.internal, Element::kU8, 0, comm.control);
   nccl::Comm made = nullptr;
-  *why = Attempt(comm, [&]() -> std::string {
-    if (code != 0) return "MPI could not broadcast the identity of the communicator";
-    return say(api->comm_init_rank(&made, comm.size, id, comm.rank), "ncclCommInitRank");
-  });
-  if (why->empty()) return std::make_unique<Nccl>(*api, version, made);
+  *why = FirstText(comm, code == 0 ? "" : "MPI could not broadcast NCCL's identity");
+  if (!why->empty()) return nullptr;
+  const std::string mine =
+      say(api->comm_init_rank(&made, comm.size, id, comm.rank), "ncclCommInitRank");
+  ComeOut(comm, mine);
+  *why = FirstText(comm, mine);
+  if (why->empty()) {
+    device_transport = "nccl";
+    return std::make_unique<Nccl>(*api, version, made);
+  }
   if (made) api->comm_abort(made);
   return nullptr;
 }

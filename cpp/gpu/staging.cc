@@ -294,9 +294,15 @@ class Staging final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeStaging(Communicator&, std::string*) {
+std::unique_ptr<Transport> MakeStaging(Communicator& comm, std::string* why) {
   const Options& options = GetOptions();
-  return std::make_unique<Staging>(std::min(options.gpu_chunk_bytes, options.max_chunk_bytes));
+  std::unique_ptr<Transport> made;
+  *why = Attempt(comm, [&]() -> std::string {
+    made = std::make_unique<Staging>(std::min(options.gpu_chunk_bytes, options.max_chunk_bytes));
+    return {};
+  });
+  if (!why->empty()) made = nullptr;
+  return made;
 }
 
 }  // namespace pfftjax::gpu

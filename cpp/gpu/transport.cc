@@ -117,12 +117,20 @@ std::shared_ptr<Choice> Choose(Communicator& comm) {
 Transport* TransportOf(Communicator& comm, std::string* why) {
   if (!comm.gpu) {
     comm.gpu = Choose(comm);
+    comm.runs_ahead = comm.gpu->transport && comm.gpu->transport->RunsAhead();
     const std::string& text = comm.gpu->transport ? comm.gpu->text : comm.gpu->refusal;
     const std::lock_guard lock(mutex);
     chosen.push_back({comm.number, text, comm.gpu->device});
   }
   *why = comm.gpu->refusal;
   return comm.gpu->transport.get();
+}
+
+std::string KeptOut(const char* name) {
+  const char* other = device_transport;
+  if (!other || !GetTransportOptions().name.empty() || std::string_view(other) == name) return {};
+  return std::string("this process already has a communicator by ") + other +
+         ", and both on one device are not safe";
 }
 
 int ExchangeBytes(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,

@@ -3,6 +3,7 @@
 // in pinned memory of the host.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,6 +25,10 @@ class Transport {
   virtual const char* name() const = 0;
   // The same with what else is worth knowing: "nccl (NCCL 2.27.3)". Alike on all ranks.
   virtual std::string description() const { return name(); }
+
+  // Whether Exchange returns before it can know of any other rank that it is in the same call.
+  // The hosts then compare all calls (call.cc), which takes them less than the device needs.
+  virtual bool RunsAhead() const { return false; }
 
   // Sends to[p] of `send` to rank p and receives from[p] of `recv` from it, for every rank p, this
   // one included; blocks of bytes, of which both sides know the size, so that empty ones cost
@@ -61,6 +66,12 @@ inline TransportOptions& GetTransportOptions() {
   static TransportOptions options;
   return options;
 }
+
+// NCCL and an MPI on device pointers must not be at work on one device at the same time: the first
+// of them that a process has chosen keeps the other out, unless that is named.
+inline std::atomic<const char*> device_transport{nullptr};
+// Why `name`, one of the two, is not to be taken.
+std::string KeptOut(const char* name);
 
 // The transport of a communicator, and how it came to be it.
 struct Choice {

@@ -209,6 +209,33 @@ def test_nccl_fails(failure, text):
     )
 
 
+def test_nccl_does_not_come_up_on_one_rank():
+    """The others wait for it inside of NCCL, and are not left there."""
+    assert_ends_in_error(
+        """
+        os.environ["PFFTJAX_FAKE_NCCL_FAIL"] = "ncclCommInitRank" if RANK == 1 else ""
+        jax.block_until_ready(pc.alltoall(x, comm=MPI.COMM_WORLD.Dup()))
+        """,
+        r"on rank 1 of 2 NCCL says 'invalid argument' in ncclCommInitRank.*does without NCCL",
+        **environment(PFFTJAX_TIMEOUT="8"),
+    )
+
+
+def test_nccl_with_calls_in_another_order():
+    """Both programs are known to all ranks, and NCCL would take any bytes for any others."""
+    assert_ends_in_error(
+        """
+        exchange = jax.jit(pc.alltoall)
+        y = jnp.ones((SIZE, 6))
+        jax.block_until_ready((exchange(x), exchange(y)))
+        failing()
+        jax.block_until_ready([exchange(z) for z in ((x, y) if RANK == 0 else (y, x))])
+        """,
+        "the ranks' calls differ",
+        **environment(),
+    )
+
+
 @pytest.mark.parametrize("call", ["copy:4"])
 def test_the_runtime_fails(call):
     """On one rank, in an exchange by IPC; the other one does not wait for ever."""

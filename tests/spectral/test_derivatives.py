@@ -169,7 +169,7 @@ def test_the_bits_do_not_depend_on_the_grid():
 
 
 @pytest.mark.skipif(SIZE > 1, reason="no communication: one rank says it all")
-def test_elsewhere_by_xla():
+def test_elsewhere_in_steps():
     """What other platforms are given, beside our own code."""
 
     def parameters(first, move, second):
@@ -185,17 +185,17 @@ def test_elsewhere_by_xla():
 
     @jax.jit
     def everything(ks, xs, ys):
-        ours, by_xla = [], []
+        ours, in_steps = [], []
         for plan, k, x, y in zip(chosen, ks, xs, ys, strict=True):
             _, (first, move, second), _ = between_two_transforms(plan._inverse)
             params = parameters(first, move, second)
             ours.append(_gradient.gradient_alone_p.bind(y, *k, **params))
-            by_xla.append(_gradient._gradient_by_xla(y, *k, **params))
+            in_steps.append(_gradient._gradient_in_steps(y, *k, **params))
             _, (first, move, second), _ = between_two_transforms(plan._forward, last=True)
             params = parameters(first, move, second)
             ours.append([_gradient.divergence_alone_p.bind(*x, *k, **params)])
-            by_xla.append([_gradient._divergence_by_xla(*x, *k, **params)])
-        return ours, by_xla
+            in_steps.append([_gradient._divergence_in_steps(*x, *k, **params)])
+        return ours, in_steps
 
     assert_close(*everything(ks, xs, ys), 1e-14)
 
