@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 import subprocess
+from typing import Any
 
 import jax
 import numpy as np
@@ -36,7 +37,7 @@ def doctor() -> int:
     speaks = comm.rank == 0 and not here.launched_rank
     if speaks:
         print(here, flush=True)
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+    with jax.default_device(_cpu()):
         wrong = wrong_operations(comm)
         small = exchange_time(_SMALL_BLOCK, 64, comm)
         large = exchange_time(_LARGE_BYTES // 4 // comm.size, 4, comm)
@@ -65,6 +66,17 @@ def doctor() -> int:
     status = comm.bcast(status)
     comm.Free()
     return status
+
+
+def _cpu() -> Any:
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        platforms = jax.config.values["jax_platforms"]
+        raise RuntimeError(
+            f"the doctor computes on CPUs, too, which JAX_PLATFORMS={platforms} leaves out: set "
+            f"JAX_PLATFORMS={platforms},cpu"
+        ) from None
 
 
 def _report(job: Job) -> str:

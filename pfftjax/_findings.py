@@ -80,6 +80,7 @@ _ALIKE = (
     "x64",
     "huge_pages",
     "ptrace_scope",
+    "platforms",
     "mpi_takes_cuda_pointers",
     "gpu_transport",
 )
@@ -172,6 +173,13 @@ def _alike(job: Job) -> Iterator[Finding]:
             "x64": "export JAX_ENABLE_X64 to all ranks (Open MPI: mpirun -x JAX_ENABLE_X64)",
         }.get(name, "use the same installation, and nodes of one kind, for all ranks")
         yield Finding(f"ranks differ in {line}", remedy, wrong=name == "x64")
+    without = [info.rank for info, _ in job.ranks if not info.gpus]
+    if 0 < len(without) < len(job.ranks):
+        yield Finding(
+            f"JAX has GPUs, but not on {_ranks(without)}",
+            "set JAX_PLATFORMS=cpu on all ranks, or mend CUDA there",
+            wrong=True,
+        )
     unknown = sorted({name for _, seen in job.ranks for name in seen.unknown_variables})
     if unknown:
         yield Finding(
@@ -290,6 +298,12 @@ def _binding(info: Info) -> Iterator[Finding]:
         yield Finding(
             f"{chosen.sharing} ranks share a GPU{of_it}",
             "start as many ranks on a node as it has GPUs",
+        )
+    elif chosen.sharing == 1 and "shared by ranks" in (info.gpu_device or ""):
+        yield Finding(
+            "ranks share a GPU, which each of them took for its own",
+            "show each rank another one in CUDA_VISIBLE_DEVICES, or all of them; or set "
+            "XLA_CLIENT_MEM_FRACTION to 0.75 over the number of ranks that share it",
         )
     if chosen.reason == TOO_LATE and info.local_ranks != 1:
         yield Finding(

@@ -113,6 +113,11 @@ def test_the_list_of_a_program_is_that_of_what_it_calls():
     lists = [listed for listed in re.findall(r'program = "(.*?)"', text) if listed]
     assert len(lists) == 1 + (plan.grid.dims[0] not in (1, SIZE))
     assert re.search(r"pencil_transpose complex\w+\[.*\\0Aallreduce complex", lists[0]), lists
+    # A rank on CPUs has another list, also where the operations are the same.
+    assert all(line.endswith(" on GPUs") for text in lists for line in text.split("\\0A")), lists
+    for platform, end in (("cuda", " on GPUs"), ("cpu", "")):
+        exported = for_cuda(pc.alltoall, jnp.ones(SIZE), platforms=(platform,))
+        assert f'program = "alltoall float64[{SIZE}]{end}"' in exported.mlir_module()
 
 
 def test_programs_for_both():

@@ -101,6 +101,8 @@ def test_what_differs():
     assert "JAX_ENABLE_X64" in finding.remedy
     finding = one(job(lambda rank: {"options": Options(debug=rank == 0)}))
     assert "options: PFFTJAX_DEBUG=1 on rank 0; defaults on rank 1" in finding.text
+    finding = one(job(lambda rank: {"platforms": ("CUDA", "cpu") if rank else ("cpu",)}))
+    assert finding.text.startswith("ranks differ in platforms: ('cpu',) on rank 0; ")
 
 
 def test_a_variable_with_a_wrong_name():
@@ -210,6 +212,22 @@ def test_gpus_and_ranks():
     aware = {**on_cuda, "mpi_takes_cuda_pointers": True}
     finding = one(job(lambda _: aware, lambda _: {"ucx_remembers_memory": True}))
     assert finding.remedy == "UCX_MEMTYPE_CACHE=n"
+
+
+def test_gpus_on_some_ranks_only():
+    finding = findings(job(lambda rank: {"gpus": ("cuda:0",)[: rank % 2]}, ranks=3))[0]
+    assert finding.text == "JAX has GPUs, but not on ranks 0,2"
+    assert finding.wrong
+
+
+def test_a_gpu_that_was_taken_for_one_of_its_own():
+    """CUDA_VISIBLE_DEVICES=0 on all ranks of a node with more."""
+    seen = {"gpus": ("cuda:0",), "platforms": ("CUDA", "cpu"), "mpi_takes_cuda_pointers": None}
+    bound = {**seen, "gpu_binding": Binding(0, 1, sharing=1)}
+    finding = one(job(lambda _: {**bound, "gpu_device": "GPU-0, shared by ranks 0, 1"}))
+    assert finding.text == "ranks share a GPU, which each of them took for its own on node1"
+    assert "XLA_CLIENT_MEM_FRACTION" in finding.remedy
+    assert findings(job(lambda rank: {**bound, "gpu_device": f"GPU-{rank}"})) == []
 
 
 def test_hidden_gpus():

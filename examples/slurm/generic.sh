@@ -10,12 +10,15 @@
 #SBATCH --time=00:30:00
 set -euo pipefail
 
-module load gcc openmpi cuda     # SITE: those that pfftjax and mpi4py were built with
+# SITE: those that pfftjax and mpi4py were built with. CUDA's libraries come before those of JAX's
+# wheels then: "cuda" of the same major version as jax[cudaNN], or not at all once you have built.
+module load gcc openmpi cuda
 source "$HOME/pfftjax/env/bin/activate" # SITE: where you have built
 
 # SITE: a folder that all nodes share. Compiled programs are kept from run to run.
 export JAX_COMPILATION_CACHE_DIR="$HOME/.cache/jax"
 
 # SITE: how Slurm and this MPI find each other; `srun --mpi=list` says what there is.
-srun --mpi=pmix --cpu-bind=cores python -m pfftjax doctor
-srun --mpi=pmix --cpu-bind=cores python examples/nbody_pm.py --mesh 1024 --box 1000
+options=(--mpi=pmix --cpu-bind=cores --cpus-per-task="$SLURM_CPUS_PER_TASK")
+srun "${options[@]}" python -m pfftjax doctor
+srun "${options[@]}" python examples/nbody_pm.py --mesh 1024 --box 1000

@@ -14,7 +14,9 @@
 #SBATCH --time=00:30:00
 set -euo pipefail
 
-module load PrgEnv-gnu craype-x86-milan craype-accel-nvidia80 cudatoolkit
+# The libraries of cudatoolkit come before those of JAX's wheels: of the same major version as
+# jax[cudaNN], or, for NCCL, none: it is needed to build, but not to run.
+module load PrgEnv-gnu craype-x86-milan craype-accel-nvidia80 cudatoolkit python
 source "$HOME/pfftjax/env/bin/activate" # where you have built
 
 # NCCL over Slingshot. Without the plugin aws-ofi-nccl it takes TCP: look for a module or a path
@@ -22,14 +24,16 @@ source "$HOME/pfftjax/env/bin/activate" # where you have built
 export NCCL_CROSS_NIC=1
 export NCCL_NET_GDR_LEVEL=PHB
 export NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3
+export MPICH_GPU_SUPPORT_ENABLED=0 # modules may have set it to 1
 
 # In place of NCCL, Cray MPICH on pointers to GPU memory. It needs an mpi4py that was built with
-# "cc -target-accel=nvidia80".
+# "cc -target-accel=nvidia80", and these in place of the 0 above.
 # export MPICH_GPU_SUPPORT_ENABLED=1
 # export PFFTJAX_GPU_TRANSPORT=mpi
 
 # Compiled programs are kept from run to run.
 export JAX_COMPILATION_CACHE_DIR="$SCRATCH/jax-cache"
 
-srun --cpu-bind=cores python -m pfftjax doctor
-srun --cpu-bind=cores python examples/nbody_pm.py --mesh 1024 --box 1000 --out "$SCRATCH/nbody"
+cores=(--cpus-per-task="$SLURM_CPUS_PER_TASK" --cpu-bind=cores) # srun takes no number from sbatch
+srun "${cores[@]}" python -m pfftjax doctor
+srun "${cores[@]}" python examples/nbody_pm.py --mesh 1024 --box 1000 --out "$SCRATCH/nbody"

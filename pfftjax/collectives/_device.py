@@ -94,7 +94,9 @@ def choose(
         return Binding(gpus=gpus, sharing=1, reason="there is no other rank on this node")
     device = local_rank % gpus
     sharing = None
-    if local_ranks is not None:
+    if gpus == 1 and environment.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("MIG-"):
+        sharing = 1  # a slice, with memory of its own
+    elif local_ranks is not None:
         # One of several is what a launcher shows each rank that it has given a GPU of its own.
         of_its_own = gpus == 1 and node_gpus > 1
         sharing = (
@@ -185,10 +187,11 @@ def _place_on_node(environment: Mapping[str, str]) -> tuple[int, int | None] | N
 
 def bind(environment: MutableMapping[str, str]) -> Binding:
     """Choose the GPU of this rank, and tell JAX."""
+    # First, as ranks may have to ask each other, and the reasons are those of one rank.
+    place = _place_on_node(environment)
     reason = _reason_to_leave_alone(environment)
     if reason:
         return Binding(reason=reason)
-    place = _place_on_node(environment)
     if place is None:
         return Binding(reason="the launcher does not say which rank of the node this is")
     chosen = choose(environment, *place, node_gpus())

@@ -80,6 +80,7 @@ def read(environment: Mapping[str, str]) -> Launch:
             srun = [_number(environment, name) for name in _VARIABLES[-1][:2]]
             if local_rank is None and srun == [ranks, rank]:
                 local_rank = _number(environment, "SLURM_LOCALID")
-            tasks = local_ranks or _tasks_on_node(environment)
+            on_node = local_ranks or _number(environment, "PMI_LOCAL_SIZE")  # of PALS
+            tasks = on_node or _tasks_on_node(environment)
             return Launch(ranks, rank, tasks, local_rank)
     return Launch()

@@ -81,7 +81,10 @@ def communicating(
     ) -> None:
         if comm.size > 1:
             line = agreement(*ctx.avals_in, comm=comm, **params)
-            line = None if line is None else f"{name} {line}".strip()
+            if line is not None:
+                # A handler for CPUs and one for GPUs would wait for each other for ever.
+                on_gpus = "" if "cpu" in platforms_of(ctx) else " on GPUs"
+                line = f"{name} {line}".strip() + on_gpus
             _first_call.record(ctx, token, operation, comm.number, line)
 
     def handled(**options: Any) -> Callable[..., Any]:

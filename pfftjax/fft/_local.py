@@ -99,7 +99,11 @@ def hermitian_weights(n: int, dtype: Any) -> np.ndarray:
 
 
 def by_xla(x: jax.Array, *, kind: Kind, axes: int, n: int, scale: float) -> jax.Array:
-    """The same by XLA's FFT, for platforms that we have no code for."""
+    """The same by XLA's FFT, for platforms that we have no code for.
+
+    Not by its IFFT, which on GPUs loses its scaling, in silence, where there are 2^31 numbers or
+    more (openxla/xla#45009).
+    """
     fft = jax.lax.fft
     real = np.dtype(x.dtype if kind in FROM_REAL else _REAL_OF[np.dtype(x.dtype)]).type
     lengths = (*x.shape[x.ndim - axes : -1], n)
@@ -107,7 +111,7 @@ def by_xla(x: jax.Array, *, kind: Kind, axes: int, n: int, scale: float) -> jax.
         case Kind.FORWARD:
             y = fft(x, "FFT", lengths)
         case Kind.BACKWARD:
-            y = fft(x, "IFFT", lengths) * real(math.prod(lengths))
+            y = jnp.conj(fft(jnp.conj(x), "FFT", lengths))
         case Kind.REAL_TO_COMPLEX:
             y = fft(x, "RFFT", lengths)
         case Kind.COMPLEX_TO_REAL_TRANSPOSED:
@@ -119,15 +123,24 @@ def by_xla(x: jax.Array, *, kind: Kind, axes: int, n: int, scale: float) -> jax.
     return y * real(scale)
 
 
+_MOST_FROM_IRFFT = 2**31 - 1
+
+
 def _to_real(x: jax.Array, axes: int, n: int) -> jax.Array:
     """COMPLEX_TO_REAL by XLA. One axis at a time: libraries may take it for granted that a half
     spectrum is Hermitian, and this one need not be.
     """
+    count = math.prod(x.shape[:-1]) * n
+    if count > _MOST_FROM_IRFFT:
+        raise ValueError(
+            f"a transform to {count} real numbers on one rank: on GPUs XLA cannot scale more than "
+            f"{_MOST_FROM_IRFFT} (openxla/xla#45009); take more ranks"
+        )
     real = _REAL_OF[np.dtype(x.dtype)].type
     if axes == 2:
         rows = x.shape[-2]
-        x = jnp.swapaxes(jax.lax.fft(jnp.swapaxes(x, -1, -2), "IFFT", (rows,)), -1, -2)
-        x = x * real(rows)
+        lines = jnp.conj(jnp.swapaxes(x, -1, -2))
+        x = jnp.swapaxes(jnp.conj(jax.lax.fft(lines, "FFT", (rows,))), -1, -2)
     twice = hermitian_weights(n, real) > 1
     x = jax.lax.complex(x.real, jnp.where(twice, x.imag, 0))
     return jax.lax.fft(x, "IRFFT", (n,)) * real(n)

@@ -50,9 +50,9 @@ class Tuning:
         dtype: of the arrays that the plan will be used for; float32 and complex64 (and so on) mean
             the same, as the plan says which of them it is. JAX's default precision by default.
         file: JSON file of choices. One that was made for the same shape, kinds, layout, dtype,
-            number and placement of ranks, processor, instruction set, MPI library and release of
-            pfftjax is taken from it, and nothing is measured; otherwise what is chosen is added to
-            it, and the rest of it stays. Rank 0 reads and writes it.
+            number and placement of ranks, processor, device, instruction set, MPI library and
+            release of pfftjax is taken from it, and nothing is measured; otherwise what is chosen
+            is added to it, and the rest of it stays. Rank 0 reads and writes it.
 
     Example:
         >>> Tuning(seconds=2.0, file="tuning.json").dtype is None
@@ -162,7 +162,8 @@ def tune_plan(
         "grid": None if any_grid else list(grid.dims),
         "method": given.method.name.lower(),
     }
-    asked = repr({**key, "seconds": tuning.seconds, "file": tuning.file and str(tuning.file)})
+    rest = {"seconds": tuning.seconds, "file": tuning.file and str(tuning.file)}
+    asked = repr({**key, **rest, "backend": jax.default_backend()})
     difference = native.compare(comm.number, asked) if comm.size > 1 else ""
     if difference:
         raise RuntimeError(

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
 from mpi4py import MPI
 
 from pfftjax.collectives._comm import Communicator
@@ -29,7 +30,8 @@ _T = TypeVar("_T")
 
 def machine(comm: MPI.Intracomm) -> dict[str, Any]:
     """What a measurement depends on besides the plan; the same on all ranks. Collective."""
-    here = (_processor(), native.simd(), _cores(), MPI.Get_processor_name())
+    device = jax.local_devices()[0].device_kind
+    here = (_processor(), native.simd(), _cores(), device, MPI.Get_processor_name())
     everybody = comm.allgather(here)
     names = [name for *_, name in everybody]
     changes = [i for i in range(1, len(names)) if names[i] != names[i - 1]]
@@ -41,7 +43,8 @@ def machine(comm: MPI.Intracomm) -> dict[str, Any]:
         "placement": _runs([b - a for a, b in itertools.pairwise(bounds)]),
         "processors": sorted({processor for processor, *_ in everybody}),
         "simd": sorted({simd for _, simd, *_ in everybody}),
-        "cores": sorted({cores for _, _, cores, _ in everybody}),
+        "cores": sorted({cores for _, _, cores, *_ in everybody}),
+        "devices": sorted({device for *_, device, _ in everybody}),
         "mpi": library_version,
         "shared_memory": options.shared_memory,
         "pfftjax": importlib.metadata.version("pfftjax"),

@@ -93,7 +93,7 @@ class _Stencil:
 
     def over_points(self, body: Callable[[Point, Any], Any], state: Any) -> Any:
         """`body(point, state)` for one point after the other: a loop over lines along axis 2, so
-        that programs stay short, and nothing is larger than the particles.
+        that programs stay short, and temporaries are those of a few points at a time.
         """
         n = self._points
 

@@ -32,6 +32,9 @@ FRACTION = {"XLA_CLIENT_MEM_FRACTION": "0.5"}
         # Half of the node, counted from its first visible GPU.
         ({"CUDA_VISIBLE_DEVICES": "2,3"}, 1, 2, 4, Binding(1, 2, 1)),
         ({"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}, 0, 2, 2, Binding(0, 1, 1)),
+        # A slice of a GPU is a device of its own.
+        ({"CUDA_VISIBLE_DEVICES": "MIG-8932f937"}, 1, 2, 1, Binding(0, 1, 1)),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-8932f937"}, 6, 7, 4, Binding(0, 1, 1)),
         # The user's own choice of memory.
         (FRACTION, 0, 2, 1, Binding(0, 1, 2)),
         ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4"}, 1, 2, 1, Binding(0, 1, 2)),
@@ -75,6 +78,11 @@ def test_choice(environment, local_rank, local_ranks, node_gpus, expected):
 )
 def test_local_ranks(environment, expected):
     assert _launcher.read(environment).local_rank == expected
+
+
+def test_pals_says_how_many_ranks_a_node_has():
+    pals = {"PMI_SIZE": "8", "PMI_RANK": "5", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4"}
+    assert _launcher.read(pals) == _launcher.Launch(8, 5, 4, 1)
 
 
 @pytest.fixture
@@ -135,6 +143,15 @@ def test_a_user_s_choice_is_left_alone(with_cuda, monkeypatch):
     monkeypatch.setattr(_device, "options", _device.options.__class__(bind_gpu=False))
     assert _device.bind({}).reason == "PFFTJAX_BIND_GPU=0"
     assert updates == {}
+
+
+def test_one_rank_that_has_chosen_for_itself(with_cuda):
+    """The others ask MPI which ranks share their node, and do not wait for it."""
+    _, values = with_cuda
+    if CONTROL.rank == 0:
+        values["jax_platforms"] = "cpu"
+    assert (_device.bind({}).device is None) == (CONTROL.rank == 0)
+    CONTROL.Barrier()
 
 
 def test_counting_gpus(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +108,25 @@ def test_elsewhere_by_xla(kind, dtype, axes):
             jax.jit(functools.partial(fft_of_lines, kind=kind, n=n, axes=axes)),
             platforms=["cuda"],
         )(x)
-        assert "stablehlo.fft" in exported.mlir_module()
+        text = exported.mlir_module()
+        assert "stablehlo.fft" in text
+        assert not re.search(r"type = +IFFT", text)  # wrong from 2^31 numbers on
+
+
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
+def test_more_numbers_than_xla_can_scale_on_gpus(kind):
+    def program(lines):
+        dtype = "float32" if kind in FROM_REAL else "complex64"
+        x = jax.ShapeDtypeStruct((lines, 513 if kind in TO_REAL else 1024), dtype)
+        transform = jax.jit(functools.partial(fft_of_lines, kind=kind, n=1024))
+        return jax.export.export(transform, platforms=["cuda"])(x)
+
+    program(2**21 - 1)
+    if kind in TO_REAL:
+        with pytest.raises(ValueError, match=r"to 2147483648 real numbers .* take more ranks"):
+            program(2**21)
+    else:
+        program(2**21)
 
 
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)

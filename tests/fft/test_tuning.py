@@ -88,7 +88,9 @@ def test_tuned_plans(path):
     if RANK == 0:
         content = json.loads(path.read_text())
         assert [c["key"]["shape"] for c in content["choices"]] == [[12, 13, 10], [6, 5]]
-        assert content["choices"][0]["key"]["machine"]["ranks"] == SIZE
+        machine = content["choices"][0]["key"]["machine"]
+        assert machine["ranks"] == SIZE
+        assert machine["devices"] == [jax.local_devices()[0].device_kind]
         # Of another machine: stays, and is not taken for this one.
         content["choices"][0]["key"]["machine"]["mpi"] = "another"
         path.write_text(json.dumps(content))
@@ -176,7 +178,7 @@ def test_a_method_is_part_of_a_plan():
     assert table.splitlines()[1].split() == ["4", "x", "1", "SHARED", "500", "ms"]
 
 
-def test_what_is_refused(path):
+def test_what_is_refused(path, monkeypatch):
     grid, shape = grids()[0], (4, 4, 4)
     for make in (PencilFFT, lambda *a, **k: PencilTransform(*a, ("fft",) * 3, **k)):
         with pytest.raises(TypeError, match=r"method must be one of ExchangeMethod.{AUTOMATIC, "):
@@ -201,6 +203,10 @@ def test_what_is_refused(path):
     if SIZE > 1:
         with pytest.raises(RuntimeError, match="the ranks tune different plans: number 1 is"):
             PencilFFT((4, 4, 4 + RANK), grid, tune=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(jax, "default_backend", lambda: ("cpu", "gpu")[RANK % 2])
+            with pytest.raises(RuntimeError, match="the ranks tune different plans: number 1 is"):
+                PencilFFT((4, 4, 4), grid, tune=True)
     for text in ("{", "[]", '{"format": "another"}', '{"format": "pfftjax tuning", "version": 2}'):
         CONTROL.Barrier()
         if RANK == 0:

@@ -1,6 +1,7 @@
 """What tests on GPUs share."""
 
 import jax
+import pytest
 
 from tests.gpu.conftest import ON_CPU
 
@@ -17,7 +18,10 @@ def here_and_on_cpus(function, *operands):
     here = jax.block_until_ready(jax.jit(function)(*operands))
     assert_on_device(here)
     jax.effects_barrier()
-    cpu = jax.local_devices(backend="cpu")[0]
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        pytest.fail("no CPUs to compare with: set JAX_PLATFORMS=cuda,cpu")
     with jax.default_device(cpu):
         there = jax.block_until_ready(jax.jit(function)(*jax.device_put(operands, cpu)))
     jax.effects_barrier()
