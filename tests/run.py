@@ -57,10 +57,6 @@ def run(title: str, command: list[str], folder: pathlib.Path, **extra: str) -> b
     print(f"== {title}", flush=True)
     environment = launcher.environment(
         PFFTJAX_TEST_LOG=str(folder / f"{title}.jsonl"),
-        # What one run has compiled, the next one need not: the same tests take two thirds.
-        JAX_COMPILATION_CACHE_DIR=str(folder / "compiled"),
-        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
-        JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
         **extra,
     )
     start = time.monotonic()
