@@ -25,18 +25,22 @@ def files(folder: str, *names: str) -> list[str]:
 
 
 # Many ranks cost most on two cores, and where two, three and four are all run they share the work.
-# Derivatives run on four, which have grids of rows and columns; three have what knows no grids, or
-# is made of parts that run on four. Of that, two do what has messages of its own, and all of
-# tests/collectives in pieces (`messages` below).
+# Derivatives and simulations run on two and on four, which have grids of rows and columns; three
+# have what knows no grids, or is made of parts that run on four. Two do all of tests/collectives
+# in pieces (`messages` below).
 LEFT_OUT = {
     2: [
         *files("collectives", "transforms"),
         "tests/test_table.py",
         *files("fft", "kinds", "padding", "two_dimensions"),
         *files("spectral", "multipliers"),
-        *files("pm", "painting", "lpt", "gravity", "field_and_spectrum"),
     ],
-    3: [*files("fft", "derivatives"), *files("spectral", "derivatives"), *files("io", "zarr")],
+    3: [
+        *files("fft", "derivatives"),
+        *files("spectral", "derivatives"),
+        *files("pm", "painting", "lpt", "gravity", "field_and_spectrum", "simulate"),
+        *files("io", "zarr"),
+    ],
     4: [
         *files("collectives", "allgatherv", "alltoallv", "arguments", "checkpoint", "messages"),
         *files("collectives", "options", "ordering", "pytrees", "reductions", "rooted", "split"),
