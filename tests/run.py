@@ -25,15 +25,16 @@ def files(folder: str, *names: str) -> list[str]:
 
 
 # Many ranks cost most on two cores, and where two, three and four are all run they share the work.
-# Derivatives and simulations run on two and on four, which have grids of rows and columns; three
-# have what knows no grids, or is made of parts that run on four. Two do all of tests/collectives
-# in pieces (`messages` below).
+# Derivatives and simulations run on four, which have grids of rows and columns; three have what
+# knows no grids, or is made of parts that run on four. Two do all of tests/collectives in pieces
+# (`messages` below).
 LEFT_OUT = {
     2: [
         *files("collectives", "transforms"),
         "tests/test_table.py",
-        *files("fft", "kinds", "padding", "two_dimensions"),
+        *files("fft", "derivatives", "kinds", "padding", "two_dimensions"),
         *files("spectral", "multipliers"),
+        *files("pm", "simulate"),
     ],
     3: [
         *files("fft", "derivatives"),
@@ -51,6 +52,11 @@ LEFT_OUT = {
         *files("pm", "painting", "lpt", "gravity", "field_and_spectrum"),
         *files("io", "fields", "particles"),
     ],
+}
+# Examples in docstrings: all on one rank, and on two what they are to show between ranks.
+EXAMPLES = {
+    1: ["--doctest-modules", "pfftjax"],
+    2: ["--doctest-modules", "pfftjax/collectives", "pfftjax/pencils"],
 }
 # Of tests/fft: nothing that has messages of its own.
 OF_THE_SAME_MESSAGES = ("derivatives", "kinds", "padding", "local", "two_dimensions")
@@ -107,7 +113,7 @@ def main() -> int:
         fast = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
         if "ranks" in arguments.only:
             for n in arguments.ranks:
-                docs = ["--doctest-modules", "pfftjax"] if not rest and n <= 2 else []
+                docs = [] if rest else EXAMPLES.get(n, [])
                 left_out = LEFT_OUT.get(n, []) if {2, 3, 4} <= set(arguments.ranks) else []
                 less = [f"--ignore={path}" for path in left_out]
                 what = [*under_mpi, *docs, *less, *rest]
