@@ -171,6 +171,8 @@ TOO_LATE = "JAX had started before pfftjax was imported"
 
 def _place_on_node(environment: Mapping[str, str]) -> tuple[int, int | None] | None:
     """Number of this rank on its node, and of all ranks there; None where nobody can tell."""
+    if not MPI.Is_initialized():
+        return None  # an error soon, which says what to do (_ffi.py)
     world = MPI.COMM_WORLD
     if world.size == 1:
         return 0, 1
