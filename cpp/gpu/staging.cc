@@ -158,9 +158,7 @@ class Staging final : public Transport {
 
   int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
                const std::vector<Block>& from, Queue& queue) override {
-    const Block& kept = to[comm.rank];
-    queue.Copy(static_cast<char*>(recv) + from[comm.rank].offset,
-               static_cast<const char*>(send) + kept.offset, kept.count, Direction::kOnDevice);
+    CopyOwnBlock(comm, send, to, recv, from, queue);
     const Sequence outgoing(comm, to, true, largest_);
     const Sequence incoming(comm, from, false, largest_);
     if (outgoing.AtEnd() && incoming.AtEnd()) return 0;
