@@ -28,6 +28,7 @@ import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
 import pfftjax  # noqa: E402
+from benchmarks.protocol import milliseconds  # noqa: E402
 from pfftjax import pm  # noqa: E402
 from pfftjax.collectives import alltoall  # noqa: E402
 
@@ -38,14 +39,7 @@ CELL = 4.0  # Mpc/h
 
 def timed(f, repetitions):
     """Best and median milliseconds of `f`, which returns what is to be waited for."""
-    times = []
-    for repetition in range(-2, repetitions):
-        COMM.Barrier()
-        start = time.perf_counter()
-        jax.block_until_ready(f())
-        seconds = COMM.allreduce(time.perf_counter() - start, MPI.MAX)
-        if repetition >= 0:
-            times.append(1e3 * seconds)
+    times = milliseconds(f, repetitions)
     return {"ms": min(times), "ms_median": statistics.median(times)}
 
 

@@ -11,7 +11,6 @@ import json
 import pathlib
 import statistics
 import threading
-import time
 
 import jax
 
@@ -22,6 +21,7 @@ import jax_cosmo  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
 import pfftjax  # noqa: E402
+from benchmarks.protocol import milliseconds  # noqa: E402
 from pfftjax import pm  # noqa: E402
 
 COMM = MPI.COMM_WORLD
@@ -61,19 +61,6 @@ class Universe:
         return pfftjax.vdot(last.offset, last.offset, self.plan.grid) / last.total
 
 
-def timed(f, repetitions):
-    """Milliseconds of the slowest rank in each repetition; two before them warm up."""
-    times = []
-    for repetition in range(-2, repetitions):
-        COMM.Barrier()
-        start = time.perf_counter()
-        jax.block_until_ready(f())
-        seconds = COMM.allreduce(time.perf_counter() - start, MPI.MAX)
-        if repetition >= 0:
-            times.append(1e3 * seconds)
-    return times
-
-
 def peak_pss(f):
     """MB that all ranks together have at most while they run f."""
     kib = []
@@ -94,7 +81,7 @@ def peak_pss(f):
 
 
 def figures(name, f, repetitions):
-    times = timed(f, repetitions)
+    times = milliseconds(f, repetitions)
     return {
         f"{name}_ms": min(times),
         f"{name}_ms_median": statistics.median(times),

@@ -38,6 +38,21 @@ def worst(error):
     return COMM.allreduce(float(error), MPI.MAX)
 
 
+def milliseconds(f, repetitions):
+    """Milliseconds of the slowest rank in each repetition; two before them warm up."""
+    import jax  # not of all peers
+
+    times = []
+    for repetition in range(-2, repetitions):
+        COMM.Barrier()
+        start = time.perf_counter()
+        jax.block_until_ready(f())
+        seconds = COMM.allreduce(time.perf_counter() - start, MPI.MAX)
+        if repetition >= 0:
+            times.append(1e3 * seconds)
+    return times
+
+
 def measure(transform, n, dtype, repetitions=9):
     """Milliseconds of the slowest rank, the best of some repetitions; and relative errors."""
     whole = global_array(n, dtype)
