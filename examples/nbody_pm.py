@@ -228,7 +228,7 @@ def draw_map(image, box, title, label, path, **options):
     )
     axes.set(xlabel=r"$x$ [Mpc/$h$]", ylabel=r"$y$ [Mpc/$h$]", title=title)
     figure.colorbar(shown, ax=axes, label=label)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, bbox_inches="tight")
     plt.close(figure)
 
 
