@@ -5,6 +5,7 @@ python -m tests.launcher RANKS PROGRAM ARGUMENTS    runs a program so, as `make 
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -65,11 +66,18 @@ def _is_open_mpi(mpirun: str) -> bool:
 
 
 def rebuild(*settings: str) -> None:
-    """Build and install this checkout again, in this environment; `settings` are CMake's."""
+    """Build and install this checkout again, in this environment; `settings` are CMake's.
+
+    What has not changed since the last time with the same settings is not compiled again.
+    """
+    folder = ROOT / "build" / ("-".join(re.sub(r"\W+", "-", s) for s in settings) or "tests")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
     options = [f"--config-settings=cmake.define.{setting}" for setting in settings]
     subprocess.run(
-        [*pip, "--no-build-isolation", "--no-deps", *options, "--editable", str(ROOT)],
+        [
+            *(*pip, "--no-build-isolation", "--no-deps", *options),
+            *(f"--config-settings=build-dir={folder}", "--editable", str(ROOT)),
+        ],
         env=environment(),
         check=True,
     )

@@ -17,6 +17,17 @@ def library(name):
     ).stdout.strip()
 
 
+def environment(**extra):
+    """That of a job under the sanitizers."""
+    return launcher.environment(
+        LD_PRELOAD=f"{library('libasan.so')}:{library('libubsan.so')}",
+        # Python and XLA leak on purpose; MPI's own code is not instrumented.
+        ASAN_OPTIONS="detect_leaks=0:abort_on_error=1:verify_asan_link_order=0",
+        UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1",
+        **extra,
+    )
+
+
 def main():
     collectives = (
         "values adjoint alltoallv sendrecv comm fuzz while_loop messages rooted allgatherv split "
@@ -39,17 +50,21 @@ def main():
             status |= subprocess.run(
                 launcher.command(ranks, "-m", "pytest", "--with-mpi", "-q", *small, *tests),
                 cwd=launcher.ROOT,
-                env=launcher.environment(
-                    LD_PRELOAD=f"{library('libasan.so')}:{library('libubsan.so')}",
-                    # Python and XLA leak on purpose; MPI's own code is not instrumented.
-                    ASAN_OPTIONS="detect_leaks=0:abort_on_error=1:verify_asan_link_order=0",
-                    UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1",
-                    PFFTJAX_MAX_CHUNK_BYTES=chunk,
-                ),
+                env=environment(PFFTJAX_MAX_CHUNK_BYTES=chunk),
+                check=False,
+            ).returncode
+        if not sys.argv[1:]:
+            # What moves between GPUs, on a device that is none; these start jobs of their own.
+            print("== sanitized, between GPUs", flush=True)
+            jobs = ["tests/jobs/test_gpu_transports.py", "tests/jobs/test_fake_device.py"]
+            status |= subprocess.run(
+                [sys.executable, "-m", "pytest", "-q", *jobs],
+                cwd=launcher.ROOT,
+                env=environment(),
                 check=False,
             ).returncode
     finally:
-        launcher.rebuild("PFFTJAX_SANITIZE=")
+        launcher.rebuild()
     print("== sanitizers found nothing" if status == 0 else "== FAILED")
     return status
 

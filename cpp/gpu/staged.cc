@@ -42,8 +42,9 @@ struct Mirrored {
     for (XLA_FFI_Buffer& buffer : buffers) pointers.push_back(&buffer);
   }
   void PointTo(char* mirror) {
+    static char nothing;  // buffers without bytes have an address, too: memset wants one
     for (std::size_t i = 0; i < buffers.size(); ++i) {
-      buffers[i].data = entries[i].bytes > 0 ? mirror + entries[i].offset : nullptr;
+      buffers[i].data = entries[i].bytes > 0 ? mirror + entries[i].offset : &nothing;
     }
   }
 };
