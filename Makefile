@@ -5,7 +5,7 @@
 # make bench    the collectives, the FFT and the particle mesh beside their peers, on 2 ranks
 # make peers    those of the peers that can be installed here, in an environment of their own
 # make matrix   transforms by every method, instruction set and grid; some minutes
-# make cuda     whether the CUDA module is there, where nvcc works
+# make cuda     the CUDA module, where nvcc works, and what XLA's compiler for GPUs makes of programs
 # make mutants  remove each remedy in turn and see a test fail
 # make docs     the pages under docs/, with the reference of the collectives, into docs/_build
 #

@@ -1,8 +1,10 @@
-"""The CUDA module is there wherever nvcc works, with code for what has to run: `make cuda`.
+"""The CUDA module is there wherever nvcc works, with code for what has to run, and XLA's compiler
+for GPUs makes of our programs what it should (tests/gpu/compiled.py): `make cuda`.
 
-The build leaves it out without a word where it cannot be built; this is where that would show.
+The build leaves the module out without a word where it cannot be built; here that would show.
 """
 
+import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -10,6 +12,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+
+from tests import launcher
 
 ARCHITECTURES = (80, 90)
 SINCE = {(12, 8): (100,)}  # of CUDA
@@ -53,6 +57,28 @@ def code_in(path: pathlib.Path) -> set[tuple[int, int]]:
     return found
 
 
+def compile_programs(cuda: int, ranks: int = 2) -> int:
+    """The exit status of tests/gpu/compiled.py, with JAX's plugin for this CUDA.
+
+    The plugin is kept apart, where no other test sees it: two wheels of 130 MB, without the
+    libraries of NVIDIA's that they name, which only a GPU needs.
+    """
+    version = importlib.metadata.version("jax")
+    folder = pathlib.Path(sys.prefix) / f"plugin-cuda{cuda}-{version}"
+    if not folder.exists():
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+        wheels = [f"jax-cuda{cuda}-{part}=={version}" for part in ("plugin", "pjrt")]
+        subprocess.run([*pip, "--no-deps", "--target", str(folder), *wheels], check=True)
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    tests = ("-m", "pytest", "--with-mpi", "-q", "tests/gpu/compiled.py")
+    return subprocess.run(
+        launcher.command(ranks, *tests),
+        cwd=launcher.ROOT,
+        env=launcher.environment(PYTHONPATH=os.pathsep.join(paths)),
+        check=False,
+    ).returncode
+
+
 def main() -> int:
     """The exit status; says what was found."""
     nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc")
@@ -75,7 +101,10 @@ def main() -> int:
     print(f"== CUDA {version}: {sorted(found)}, (1: PTX, 2: machine code; architecture)")
     if missing:
         print(f"== FAILED: no {sorted(missing)} in {module}")
-    return 1 if missing else 0
+        return 1
+    status = compile_programs(version[0])
+    print("== CUDA: " + ("FAILED: programs" if status else "programs compile") + " for GPUs")
+    return status
 
 
 if __name__ == "__main__":

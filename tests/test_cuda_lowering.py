@@ -5,7 +5,6 @@ names of those for CPUs, and so these programs run here too: what they give must
 programs for CPUs give.
 """
 
-import dataclasses
 import functools
 import re
 from types import SimpleNamespace
@@ -15,18 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from mpi4py import MPI
 
 import pfftjax
-from pfftjax import ExchangeMethod, PencilFFT, ProcessGrid, pm
+from pfftjax import ExchangeMethod, PencilFFT
 from pfftjax import collectives as pc
 from pfftjax.collectives import _primitive
 from pfftjax.collectives._ffi import native
 from pfftjax.pencils import block
 from pfftjax.pm import _by_xla, _exchange, _painting
+from tests import gpu_programs as programs
 from tests.distributed import grids
-from tests.helpers import CASES, CONTROL, RANK, SIZE, assert_close, random
-from tests.pm.universe import at_home, cosmology
+from tests.helpers import CONTROL, RANK, SIZE, assert_close, random
+from tests.pm.universe import at_home
 
 pytestmark = [
     pytest.mark.mpi,
@@ -69,19 +68,10 @@ def runs_alike(function, *operands, tolerance=1e-12):
 
 
 def test_collectives():
-    """Each, with its adjoint: the same handlers, in the same order."""
-    operands = [jnp.asarray(random((SIZE, *case.shape))[RANK]) for case in CASES]
-
-    def everything(xs):
-        results = []
-        for case, x in zip(CASES, xs, strict=True):
-            y, pull = jax.vjp(case.apply, x)
-            results.append((y, pull(y)[0]))
-        pc.barrier()
-        return results, pc.allreduce(jnp.int32(RANK), MPI.MAX)
-
-    handlers = runs_alike(everything, operands)
-    assert handlers == called(for_cuda(everything, operands, platforms=("cpu",)))
+    """The same handlers, in the same order."""
+    program, operands = programs.collectives()
+    handlers = runs_alike(program, operands)
+    assert handlers == called(for_cuda(program, operands, platforms=("cpu",)))
     assert len(set(handlers)) >= 17
 
 
@@ -134,33 +124,8 @@ def test_programs_for_both():
 
 @pytest.mark.parametrize("real", [True, False])
 def test_transforms(real):
-    """And halos, divergences and gradients in both senses, on each grid, with a batch in front."""
-    plans = [PencilFFT((6, 5, 4), grid, real=real) for grid in grids()]
-    plans += [dataclasses.replace(plan, layout="natural") for plan in plans]
-    operands = []
-    for plan in plans:
-        x = random((2, *plan.shape), "float64" if real else "complex128")
-        operands.append(jnp.asarray(plan.input.local_block(x)))
-
-    def everything(xs):
-        results = []
-        for plan, x in zip(plans, xs, strict=True):
-            y, pull = jax.vjp(plan.forward, x)
-            z, push = jax.vjp(plan.inverse, y)
-            padded = pfftjax.halo_exchange(z[0], plan.input, 2)
-            results.append((y, z, pull(y), push(z), pfftjax.halo_reduce(padded, plan.input, 2)))
-            if plan.layout == "transposed":
-                slopes, back = jax.vjp(
-                    lambda y, plan=plan: pfftjax.spectral.gradient(
-                        y, plan, 2.0, from_spectrum=True
-                    ),
-                    y[0],
-                )
-                total = pfftjax.spectral.divergence(slopes, plan, 2.0, to_spectrum=True)
-                results.append((slopes, back(slopes), total))
-        return results
-
-    handlers = runs_alike(everything, operands)
+    program, operands = programs.transforms(real)
+    handlers = runs_alike(program, *operands)
     expected = {"coordinate", "halo_exchange", "halo_reduce", "pencil_transpose"}
     assert set(handlers) == (expected if SIZE > 1 else {"halo_exchange", "halo_reduce"})
 
@@ -276,43 +241,15 @@ def test_owners_on_rows_and_columns():
 
 def test_initial_conditions():
     """Exported only: JAX's own random bits are a kernel of GPUs."""
-    plan = PencilFFT((6, 8, 5), ProcessGrid((None, 1)), real=True)
-
-    def start(key):
-        noise = pm.white_noise(key, plan.input)
-        delta = pm.linear_field(noise, plan, 50.0, lambda k: 1 / (1 + k**2))
-        particles = pm.lpt(delta, plan, 50.0, cosmology(), 0.1)
-        return pm.to_owners(particles, plan.input), pm.power_spectrum(delta, plan, 50.0)
-
-    handlers = called(for_cuda(start, jax.random.key(0)))
+    program, operands = programs.initial_conditions()
+    handlers = called(for_cuda(program, *operands))
     assert not ON_CPUS_ONLY & set(handlers)
     assert "allreduce" in handlers
 
 
 def test_a_step_of_a_simulation_and_its_gradient():
-    plan = PencilFFT((6, 8, 5), ProcessGrid((None, 1)), real=True)
-    cells, fractions, used = at_home(plan.input, 40, smooth=True)
-    rows = 40 * SIZE + 3
-    particles = pm.Particles(
-        cell=jnp.zeros((rows, 3), jnp.int32).at[:40].set(cells[RANK]),
-        offset=jnp.zeros((rows, 3)).at[:40].set(fractions[RANK]),
-        momentum=0.1 * jnp.asarray(random((SIZE, rows, 3))[RANK]),
-        used=jnp.int32(used[RANK]),
-        total=int(used.sum()),
-        mesh_shape=plan.shape,
-    )
-
-    def step(particles):
-        return pm.step(particles, plan, 50.0, cosmology(), 0.3, 0.2)
-
-    def loss(offset):
-        moved = step(dataclasses.replace(particles, offset=offset))
-        density = pm.density_contrast(moved, plan, kernel="tsc")
-        return pfftjax.vdot(density, density, plan.grid)
-
-    handlers = runs_alike(
-        lambda particles: (step(particles), jax.grad(loss)(particles.offset)), particles
-    )
+    program, (particles,) = programs.simulation()
+    handlers = runs_alike(program, particles)
     if SIZE > 1:
         assert {"move_rows", "return_rows", "exchange_counts", "coordinate"} <= set(handlers)
         assert CONTROL.allreduce(int(particles.used)) == particles.total

@@ -9,7 +9,7 @@ The only module that imports from `jax._src`.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import effects as _effects
 from jax._src import xla_bridge as _xla_bridge
+from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 
@@ -102,12 +103,24 @@ def ordered_ffi_rule(
         before = ctx.tokens_in.get(communication)
         after: Any
         make = in_place_rule if in_place(ctx, *operands, **params) else ffi_rule
-        *results, after = make(with_tokens, *operands, before, **attributes(**params))
+        on_gpus = platforms_of(ctx) != ("cpu",)
+        taken = _apart(operands) if on_gpus else operands
+        *results, after = make(with_tokens, *taken, before, **attributes(**params))
         ctx.set_tokens_out(mlir.TokenSet({communication: after}))
         lowered(ctx, before, after.owner, **params)
-        return results
+        return _apart(results) if on_gpus else results
 
     return rule
+
+
+def _apart(values: Sequence[Any]) -> Sequence[Any]:
+    """The same values, which XLA may not compute together with what made them or takes them.
+
+    XLA's compiler for GPUs fuses a call with slices that make its operands and with updates by its
+    results, and then counts elements of its token, which ends the process (JAX 0.12,
+    openxla/xla#43831).
+    """
+    return stablehlo.OptimizationBarrierOp(values).results if values else values
 
 
 def is_donated(operand: Any) -> bool:

@@ -1,6 +1,5 @@
 """Transforms, halos and particles on GPUs: beside numpy, `jax.numpy` and what CPUs compute."""
 
-import dataclasses
 import itertools
 
 import jax
@@ -9,13 +8,13 @@ import pytest
 
 import pfftjax
 from pfftjax import pm
+from tests import gpu_programs
 from tests.distributed import SHAPES, TOLERANCE, gathered, grids
 from tests.fft.test_values import check
 from tests.gpu.helpers import assert_on_device, here_and_on_cpus
-from tests.helpers import RANK, SIZE, assert_close, random
+from tests.helpers import assert_close, random
 from tests.pm.test_painting import test_against_sums as test_painting_against_sums
 from tests.pm.test_painting import test_derivatives_up_to_the_third as test_derivatives_of_painting
-from tests.pm.universe import at_home, cosmology
 
 pytestmark = [
     pytest.mark.gpu,
@@ -84,28 +83,6 @@ def test_noise_has_the_same_bits():
 def test_a_step_of_a_simulation(gradient):
     """With its derivative, on slabs and on rows and columns."""
     for grid in grids():
-        plan = pfftjax.PencilFFT((8, 12, 9), grid, real=True)
-        cells, fractions, used = at_home(plan.input, 50, smooth=True)
-        rows = 50 * SIZE + 3
-        particles = pm.Particles(
-            cell=jnp.zeros((rows, 3), jnp.int32).at[:50].set(cells[RANK]),
-            offset=jnp.zeros((rows, 3)).at[:50].set(fractions[RANK]),
-            momentum=0.1 * jnp.asarray(random((SIZE, rows, 3))[RANK]),
-            used=jnp.int32(used[RANK]),
-            total=int(used.sum()),
-            mesh_shape=plan.shape,
-        )
-
-        def step(particles, plan=plan):
-            return pm.step(particles, plan, 50.0, cosmology(), 0.3, 0.2, gradient=gradient)
-
-        def loss(offset, particles, plan=plan, step=step):
-            moved = step(dataclasses.replace(particles, offset=offset))
-            density = pm.density_contrast(moved, plan, kernel="tsc")
-            return pfftjax.vdot(density, density, plan.grid)
-
-        def both(particles, step=step, loss=loss):
-            return step(particles), jax.value_and_grad(loss)(particles.offset, particles)
-
-        here, there = here_and_on_cpus(both, particles)
+        program, (particles,) = gpu_programs.simulation((8, 12, 9), grid, 50, gradient)
+        here, there = here_and_on_cpus(program, particles)
         assert_close(here, there, 1e-9)
