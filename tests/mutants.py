@@ -442,7 +442,7 @@ MUTANTS = [
     ),
     Mutant(
         "fused: the transpose keeps the kinds",
-        FFT / "_fused.py",
+        FFT / "_local.py",
         "return self._replace(kind=TRANSPOSED[self.kind])",
         "return self",
         "tests/fft/test_derivatives.py",

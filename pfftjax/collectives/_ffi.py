@@ -70,9 +70,8 @@ def _register(platform: str, handlers: dict[str, object]) -> str:
 def _register_all() -> frozenset[str]:
     """Register the handlers that this build has, whether or not there are devices here."""
     handlers = dict(native.registrations())
-    fake = os.environ.get("PFFTJAX_FAKE_DEVICE")
-    if fake:  # for tests: arrays on CPUs take the way of those on GPUs (tests/fake_device)
-        native.load_device(fake)
+    if is_fake_device:
+        native.load_device(os.environ["PFFTJAX_FAKE_DEVICE"])
         handlers |= native.device_registrations()
         return frozenset({_register("cpu", handlers)})
     found = {_register("cpu", handlers)}
@@ -89,6 +88,8 @@ def _register_all() -> frozenset[str]:
     return frozenset(found)
 
 
+# For tests: arrays on CPUs take the way of those on GPUs (tests/fake_device).
+is_fake_device = bool(os.environ.get("PFFTJAX_FAKE_DEVICE"))
 family, library_version = _load()
 # XLA's names of the platforms whose arrays can be communicated.
 platforms = _register_all()

@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching, mlir, xla
 from . import _first_call
 from ._checkpoint import recompute
 from ._comm import Communicator
-from ._ffi import platforms
+from ._ffi import is_fake_device, platforms
 from ._ordering import EFFECTS, is_exporting, ordered_ffi_rule, platforms_of
 
 # The order of these is not important; the C++ core has the same list (element.h).
@@ -98,6 +98,11 @@ def communicating(
     return primitive
 
 
+def as_on_gpus(platform: str) -> bool:
+    """Whether arrays of a platform of JAX's go the way of those on GPUs."""
+    return platform != "cpu" or is_fake_device
+
+
 def by_platform(on_cpus: Callable[..., Any], on_gpus: Callable[..., Any]) -> Callable[..., Any]:
     """One lowering rule made of two, of which the second is good for both platforms.
 
@@ -107,14 +112,14 @@ def by_platform(on_cpus: Callable[..., Any], on_gpus: Callable[..., Any]) -> Cal
 
     def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
         wanted = platforms_of(ctx)
-        if wanted == ("cpu",):
+        if not any(map(as_on_gpus, wanted)):
             return on_cpus(ctx, *operands, **params)
         if not {*wanted} <= {"cpu", "cuda"}:
             raise NotImplementedError(
                 f"{ctx.primitive}: pfftjax communicates arrays on CPUs and on NVIDIA's GPUs, not "
                 f"on {', '.join(wanted)}"
             )
-        if "CUDA" not in platforms and not is_exporting(ctx):
+        if "cuda" in wanted and "CUDA" not in platforms and not is_exporting(ctx):
             raise NotImplementedError(
                 f"{ctx.primitive}: the arrays are on a GPU, but this pfftjax was built without "
                 "CUDA; build it where nvcc is found, or compute on CPUs: JAX_PLATFORMS=cpu"

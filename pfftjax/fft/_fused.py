@@ -4,7 +4,8 @@ Its derivative is the same operation backward, each transform of the transposed 
 """
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,30 +18,16 @@ from pfftjax.collectives._primitive import communicating, linear, where
 from pfftjax.pencils import ExchangeMethod, Pencil, block, check_dimensions
 from pfftjax.pencils._transpose import transpose_p
 
-from ._local import FROM_REAL, TO_REAL, TRANSPOSED, Kind, fft_p, result_dtype
-
-
-class Local(NamedTuple):
-    """A transform of the last axis, of length n in real space, or of the last two."""
-
-    kind: Kind
-    n: int
-    axes: int = 1
-    scale: float = 1.0
-
-    @property
-    def into(self) -> int:
-        """Length of the last axis of what goes in."""
-        return self.n if self.kind in FROM_REAL or self.kind <= Kind.BACKWARD else self.n // 2 + 1
-
-    @property
-    def out_of(self) -> int:
-        """The same of what comes out."""
-        return self.n if self.kind in TO_REAL or self.kind <= Kind.BACKWARD else self.n // 2 + 1
-
-    @property
-    def transposed(self) -> "Local":
-        return self._replace(kind=TRANSPOSED[self.kind])
+from ._local import (
+    FROM_REAL,
+    TO_REAL,
+    Kind,
+    Local,
+    apply,
+    result_dtype,
+    since_conjugation,
+    until_conjugation,
+)
 
 
 def _travelling(x: Any, first: Local | None) -> list[int]:
@@ -199,11 +186,32 @@ def moved(
     )
 
 
-def _in_steps(x: jax.Array, *, first: Any, second: Any, **move: Any) -> jax.Array:
+def through(
+    operands: Any,
+    begins: Sequence[Callable[[Any], jax.Array]],
+    ends: Sequence[Callable[[jax.Array], Any]],
+    **move: Any,
+) -> list[Any]:
+    """``end(moved(begin(operands)))`` for each pair of `begins` and `ends`, on GPUs."""
+    return [end(moved(begin(operands), **move)) for begin, end in zip(begins, ends, strict=True)]
+
+
+def _in_steps(
+    x: jax.Array,
+    *,
+    first: Local | None,
+    second: Local | None,
+    private: tuple[bool, bool] = (False, False),
+    **move: Any,
+) -> jax.Array:
     if first is not None:
-        x = fft_p.bind(x, **first._asdict())
-    x = moved(x, **move)
-    return x if second is None else fft_p.bind(x, **second._asdict())
+        until, since = until_conjugation(first)
+        return apply(second, since(moved(until(x), **move)))
+    if second is not None and second.kind == Kind.COMPLEX_TO_REAL and private[0]:
+        # Of an inverse transform, and so made by BACKWARD: what that ends with goes away.
+        return apply(second, jnp.conj(moved(jnp.conj(x), **move)))
+    until, since = since_conjugation(second)
+    return since(moved(until(x), **move))
 
 
 across_p = communicating(

@@ -24,7 +24,7 @@ from pfftjax.pencils import ExchangeMethod, Pencil, check_dimensions
 
 from . import _fused
 from ._fused import Local, parameters
-from ._local import fft_p
+from ._local import apply, since_conjugation, until_conjugation
 
 Three = tuple[jax.Array, jax.Array, jax.Array]
 
@@ -124,16 +124,21 @@ def _gradient_in_steps(
     along: tuple[int, int],
     **move: Any,
 ) -> list[jax.Array]:
-    def begin(x: jax.Array) -> jax.Array:
-        return _fused.moved(fft_p.bind(x, **first._asdict()), **move)
-
-    def end(y: jax.Array) -> jax.Array:
-        return fft_p.bind(y, **second._asdict())
-
     lead = x.ndim - 3
     at1, at2 = (move["order"].index(lead + axis) - lead for axis in along)
-    y0, y = begin(times_i(k0, x)), begin(x)
-    return [end(y0), end(times_i(_along(k1, at1), y)), end(times_i(_along(k2, at2), y))]
+    until, since = until_conjugation(first)
+
+    def end(y: jax.Array) -> list[jax.Array]:
+        y = since(y)
+        return [apply(second, times_i(_along(k, at), y)) for k, at in ((k1, at1), (k2, at2))]
+
+    y0, (y1, y2) = _fused.through(
+        x,
+        [lambda x: until(times_i(k0, x)), until],
+        [lambda y: apply(second, since(y)), end],
+        **move,
+    )
+    return [y0, y1, y2]
 
 
 def _divergence_in_steps(
@@ -149,14 +154,21 @@ def _divergence_in_steps(
     along: tuple[int, int],
     **move: Any,
 ) -> jax.Array:
-    def begin(x: jax.Array) -> jax.Array:
-        return fft_p.bind(x, **first._asdict())
+    def shared(xs: Three) -> jax.Array:
+        y1, y2 = (
+            times_i(_along(k, axis), apply(first, x))
+            for k, axis, x in zip((k1, k2), along, xs[1:], strict=True)
+        )
+        return y1 + y2
 
-    def end(y: jax.Array) -> jax.Array:
-        return fft_p.bind(_fused.moved(y, **move), **second._asdict())
-
-    shared = times_i(_along(k1, along[0]), begin(x1)) + times_i(_along(k2, along[1]), begin(x2))
-    return times_i(k0, end(begin(x0))) + end(shared)
+    until, since = since_conjugation(second)
+    y0, y = _fused.through(
+        (x0, x1, x2),
+        [lambda xs: until(apply(first, xs[0])), lambda xs: until(shared(xs))],
+        [lambda y: times_i(k0, since(y)), since],
+        **move,
+    )
+    return y0 + y
 
 
 def _across(name: str, in_steps: Callable[..., Any], *, results: int) -> Primitive:

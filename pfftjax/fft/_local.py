@@ -8,7 +8,8 @@ not depend on how lines are shared out between ranks or threads; elsewhere to XL
 import enum
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +53,29 @@ _DTYPES = {
     np.dtype(a): np.dtype(b) for a, b in (("float32", "complex64"), ("float64", "complex128"))
 }
 _REAL_OF = {b: a for a, b in _DTYPES.items()}
+
+
+class Local(NamedTuple):
+    """A transform of the last axis, of length n in real space, or of the last two."""
+
+    kind: Kind
+    n: int
+    axes: int = 1
+    scale: float = 1.0
+
+    @property
+    def into(self) -> int:
+        """Length of the last axis of what goes in."""
+        return self.n if self.kind in FROM_REAL or self.kind <= Kind.BACKWARD else self.n // 2 + 1
+
+    @property
+    def out_of(self) -> int:
+        """The same of what comes out."""
+        return self.n if self.kind in TO_REAL or self.kind <= Kind.BACKWARD else self.n // 2 + 1
+
+    @property
+    def transposed(self) -> "Local":
+        return self._replace(kind=TRANSPOSED[self.kind])
 
 
 def result_dtype(dtype: Any, kind: Kind) -> np.dtype:
@@ -172,3 +196,30 @@ def fft_of_lines(x: jax.Array, kind: Kind, n: int, *, axes: int = 1, scale: floa
 
     """
     return fft_p.bind(x, kind=kind, axes=axes, n=n, scale=float(scale))
+
+
+def apply(transform: Local | None, x: jax.Array) -> jax.Array:
+    """Transform the last axis, or the last two."""
+    return x if transform is None else fft_p.bind(x, **transform._asdict())
+
+
+_Step = Callable[[jax.Array], jax.Array]
+
+
+def until_conjugation(transform: Local | None) -> tuple[_Step, _Step]:
+    """A transform in two steps, of which the second may also come after a move: where BACKWARD is
+    FORWARD between two conjugations, the last one. Those of two transforms on both sides of a
+    move so meet, and XLA drops them, or computes them together with what else is there.
+    """
+    if transform is None or transform.kind != Kind.BACKWARD:
+        return functools.partial(apply, transform), lambda y: y
+    forward = transform._replace(kind=Kind.FORWARD)
+    return lambda x: apply(forward, jnp.conj(x)), jnp.conj
+
+
+def since_conjugation(transform: Local | None) -> tuple[_Step, _Step]:
+    """Likewise, of which the first may also come before a move."""
+    if transform is None or transform.kind != Kind.BACKWARD:
+        return lambda x: x, functools.partial(apply, transform)
+    forward = transform._replace(kind=Kind.FORWARD)
+    return jnp.conj, lambda y: jnp.conj(apply(forward, y))

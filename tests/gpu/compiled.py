@@ -201,3 +201,14 @@ def test_a_transform_is_no_more_than_it_must_be(real):
         assert kinds.count("copy") == 0
         if SIZE != 3:
             assert program.temporaries < (2.2 * 4 if real else 1.001 * 8) * n**3 // SIZE
+
+
+def test_an_inverse_transform_is_conjugated_once_on_each_side():
+    """XLA has no inverse FFT that does not scale: what is between two forward ones goes away."""
+    for grid in grids():
+        plan = PencilFFT((64, 64, 64), grid)
+        y = jax.ShapeDtypeStruct(plan.output.local_shape, jnp.complex64)
+        program = compiled(lambda y, plan=plan: plan.inverse(3.0 * y).real, y)
+        kinds = [line.kind for line in program.computations["ENTRY"]]
+        turned = grid.dims[0] == 1  # by XLA
+        assert kinds.count("fusion") == 2 + turned
