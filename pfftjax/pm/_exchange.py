@@ -15,7 +15,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from pfftjax.collectives._alltoallv import _MOST_ROWS, exchange_counts_p
+from pfftjax.collectives._alltoallv import _MOST_ROWS, alltoallv_p, exchange_counts_p
 from pfftjax.collectives._comm import Communicator
 from pfftjax.collectives._primitive import (
     as_array,
@@ -69,13 +69,41 @@ def _rows_agreement(x: Any, *_: Any, **__: Any) -> str:
     return f"{np.dtype(x.dtype).name} rows of {int(np.prod(x.shape[1:]))} elements"
 
 
+# On GPUs XLA brings the rows into order, and they go by a transport: not by way of the host, as
+# they would by the handlers for CPUs, most of them only to come back.
+def _sorted_and_moved(
+    x: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, *, rows: int, comm: Any
+) -> jax.Array:
+    x = x.at[order].get(mode="clip", unique_indices=True, wrap_negative_indices=False)
+    return alltoallv_p.bind(x, to, from_, capacity=rows, comm=comm)
+
+
+def _returned_and_placed(
+    y: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, *, rows: int, comm: Any
+) -> jax.Array:
+    x = alltoallv_p.bind(y, from_, to, capacity=rows, comm=comm)
+    return (
+        jnp.zeros_like(x)
+        .at[order]
+        .set(x, mode="drop", unique_indices=True, wrap_negative_indices=False)
+    )
+
+
 # x, order, rows to each rank, rows from each rank -> (rows, ...), `rows` being the capacity there.
 move_rows_p = communicating(
-    "move_rows", result=_rows_result, agreement=_rows_agreement, attributes=lambda **_: {}
+    "move_rows",
+    result=_rows_result,
+    agreement=_rows_agreement,
+    attributes=lambda **_: {},
+    on_gpus=_sorted_and_moved,
 )
 # The same with y in place of x -> (rows, ...), `rows` being those of x.
 return_rows_p = communicating(
-    "return_rows", result=_rows_result, agreement=_rows_agreement, attributes=lambda **_: {}
+    "return_rows",
+    result=_rows_result,
+    agreement=_rows_agreement,
+    attributes=lambda **_: {},
+    on_gpus=_returned_and_placed,
 )
 
 
