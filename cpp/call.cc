@@ -95,9 +95,12 @@ ffi::Error Call::Check() {
     comm_->last_verified = site_.signature;
   }
   if (options.check || comm_->runs_ahead) {
-    const std::string text = Describe(site_.operation, payload_.element, payload_.count) +
-                             payload_.detail + " as collective " +
-                             std::to_string(comm_->progress.passed + 1);
+    const std::string what =
+        payload_.is_own_count
+            ? NameOf(site_.operation) + std::string(" ") + InfoOf(payload_.element).name
+            : Describe(site_.operation, payload_.element, payload_.count);
+    const std::string text =
+        what + payload_.detail + " as collective " + std::to_string(comm_->progress.passed + 1);
     const auto hash = static_cast<std::int64_t>(Hash(text.data(), text.size()));
     const std::string how = Disagreement(*comm_, hash, text);
     if (!how.empty()) {

@@ -32,6 +32,7 @@ struct Payload {
   std::string detail{};  // root, reduction: what else must agree under PFFTJAX_CHECK
   int source = kNobody;  // ranks that a message waits for
   int dest = kNobody;
+  bool is_own_count = false;  // the ranks' counts may differ
 };
 
 class Call {
@@ -61,8 +62,9 @@ struct Detail {
   int root = -1;
   const char* manner = "";
 
-  std::string Say() const {
-    if (!GetOptions().check) return {};
+  std::string Say() const { return GetOptions().check ? Words() : std::string(); }
+  // For handlers whose calls may be compared without that (Communicator::runs_ahead).
+  std::string Words() const {
     // Each process numbers the operations of its user in its own way.
     const bool is_users = op >= static_cast<int>(kReductions);
     return std::string(manner) +

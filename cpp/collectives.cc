@@ -86,24 +86,9 @@ ffi::Error ReduceScatter(std::int64_t number, std::int64_t ranks, std::int64_t s
                          TokenResult) {
   const CallSite site{Operation::kReduceScatter, number, ranks, signature, program};
   return RunOn(site, x, y, {op, -1}, [&](Communicator& comm, Element element) {
-    const auto reduction = static_cast<Reduction>(op);
-    const auto block = static_cast<std::int64_t>(y->element_count());
-    const std::int64_t limit = ChunkElements(element);
-    if (block * comm.size <= limit) {
-      return block == 0 ? 0
-                        : Mpi()->reduce_scatter(x.untyped_data(), y->untyped_data(), block,
-                                                element, reduction, comm.data);
-    }
-    // A chunk of every block is not contiguous: one reduction to each rank instead of a copy.
-    for (int root = 0; root < comm.size; ++root) {
-      const int code = ForEachChunk(block, limit, [&](std::int64_t offset, std::int64_t count) {
-        return Mpi()->reduce(At(x.untyped_data(), root * block + offset, element),
-                             At(y->untyped_data(), offset, element), count, element, reduction,
-                             root, comm.data);
-      });
-      if (code != 0) return code;
-    }
-    return 0;
+    return ReduceScatterInChunks(comm, x.untyped_data(), y->untyped_data(),
+                                 static_cast<std::int64_t>(y->element_count()), element,
+                                 static_cast<Reduction>(op));
   });
 }
 
@@ -125,13 +110,9 @@ ffi::Error Reduce(std::int64_t number, std::int64_t ranks, std::int64_t signatur
   const CallSite site{Operation::kReduce, number, ranks, signature, program};
   return RunOn(site, x, y, {op, root}, [&](Communicator& comm, Element element) {
     if (comm.rank != root) std::memset(y->untyped_data(), 0, y->size_bytes());
-    return ForEachChunk(static_cast<std::int64_t>(x.element_count()), ChunkElements(element),
-                        [&](std::int64_t offset, std::int64_t count) {
-                          return Mpi()->reduce(At(x.untyped_data(), offset, element),
-                                               At(y->untyped_data(), offset, element), count,
-                                               element, static_cast<Reduction>(op), root,
-                                               comm.data);
-                        });
+    return ReduceInChunks(comm, x.untyped_data(), y->untyped_data(),
+                          static_cast<std::int64_t>(x.element_count()), element,
+                          static_cast<Reduction>(op), root);
   });
 }
 
@@ -225,15 +206,6 @@ ffi::Error CheckReplicated(std::int64_t number, std::int64_t ranks, std::int64_t
 
 // Bindings: the attributes of the site, those of the operation, then operands and results.
 auto Site() { return BindSite(ffi::Ffi::Bind()); }
-
-template <typename Binding>
-auto OneToOne(Binding binding) {
-  return std::move(binding)
-      .template Arg<ffi::AnyBuffer>()
-      .template Arg<ffi::Token>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>();
-}
 
 XLA_FFI_DEFINE_HANDLER(kAlltoall, Alltoall, OneToOne(Site()));
 XLA_FFI_DEFINE_HANDLER(kAllgather, Allgather, OneToOne(Site()));

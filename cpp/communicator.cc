@@ -40,19 +40,33 @@ void AtFinalize() {
 }  // namespace
 
 const char* NameOf(Operation operation) {
-  constexpr std::array names = {"nothing",        "alltoall",
-                                "alltoallv",      "alltoallv (counts)",
-                                "allgather",      "allgatherv",
-                                "reduce_scatter", "allreduce",
-                                "reduce",         "scan",
-                                "bcast",          "gather",
-                                "scatter",        "barrier",
-                                "replicate",      "sendrecv",
-                                "send",           "recv",
-                                "start",          "wait",
-                                "transpose",      "halo_exchange",
-                                "halo_reduce",    "move_rows",
-                                "return_rows",    "fft"};
+  constexpr std::array names = {"nothing",
+                                "alltoall",
+                                "alltoallv",
+                                "alltoallv (counts)",
+                                "allgather",
+                                "allgatherv",
+                                "reduce_scatter",
+                                "allreduce",
+                                "reduce",
+                                "scan",
+                                "bcast",
+                                "gather",
+                                "scatter",
+                                "barrier",
+                                "replicate",
+                                "sendrecv",
+                                "send",
+                                "recv",
+                                "sendrecv (collective)",
+                                "start",
+                                "wait",
+                                "transpose",
+                                "halo_exchange",
+                                "halo_reduce",
+                                "move_rows",
+                                "return_rows",
+                                "fft"};
   static_assert(names.size() == static_cast<std::size_t>(Operation::kFft) + 1);
   const auto index = static_cast<std::size_t>(operation);
   return index < names.size() ? names[index] : "an unknown operation";

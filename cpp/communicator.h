@@ -40,6 +40,7 @@ enum class Operation : std::int32_t {
   kSendrecv,
   kSend,
   kRecv,
+  kSendrecvAll,
   kStart,
   kWait,
   kTranspose,
@@ -52,7 +53,8 @@ enum class Operation : std::int32_t {
 
 const char* NameOf(Operation operation);
 
-// Whether an operation waits for its partners only, and not for all ranks of a communicator.
+// Whether an operation waits for its partners only, and not for all ranks of a communicator:
+// kSendrecvAll, a sendrecv in which all of them take part, is none of these.
 constexpr bool IsMessage(Operation operation) {
   return operation == Operation::kSendrecv || operation == Operation::kSend ||
          operation == Operation::kRecv;

@@ -51,4 +51,14 @@ auto BindSite(Binding binding) {
       .template Attr<std::string_view>("program");
 }
 
+// After all attributes: one operand and one result, between tokens.
+template <typename Binding>
+auto OneToOne(Binding binding) {
+  return std::move(binding)
+      .template Arg<ffi::AnyBuffer>()
+      .template Arg<ffi::Token>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>();
+}
+
 }  // namespace pfftjax

@@ -3,6 +3,8 @@
 // A message of n elements travels in n / limit + 1 pieces, the last of which is shorter than the
 // limit of one MPI call, and may be empty: so the receiver knows where a message ends that is
 // shorter than its buffer.
+#include "messages.h"
+
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -16,11 +18,6 @@
 
 namespace pfftjax {
 namespace {
-
-// Ranks come as shifts from one's own rank (modulo the size), so that the program of a ring is the
-// same on every rank; these stand for MPI_PROC_NULL and MPI_ANY_SOURCE.
-constexpr std::int32_t kShiftToNobody = -1;
-constexpr std::int32_t kShiftToAnybody = -2;
 
 // The user's MPI_Status objects, by number. Python keeps them alive.
 constexpr std::int64_t kMaxStatuses = 1 << 16;
@@ -41,7 +38,7 @@ struct Side {
   int Rank(const Communicator& comm) const {
     if (shift == kShiftToNobody) return Mpi()->proc_null;
     if (shift == kShiftToAnybody) return Mpi()->any_source;
-    return static_cast<int>((comm.rank + std::int64_t{shift}) % comm.size);
+    return RankAt(comm, shift);
   }
   // As the watch takes it: nobody has to come for a message to oneself.
   int Partner(const Communicator* comm) const {
@@ -196,6 +193,31 @@ ffi::Error SendrecvStatus(std::int64_t number, std::int64_t ranks, std::int64_t 
                   x.untyped_data(), *in, recv_template.untyped_data(), y->untyped_data());
 }
 
+// A sendrecv that all ranks of the communicator make, those without a partner too: by exchanges
+// between pairs, as a GPU makes them. Where nothing arrives the result is zero.
+ffi::Error SendrecvAll(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                       std::string_view program, std::int32_t source, std::int32_t dest, Operand x,
+                       Token, Result y, TokenResult) {
+  constexpr Operation operation = Operation::kSendrecvAll;
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(operation, x.element_type());
+  const CallSite site{operation, number, ranks, signature, program};
+  const auto sends = static_cast<std::int64_t>(x.element_count());
+  const auto receives = static_cast<std::int64_t>(y->element_count());
+  Payload payload{*element, sends};
+  payload.is_own_count = true;
+  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  return Run(site, payload, [&](Communicator& comm) {
+    const Partners mine(comm, source, dest, receives, sends);
+    if (ffi::Error error = CheckPartners(operation, comm, mine); error.failure()) return error;
+    if (mine.source == kNobody) std::memset(y->untyped_data(), 0, y->size_bytes());
+    const int code = ExchangeBlocks(
+        comm, x.untyped_data(), [&](int rank) { return mine.To(rank); }, y->untyped_data(),
+        [&](int rank) { return mine.From(rank); }, *element);
+    return code == 0 ? ffi::Error::Success() : MpiFailed(operation, comm, *element, sends, code);
+  });
+}
+
 ffi::Error Send(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                 std::string_view program, std::int32_t dest, std::int32_t tag, Operand x, Token,
                 TokenResult) {
@@ -228,6 +250,14 @@ auto BindSendrecv() {
 
 XLA_FFI_DEFINE_HANDLER(kSendrecv, Sendrecv,
                        BindSendrecv()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::Token>()
+                           .Ret<ffi::AnyBuffer>()
+                           .Ret<ffi::Token>());
+XLA_FFI_DEFINE_HANDLER(kSendrecvAll, SendrecvAll,
+                       BindSite(ffi::Ffi::Bind())
+                           .Attr<std::int32_t>("source")
+                           .Attr<std::int32_t>("dest")
                            .Arg<ffi::AnyBuffer>()
                            .Arg<ffi::Token>()
                            .Ret<ffi::AnyBuffer>()
@@ -274,6 +304,7 @@ std::int64_t AddStatus(void* address) {
 
 std::vector<Registration> MessageHandlers() {
   return {WithStaging<kSendrecv>("pfftjax_sendrecv"),
+          WithStaging<kSendrecvAll>("pfftjax_sendrecv_all"),
           WithStaging<kSendrecvStatus>("pfftjax_sendrecv_status"),
           WithStaging<kSend>("pfftjax_send"), WithStaging<kRecv>("pfftjax_recv")};
 }

@@ -605,6 +605,30 @@ MUTANTS = [
         "tests/jobs/test_gpu_transports.py::test_the_same_by_each",
         0,
     ),
+    Mutant(
+        "a broadcast in parts ends with the root's own",
+        CXX / "gpu" / "transport.cc",
+        "if (code != 0 || is_direct) return code;",
+        "return code;",
+        "tests/jobs/test_gpu_transports.py::test_the_same_by_each",
+        0,
+    ),
+    Mutant(
+        "partners of a sendrecv of all ranks are not compared",
+        CXX / "messages.h",
+        "if (sum == 0) return",
+        "return",
+        "tests/collectives/test_sendrecv.py::test_partners_that_do_not_fit",
+        3,
+    ),
+    Mutant(
+        "roots are not compared where NCCL runs ahead",
+        CXX / "gpu" / "collectives.cc",
+        "detail.Words()",
+        "detail.Say()",
+        "tests/jobs/test_gpu_transports.py::test_nccl_with_calls_in_another_order",
+        0,
+    ),
 ]
 
 

@@ -59,6 +59,9 @@ std::optional<Api> Find(std::string* why) {
   Find(library, "ncclSend", &api.send, why);
   Find(library, "ncclRecv", &api.recv, why);
   Find(library, "ncclAllReduce", &api.all_reduce, why);
+  Find(library, "ncclReduce", &api.reduce, why);
+  Find(library, "ncclReduceScatter", &api.reduce_scatter, why);
+  Find(library, "ncclBroadcast", &api.broadcast, why);
   if (!why->empty()) return std::nullopt;
   return api;
 }
@@ -126,6 +129,15 @@ class Nccl final : public Transport {
     return 0;
   }
 
+  int Bcast(Communicator&, void* data, std::int64_t bytes, int root, Queue& queue) override {
+    ThrowIfBroken();
+    if (bytes == 0) return 0;
+    Check(api_.broadcast(data, data, static_cast<std::size_t>(bytes), nccl::kUint8, root, comm_,
+                         queue.stream()),
+          "ncclBroadcast");
+    return 0;
+  }
+
   bool CanReduce(Element element, Reduction reduction) const override {
     return TypeOf(element) && OpOf(element, reduction);
   }
@@ -133,11 +145,30 @@ class Nccl final : public Transport {
   int Allreduce(Communicator&, const void* send, void* recv, std::int64_t count, Element element,
                 Reduction reduction, Queue& queue) override {
     ThrowIfBroken();
-    const std::int64_t numbers = count * (IsComplex(element) ? 2 : 1);
-    if (numbers == 0) return 0;
-    Check(api_.all_reduce(send, recv, static_cast<std::size_t>(numbers), *TypeOf(element),
+    if (count == 0) return 0;
+    Check(api_.all_reduce(send, recv, NumbersIn(count, element), *TypeOf(element),
                           *OpOf(element, reduction), comm_, queue.stream()),
           "ncclAllReduce");
+    return 0;
+  }
+
+  int Reduce(Communicator&, const void* send, void* recv, std::int64_t count, Element element,
+             Reduction reduction, int root, Queue& queue) override {
+    ThrowIfBroken();
+    if (count == 0) return 0;
+    Check(api_.reduce(send, recv, NumbersIn(count, element), *TypeOf(element),
+                      *OpOf(element, reduction), root, comm_, queue.stream()),
+          "ncclReduce");
+    return 0;
+  }
+
+  int ReduceScatter(Communicator&, const void* send, void* recv, std::int64_t block,
+                    Element element, Reduction reduction, Queue& queue) override {
+    ThrowIfBroken();
+    if (block == 0) return 0;
+    Check(api_.reduce_scatter(send, recv, NumbersIn(block, element), *TypeOf(element),
+                              *OpOf(element, reduction), comm_, queue.stream()),
+          "ncclReduceScatter");
     return 0;
   }
 
@@ -188,6 +219,10 @@ class Nccl final : public Transport {
 
   static bool IsComplex(Element element) {
     return element == Element::kC64 || element == Element::kC128;
+  }
+
+  static std::size_t NumbersIn(std::int64_t count, Element element) {
+    return static_cast<std::size_t>(count * (IsComplex(element) ? 2 : 1));
   }
 
   static std::optional<nccl::DataType> TypeOf(Element element) {

@@ -50,6 +50,13 @@ struct Api {
   Result (*recv)(void* data, std::size_t count, DataType type, int peer, Comm comm, Stream stream);
   Result (*all_reduce)(const void* send, void* recv, std::size_t count, DataType type, RedOp op,
                        Comm comm, Stream stream);
+  Result (*reduce)(const void* send, void* recv, std::size_t count, DataType type, RedOp op,
+                   int root, Comm comm, Stream stream);
+  // `count`: of what each rank receives.
+  Result (*reduce_scatter)(const void* send, void* recv, std::size_t count, DataType type,
+                           RedOp op, Comm comm, Stream stream);
+  Result (*broadcast)(const void* send, void* recv, std::size_t count, DataType type, int root,
+                      Comm comm, Stream stream);
 };
 
 // The library: of PFFTJAX_NCCL where that is set, or the one that JAX has in the process, or that

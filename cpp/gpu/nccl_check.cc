@@ -55,6 +55,9 @@ static_assert(AreLike(kNull.group_end, decltype(&ncclGroupEnd){}));
 static_assert(AreLike(kNull.send, decltype(&ncclSend){}));
 static_assert(AreLike(kNull.recv, decltype(&ncclRecv){}));
 static_assert(AreLike(kNull.all_reduce, decltype(&ncclAllReduce){}));
+static_assert(AreLike(kNull.reduce, decltype(&ncclReduce){}));
+static_assert(AreLike(kNull.reduce_scatter, decltype(&ncclReduceScatter){}));
+static_assert(AreLike(kNull.broadcast, decltype(&ncclBroadcast){}));
 
 static_assert(sizeof(UniqueId) == NCCL_UNIQUE_ID_BYTES);
 static_assert(kSuccess == ncclSuccess && kInProgress == ncclInProgress);

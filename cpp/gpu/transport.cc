@@ -28,6 +28,14 @@ class Alone final : public Transport {
     if (send != recv) queue.Copy(recv, send, count * InfoOf(element).bytes, Direction::kOnDevice);
     return 0;
   }
+  int Reduce(Communicator& comm, const void* send, void* recv, std::int64_t count, Element element,
+             Reduction reduction, int, Queue& queue) override {
+    return Allreduce(comm, send, recv, count, element, reduction, queue);
+  }
+  int ReduceScatter(Communicator& comm, const void* send, void* recv, std::int64_t block,
+                    Element element, Reduction reduction, Queue& queue) override {
+    return Allreduce(comm, send, recv, block, element, reduction, queue);
+  }
 };
 
 struct Candidate {
@@ -114,6 +122,36 @@ std::shared_ptr<Choice> Choose(Communicator& comm) {
 
 }  // namespace
 
+// Sent straight to every rank, (size - 1) bytes leave the root for each byte. In parts, one for
+// each rank, which the ranks then give to all others, no link carries more than 2 a byte: worth
+// one exchange more once what the root sends less takes longer than that.
+int Transport::Bcast(Communicator& comm, void* data, std::int64_t bytes, int root, Queue& queue) {
+  constexpr std::int64_t kSaved = std::int64_t{64} << 10;
+  constexpr std::int64_t kAlign = 256;  // parts begin where copies are fastest
+  const bool is_root = comm.rank == root;
+  const std::int64_t share = ((bytes - 1) / comm.size / kAlign + 1) * kAlign;
+  const auto part = [&](int rank) {
+    const std::int64_t offset = std::min(rank * share, bytes);
+    return Block{offset, std::min(share, bytes - offset)};
+  };
+  const bool is_direct = (comm.size - 2) * bytes <= kSaved;
+
+  std::vector<Block> to(static_cast<std::size_t>(comm.size));
+  std::vector<Block> from(to);
+  for (int rank = 0; is_root && rank < comm.size; ++rank) {
+    if (rank != root) to[rank] = is_direct ? Block{0, bytes} : part(rank);
+  }
+  if (!is_root) from[root] = is_direct ? Block{0, bytes} : part(comm.rank);
+  const int code = Exchange(comm, data, to, data, from, queue);
+  if (code != 0 || is_direct) return code;
+
+  for (int rank = 0; rank < comm.size; ++rank) {
+    to[rank] = rank == comm.rank || rank == root ? Block{} : part(comm.rank);
+    from[rank] = rank == comm.rank || is_root ? Block{} : part(rank);
+  }
+  return Exchange(comm, data, to, data, from, queue);
+}
+
 Transport* TransportOf(Communicator& comm, std::string* why) {
   if (!comm.gpu) {
     comm.gpu = Choose(comm);
@@ -133,12 +171,16 @@ std::string KeptOut(const char* name) {
          ", and both on one device are not safe";
 }
 
-int ExchangeBytes(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
-                  const std::vector<Block>& from, Queue& queue) {
+Transport& RequireTransport(Communicator& comm) {
   std::string why;
   Transport* const transport = TransportOf(comm, &why);
   if (!transport) throw std::runtime_error(why);
-  return transport->Exchange(comm, send, to, recv, from, queue);
+  return *transport;
+}
+
+int ExchangeBytes(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+                  const std::vector<Block>& from, Queue& queue) {
+  return RequireTransport(comm).Exchange(comm, send, to, recv, from, queue);
 }
 
 std::vector<Chosen> ChosenTransports() {

@@ -32,19 +32,38 @@ class Transport {
 
   // Sends to[p] of `send` to rank p and receives from[p] of `recv` from it, for every rank p, this
   // one included; blocks of bytes, of which both sides know the size, so that empty ones cost
-  // nothing. After all that is in the queue and before all that follows; the two buffers do not
-  // overlap. Collective over `comm`, in one call at a time. Returns MPI's code; throws what the
-  // runtime says.
+  // nothing. After all that is in the queue and before all that follows; what is sent and what is
+  // received do not overlap, but may lie in one buffer. Collective over `comm`, in one call at a
+  // time. Returns MPI's code; throws what the runtime says.
   virtual int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to,
                        void* recv, const std::vector<Block>& from, Queue& queue) = 0;
 
-  // Whether Allreduce can do it, and with the results that the CPU's has; alike on all ranks.
+  // The root's `bytes` at `data` to the same place on all ranks; under the rules of Exchange.
+  virtual int Bcast(Communicator& comm, void* data, std::int64_t bytes, int root, Queue& queue);
+
+  // Whether the three that follow can do it, and with the results that the CPU's have; alike on
+  // all ranks.
   virtual bool CanReduce(Element, Reduction) const { return false; }
   // The reduction of `count` elements over the ranks, on all of them; under the rules of Exchange,
   // but that `send` and `recv` may be the same.
   virtual int Allreduce(Communicator&, const void* /*send*/, void* /*recv*/,
                         std::int64_t /*count*/, Element, Reduction, Queue&) {
-    throw std::logic_error(std::string(name()) + " does not reduce");
+    throw DoesNotReduce();
+  }
+  // On the root alone; elsewhere `recv` may hold anything.
+  virtual int Reduce(Communicator&, const void* /*send*/, void* /*recv*/, std::int64_t /*count*/,
+                     Element, Reduction, int /*root*/, Queue&) {
+    throw DoesNotReduce();
+  }
+  // Of blocks of `block` elements in `send`, one a rank: each to its rank.
+  virtual int ReduceScatter(Communicator&, const void* /*send*/, void* /*recv*/,
+                            std::int64_t /*block*/, Element, Reduction, Queue&) {
+    throw DoesNotReduce();
+  }
+
+ private:
+  std::logic_error DoesNotReduce() const {
+    return std::logic_error(std::string(name()) + " does not reduce");
   }
 };
 
@@ -85,7 +104,9 @@ struct Choice {
 // null, with the reason in `why`, where the one that was asked for cannot be had. Collective.
 Transport* TransportOf(Communicator& comm, std::string* why);
 
-// Transport::Exchange by it; throws where there is none.
+// The same; throws the reason.
+Transport& RequireTransport(Communicator& comm);
+// Transport::Exchange by it.
 int ExchangeBytes(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
                   const std::vector<Block>& from, Queue& queue);
 

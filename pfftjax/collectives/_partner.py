@@ -12,12 +12,12 @@ from ._comm import Communicator
 from ._ffi import native
 from ._primitive import static_int, where
 
-# MPI.PROC_NULL and MPI.ANY_SOURCE; as in cpp/messages.cc.
+# MPI.PROC_NULL and MPI.ANY_SOURCE; as in cpp/messages.h.
 NOBODY = -1
 ANYBODY = -2
 # As in cpp/communicator.h.
 _ANY_TAG = -1
-_DEFAULT_TAG = -2
+DEFAULT_TAG = -2
 
 
 def partner(rank: Any, name: str, operation: str, comm: Communicator) -> int:
@@ -40,7 +40,7 @@ def tag_number(tag: Any, name: str, operation: str, comm: Communicator) -> int:
     """`tag`, checked; None and `MPI.ANY_TAG` are for what is received."""
     is_received = operation == "recv" or name == "recvtag"
     if tag is None and is_received:
-        return _DEFAULT_TAG
+        return DEFAULT_TAG
     tag = static_int(tag, name, operation, comm)
     if tag == MPI.ANY_TAG and is_received:
         return _ANY_TAG

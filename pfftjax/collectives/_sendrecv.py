@@ -9,8 +9,8 @@ import numpy as np
 from jax.interpreters import ad, batching
 from mpi4py import MPI
 
-from ._comm import Communicator, as_communicator
-from ._partner import ANYBODY, NOBODY, partner, tag_number
+from ._comm import Communicator, as_communicator, as_private
+from ._partner import ANYBODY, DEFAULT_TAG, NOBODY, partner, tag_number
 from ._primitive import as_array, communicating, linear, where, zero_tangent
 from ._status import NO_STATUS, with_status
 
@@ -31,6 +31,17 @@ sendrecv_p = communicating(
     result=lambda x, *, shape, dtype, **_: x.update(shape=shape, dtype=dtype, weak_type=False),
     agreement=lambda *_, **__: None,
     attributes=_attributes,
+)
+# Of all ranks of the communicator, which makes it a collective like the others: it is compared in
+# the first call, and goes from GPU to GPU. The sizes may differ between pairs.
+sendrecv_all_p = communicating(
+    "sendrecv_all",
+    result=lambda x, *, shape, dtype, **_: x.update(shape=shape, dtype=dtype, weak_type=False),
+    agreement=lambda x, **_: np.dtype(x.dtype).name,
+    attributes=lambda *, source, dest, **_: {
+        "source": np.int32(source),
+        "dest": np.int32(dest),
+    },
 )
 # With a second operand: what the result is where nothing arrives.
 sendrecv_status_p = communicating(
@@ -70,11 +81,23 @@ def _adjoint(
     )
 
 
+def _batched_params(size: int, params: Any) -> Any:
+    return {**params, "shape": (size, *params["shape"])}
+
+
+linear(
+    sendrecv_all_p,
+    batch=(0, 0),
+    adjoint=lambda cotangent, x, *, source, dest, comm, **_: sendrecv_all_p.bind(
+        cotangent, source=dest, dest=source, shape=x.shape, dtype=x.dtype, comm=comm
+    ),
+    batched_params=_batched_params,
+)
 linear(
     sendrecv_p,
     batch=(0, 0),
     adjoint=_adjoint,
-    batched_params=lambda size, params: {**params, "shape": (size, *params["shape"])},
+    batched_params=_batched_params,
     differentiable=lambda *, source, **_: (
         "a message from MPI.ANY_SOURCE has no derivative: its adjoint would not know where to go; "
         "name the source, or wrap sendbuf in jax.lax.stop_gradient"
@@ -143,6 +166,7 @@ def sendrecv(
     recvtag: int | None = None,
     comm: MPI.Comm | Communicator | None = None,
     status: MPI.Status | None = None,
+    collective: bool = False,
 ) -> Any:
     """Send `sendbuf` to rank `dest` and receive an array from rank `source`.
 
@@ -162,22 +186,27 @@ def sendrecv(
             code it is valid once the result is. With a status the message may be shorter than
             `recvbuf`; the rest of the result is then that of `recvbuf`. Without one, or
             under `jax.vmap`, that is an error; so is the derivative of a shorter one.
+        collective: every rank of `comm` makes this call, with `MPI.PROC_NULL` where it has no
+            partner: a ring, a line, an exchange of pairs. It is then checked as collectives are,
+            and between GPUs it does not go by way of the host. Without tags, ANY_SOURCE and
+            status; sendbuf and recvbuf have the same dtype, on all ranks.
 
     Returns:
         Array of the shape and dtype of `recvbuf`: what was received, or `recvbuf` itself where
         `source` is `MPI.PROC_NULL`.
 
     Raises:
-        ValueError: a rank or a tag out of range.
+        ValueError: a rank or a tag out of range, or what `collective` does not go with.
         TypeError: a rank or a tag that is not static, a dtype that cannot be sent, one buffer of
             floating-point numbers and one of others, or the derivative of a message from
             `MPI.ANY_SOURCE`.
-        jax.errors.JaxRuntimeError: when it runs: a message of another size.
+        jax.errors.JaxRuntimeError: when it runs: a message of another size; if `collective`, on
+            all ranks, partners that do not fit.
 
     Its adjoint is the message the other way round. Where it is differentiated on one side, let
     `sendbuf` depend on what is differentiated on the other side too, if only as ``0 * x``: JAX
     leaves constants out of derivatives, and the partner would wait. Ranks that have no partner
-    need not call.
+    need not call, unless `collective`.
 
     Example:
         >>> from mpi4py import MPI
@@ -188,9 +217,13 @@ def sendrecv(
 
     """
     if isinstance(recvbuf, jax.Array) or jax.tree_util.all_leaves([recvbuf]):
-        return _sendrecv(sendbuf, recvbuf, source, dest, sendtag, recvtag, comm, status)
+        return _sendrecv(
+            sendbuf, recvbuf, source, dest, sendtag, recvtag, comm, status, collective
+        )
     return jax.tree.map(
-        lambda x, template: _sendrecv(x, template, source, dest, sendtag, recvtag, comm, status),
+        lambda x, template: _sendrecv(
+            x, template, source, dest, sendtag, recvtag, comm, status, collective
+        ),
         sendbuf,
         recvbuf,
     )
@@ -205,8 +238,9 @@ def _sendrecv(
     recvtag: int | None,
     comm: MPI.Comm | Communicator | None,
     status: MPI.Status | None,
+    collective: bool,
 ) -> jax.Array:
-    comm = as_communicator(comm, "sendrecv")
+    comm = as_private(comm, "sendrecv") if collective else as_communicator(comm, "sendrecv")
     x = as_array(sendbuf, "sendrecv", comm)
     template = as_array(recvbuf, "sendrecv", comm)
     kinds = [jnp.issubdtype(a.dtype, jnp.inexact) for a in (x, template)]
@@ -222,11 +256,18 @@ def _sendrecv(
         "recvtag": tag_number(recvtag, "recvtag", "sendrecv", comm),
         "comm": comm,
     }
+    if collective:
+        _check_collective(x, template, params, status)
 
     def exchange(number: int) -> jax.Array:
         if number != NO_STATUS:
             return sendrecv_status_p.bind(x, template, status=number, exact=False, **params)
-        received = sendrecv_p.bind(x, shape=template.shape, dtype=template.dtype, **params)
+        like = {"shape": template.shape, "dtype": template.dtype}
+        if collective:
+            ranks = {name: params[name] for name in ("source", "dest", "comm")}
+            received = sendrecv_all_p.bind(x, **like, **ranks)
+        else:
+            received = sendrecv_p.bind(x, **like, **params)
         if params["source"] != NOBODY:
             return received
         # Selected, not returned as it is: the derivative of the message must stay part of the
@@ -234,3 +275,26 @@ def _sendrecv(
         return jax.lax.select(np.False_, received, template)
 
     return with_status("sendrecv", status, comm, exchange)
+
+
+def _check_collective(
+    x: jax.Array, template: jax.Array, params: Mapping[str, Any], status: MPI.Status | None
+) -> None:
+    """Check that a message is one that `collective=True` goes with."""
+    refused = [
+        what
+        for what, is_given in (
+            ("a status", status is not None),
+            ("MPI.ANY_SOURCE", params["source"] == ANYBODY),
+            ("tags", (params["sendtag"], params["recvtag"]) != (0, DEFAULT_TAG)),
+        )
+        if is_given
+    ]
+    start = f"{where('sendrecv', params['comm'])}: collective=True"
+    if refused:
+        raise ValueError(f"{start} does not go with {' or '.join(refused)}; leave that out")
+    if x.dtype != template.dtype:
+        raise ValueError(
+            f"{start} wants one dtype on all ranks, but sendbuf is {x.dtype} and recvbuf "
+            f"{template.dtype}; cast one of them"
+        )

@@ -30,7 +30,7 @@ SIGNATURES = {
     "send": (["x", "dest"], ["tag", "comm"]),
     "sendrecv": (
         ["sendbuf", "recvbuf", "source", "dest"],
-        ["sendtag", "recvtag", "comm", "status"],
+        ["sendtag", "recvtag", "comm", "status", "collective"],  # the last one is ours
     ),
 }
 

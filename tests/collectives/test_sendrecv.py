@@ -2,12 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from mpi4py import MPI
 
 from pfftjax import collectives as pc
 from pfftjax.collectives import _comm
-from tests.helpers import CONTROL, RANK, SIZE, assert_equal, blocks
+from tests.helpers import CONTROL, RANK, SIZE, assert_close, assert_equal, blocks
 
 pytestmark = pytest.mark.mpi
 
@@ -149,6 +150,55 @@ def test_gradient_of_a_pipeline():
 
     gradient = float(jax.jit(jax.grad(loss))(2.0))
     assert gradient == (3.0 if RANK == 0 else 0.0)
+
+
+def test_of_all_ranks():
+    """A line with sizes of its own, pairs, oneself, nobody."""
+    null = MPI.PROC_NULL
+    before, after = (RANK - 1 if RANK else null), (RANK + 1 if RANK + 1 < SIZE else null)
+    partner = RANK ^ 1 if RANK ^ 1 < SIZE else RANK
+
+    @jax.jit
+    def f(x):
+        line = pc.sendrecv(x[: RANK + 2], x[: RANK + 1], before, after, collective=True)
+        pairs = pc.sendrecv(x, 0 * x, partner, partner, collective=True)
+        alone = pc.sendrecv(x, 0 * x, RANK, RANK, collective=True)
+        nobody = pc.sendrecv(x, 2 * x, null, null, collective=True)
+        return line, pairs, alone, nobody
+
+    X, x = blocks((SIZE + 1,), "float32")
+    line, pairs, alone, nobody = f(x)
+    assert_equal(line, X[RANK - 1 if RANK else 0][: RANK + 1])
+    assert_equal(pairs, X[partner])
+    assert_equal(alone, x)
+    assert_equal(nobody, 2 * x)
+    # What nobody has received has no cotangent, but the buffer that stands for it.
+    pulled = jax.jit(jax.grad(lambda x: sum(jnp.sum(y**2) for y in f(x))))(x)
+    place = np.arange(SIZE + 1)
+    sent = 1 * (place < RANK + 2) * (RANK + 1 < SIZE) + 1 * (place < 1) * (RANK == 0)
+    assert_close(pulled, 2 * x * (sent + 1 + 1 + 4), 1e-6)
+
+
+def test_partners_that_do_not_fit():
+    """All ranks raise together; else what nobody expects would be taken for something else."""
+    x, nobody = jnp.ones(1), MPI.PROC_NULL
+    wrong = [(nobody, RIGHT if RANK == 0 else nobody), *[(RIGHT, RIGHT)] * (SIZE > 2)]
+    for source, dest in wrong:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="does not fit; this one sends"):
+            jax.block_until_ready(pc.sendrecv(x, x, source, dest, collective=True))
+        pc.recover()
+        assert float(pc.sendrecv(x * RANK, x, LEFT, RIGHT, collective=True)[0]) == LEFT
+
+
+def test_what_a_message_of_all_ranks_does_not_have():
+    x = jnp.ones(2)
+    where = f"sendrecv on rank {RANK} of {SIZE}: collective=True"
+    with pytest.raises(ValueError, match=f"{where} does not go with MPI.ANY_SOURCE or tags"):
+        pc.sendrecv(x, x, MPI.ANY_SOURCE, RIGHT, recvtag=1, collective=True)
+    with pytest.raises(ValueError, match="does not go with a status"):
+        pc.sendrecv(x, x, LEFT, RIGHT, status=MPI.Status(), collective=True)
+    with pytest.raises(ValueError, match="sendbuf is float64 and recvbuf float32; cast one"):
+        pc.sendrecv(x, x.astype("f4"), LEFT, RIGHT, collective=True)
 
 
 def test_buffers_of_different_kinds_are_refused():

@@ -281,27 +281,68 @@ NCCL_FUNCTION Result ncclRecv(void* data, std::size_t count, DataType type, int 
              stream);
 }
 
-NCCL_FUNCTION Result ncclAllReduce(const void* send, void* recv, std::size_t count, DataType type,
-                                   RedOp op, Comm handle, Stream stream) {
+namespace {
+
+// Every rank sends `count` numbers to each of the ranks from `first` to `last`, which reduce what
+// all have sent them, in the same order: to all the same ones, or block by block (is_apart).
+Result Combine(const char* function, const void* send, bool is_apart, void* recv,
+               std::size_t count, DataType type, RedOp op, int first, int last, Comm handle,
+               Stream stream) {
   const Arithmetic arithmetic = Of(type);
-  if (!arithmetic.reduce || depth > 0 || IsToFail("ncclAllReduce")) return kInvalid;
+  if (!arithmetic.reduce || depth > 0 || IsToFail(function)) return kInvalid;
   auto* const comm = static_cast<Communicator*>(handle);
   const std::size_t bytes = count * arithmetic.bytes;
-  // All operands by rank, as each rank adds them up in the same order.
   auto all = std::make_shared<std::vector<char>>(bytes * comm->ranks);
   auto work = std::make_unique<Work>();
   auto* const mine = const_cast<char*>(static_cast<const char*>(send));  // read only
+  const bool receives = first <= comm->rank && comm->rank <= last;
   for (int peer = 0; peer < comm->ranks; ++peer) {
-    char* const theirs = all->data() + peer * bytes;
-    work->operations.push_back({comm, true, mine, bytes, peer});
-    work->operations.push_back({comm, false, theirs, bytes, peer});
+    if (first <= peer && peer <= last) {
+      work->operations.push_back({comm, true, mine + is_apart * peer * bytes, bytes, peer});
+    }
+    if (receives) {
+      work->operations.push_back({comm, false, all->data() + peer * bytes, bytes, peer});
+    }
   }
   work->at_end = [=, ranks = comm->ranks] {
+    if (!receives) return;
     auto* const target = static_cast<char*>(recv);
     std::memcpy(target, all->data(), bytes);
     for (int peer = 1; peer < ranks; ++peer) {
       arithmetic.reduce(op, all->data() + peer * bytes, target, count);
     }
   };
+  return Put(stream, std::move(work));
+}
+
+}  // namespace
+
+NCCL_FUNCTION Result ncclAllReduce(const void* send, void* recv, std::size_t count, DataType type,
+                                   RedOp op, Comm comm, Stream stream) {
+  const int last = static_cast<Communicator*>(comm)->ranks - 1;
+  return Combine("ncclAllReduce", send, false, recv, count, type, op, 0, last, comm, stream);
+}
+
+NCCL_FUNCTION Result ncclReduce(const void* send, void* recv, std::size_t count, DataType type,
+                                RedOp op, int root, Comm comm, Stream stream) {
+  return Combine("ncclReduce", send, false, recv, count, type, op, root, root, comm, stream);
+}
+
+NCCL_FUNCTION Result ncclReduceScatter(const void* send, void* recv, std::size_t count,
+                                       DataType type, RedOp op, Comm comm, Stream stream) {
+  const int last = static_cast<Communicator*>(comm)->ranks - 1;
+  return Combine("ncclReduceScatter", send, true, recv, count, type, op, 0, last, comm, stream);
+}
+
+NCCL_FUNCTION Result ncclBroadcast(const void* send, void* recv, std::size_t count, DataType type,
+                                   int root, Comm handle, Stream stream) {
+  if (type != kUint8 || depth > 0 || IsToFail("ncclBroadcast")) return kInvalid;
+  auto* const comm = static_cast<Communicator*>(handle);
+  auto work = std::make_unique<Work>();
+  auto* const mine = const_cast<char*>(static_cast<const char*>(send));  // read only
+  for (int peer = 0; comm->rank == root && peer < comm->ranks; ++peer) {
+    work->operations.push_back({comm, true, mine, count, peer});
+  }
+  work->operations.push_back({comm, false, static_cast<char*>(recv), count, root});
   return Put(stream, std::move(work));
 }

@@ -56,9 +56,13 @@ def of_all_sizes(comm):
     sums = {name: drawn(37, dtype=name) for name in ("f4", "f8", "i4", "u1", "c8")}
     blunt = drawn(5)
     blunt[-1, 2] = np.nan
+    wide = drawn(9001)  # so large that it is given out in parts
+    root = SIZE - 1
+    null = MPI.PROC_NULL
+    left, right = RANK - 1 if RANK else null, RANK + 1 if RANK < root else null
 
     @jax.jit
-    def program(small, large, bytes_, rows, flow, field, planes, sums, blunt):
+    def program(small, large, bytes_, rows, flow, field, planes, sums, blunt, wide):
         def there_and_back(_, x):
             return pc.alltoall(pc.alltoall(x, comm=comm), comm=comm)
         return (
@@ -74,12 +78,25 @@ def of_all_sizes(comm):
             {name: pc.allreduce(v, comm=comm) for name, v in sums.items()},
             pc.allreduce(sums["i4"], MPI.MAX, comm=comm),
             pc.allreduce(blunt, MPI.MAX, comm=comm),
+            pc.bcast(wide, root, comm=comm),
+            pc.bcast(bytes_, 0, comm=comm),
+            [pc.gather(bytes_, r, comm=comm) for r in (0, root)],
+            pc.scatter(large if RANK == root else large[0], root, comm=comm),
+            {name: pc.reduce(v, MPI.SUM, root, comm=comm) for name, v in sums.items()},
+            {name: pc.reduce_scatter(jnp.stack([k * v for k in range(SIZE)]), comm=comm)
+             for name, v in sums.items()},
+            pc.reduce(sums["i4"], MPI.MIN, 0, comm=comm),
+            pc.reduce_scatter(jnp.stack([blunt] * SIZE), MPI.MAX, comm=comm),
+            # A ring, and a line with messages of as many elements as the rank that receives.
+            pc.sendrecv(wide, wide, (RANK - 1) % SIZE, (RANK + 1) % SIZE, comm=comm,
+                        collective=True),
+            pc.sendrecv(flow[:RANK + 1], flow[:RANK], left, right, comm=comm, collective=True),
         )
 
     y = jax.block_until_ready(program(
         small[RANK], large[RANK], bytes_[RANK], rows[RANK], flow[RANK],
         source.local_block(field), halo.local_block(planes),
-        {name: v[RANK] for name, v in sums.items()}, blunt[RANK],
+        {name: v[RANK] for name, v in sums.items()}, blunt[RANK], wide[RANK],
     ))
     equal = np.testing.assert_array_equal
     equal(y[0], small[:, RANK])
@@ -102,6 +119,19 @@ def of_all_sizes(comm):
         np.testing.assert_allclose(y[9][name], v.sum(0, dtype=v.dtype), rtol=1e-4, atol=1e-3)
     equal(y[10], sums["i4"].max(0))
     equal(y[11], blunt.max(0))
+    equal(y[12], wide[root])
+    equal(y[13], bytes_[0])
+    for r, gathered in zip((0, root), y[14]):
+        equal(gathered, bytes_ if RANK == r else bytes_[RANK])
+    equal(y[15], large[root, RANK])
+    for name, v in sums.items():
+        total, close = v.sum(0, dtype=v.dtype), dict(rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(y[16][name], total if RANK == root else v[RANK], **close)
+        np.testing.assert_allclose(y[17][name], (RANK * total).astype(name), **close)
+    equal(y[18], sums["i4"].min(0) if RANK == 0 else sums["i4"][RANK])
+    equal(y[19], blunt.max(0))
+    equal(y[20], wide[RANK - 1])
+    equal(y[21], flow[RANK - 1, :RANK])
 """
 
 
@@ -133,6 +163,16 @@ assert "ipc" in pfftjax.info().gpu_transport or "nccl" in pfftjax.info().gpu_tra
 # By NCCL, and not by way of the host.
 os.environ["PFFTJAX_FAKE_NCCL_FAIL"] = "ncclAllReduce"
 assert "NCCL says 'invalid argument' in ncclAllReduce" in refusal(using("nccl"), pc.allreduce)
+
+# What it would take for a message of another size, or wait for.
+try:
+    left, sent = (RANK - 1) % SIZE, x[: 1 + RANK // (SIZE - 1)]
+    jax.block_until_ready(pc.sendrecv(sent, x[:1], left, (RANK + 1) % SIZE, collective=True))
+except jax.errors.JaxRuntimeError as error:
+    pc.recover()
+    assert f"expects 3 elements from rank {left}: each rank must be the source" in str(error)
+else:
+    raise AssertionError("nothing was raised")
 
 # One device for two ranks: NCCL leaves it to the next.
 os.environ["PFFTJAX_FAKE_IDENTITY"] = "GPU-0"
@@ -225,11 +265,10 @@ def test_nccl_with_calls_in_another_order():
     """Both programs are known to all ranks, and NCCL would take any bytes for any others."""
     assert_ends_in_error(
         """
-        exchange = jax.jit(pc.alltoall)
-        y = jnp.ones((SIZE, 6))
-        jax.block_until_ready((exchange(x), exchange(y)))
+        from_ = jax.jit(pc.bcast, static_argnums=1)
+        jax.block_until_ready((from_(x, 0), from_(x, 1)))
         failing()
-        jax.block_until_ready([exchange(z) for z in ((x, y) if RANK == 0 else (y, x))])
+        jax.block_until_ready([from_(x, root) for root in (RANK, 1 - RANK)])
         """,
         "the ranks' calls differ",
         **environment(),
