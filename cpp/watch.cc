@@ -6,12 +6,14 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <list>
 #include <map>
 #include <mutex>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "communicator.h"
@@ -125,6 +127,11 @@ class Watch {
     thread_.join();
   }
 
+  void Also(std::function<void()> look) {
+    const std::lock_guard lock(looks_mutex_);
+    looks_.push_back(std::move(look));
+  }
+
  private:
   void Loop() {
     const Seconds tick(GetOptions().tick);
@@ -152,6 +159,8 @@ class Watch {
       Mpi()->test(&out.request, &done);
       return done != 0;
     });
+    const std::lock_guard lock(looks_mutex_);
+    for (const std::function<void()>& look : looks_) look();
   }
 
   void Send(const Communicator& comm, int rank, int tag, const State& state) {
@@ -328,6 +337,8 @@ class Watch {
   std::map<std::int64_t, Watched> watched_;
   std::list<Outgoing> outgoing_;  // a list: MPI keeps the addresses of the words
   std::minstd_rand random_{std::random_device{}()};
+  std::mutex looks_mutex_;
+  std::vector<std::function<void()>> looks_;
 };
 
 // Never destroyed: the thread may outlive static destruction where MPI is never finalized.
@@ -339,6 +350,8 @@ Watch& TheWatch() {
 }  // namespace
 
 void StartWatch() { TheWatch().Start(); }
+
+void AlsoWatch(std::function<void()> look) { TheWatch().Also(std::move(look)); }
 
 void StopWatch() { TheWatch().Stop(); }
 

@@ -7,10 +7,15 @@
 // communicator four times a second.
 #pragma once
 
+#include <functional>
+
 namespace pfftjax {
 
 // Starts the thread once; called with the first private communicator of more than one rank.
 void StartWatch();
+// Lets the thread call `look` at each of its ticks, as long as it runs: for what goes on where no
+// call waits for it. It must neither wait nor throw.
+void AlsoWatch(std::function<void()> look);
 // Ends it and waits for it. Called at the start of MPI_Finalize.
 void StopWatch();
 

@@ -629,6 +629,14 @@ MUTANTS = [
         "tests/jobs/test_gpu_transports.py::test_nccl_with_calls_in_another_order",
         0,
     ),
+    Mutant(
+        "what a GPU computes before an exchange counts as its time",
+        CXX / "gpu" / "in_flight.cc",
+        " || !IsDone(first.events.before)",
+        "",
+        "tests/jobs/test_threads.py::test_ranks_as_threads",
+        0,
+    ),
 ]
 
 

@@ -157,7 +157,12 @@ int CloseMemory(void* memory) { return Code(cudaIpcCloseMemHandle(memory)); }
 
 int CurrentDevice(int* device) { return Code(cudaGetDevice(device)); }
 
-int UseDevice(int device) { return Code(cudaSetDevice(device)); }
+// In this order: the second would make a context of its own on another device.
+int UseDevice(int device) {
+  if (const int code = Code(cudaSetDevice(device))) return code;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
+  return Code(cudaThreadExchangeStreamCaptureMode(&mode));
+}
 
 // The UUID, as nvidia-smi writes it: numbers of devices depend on CUDA_VISIBLE_DEVICES.
 int Identity(int device, char* text, std::size_t size) {

@@ -80,7 +80,9 @@ struct DeviceApi {
   int (*open_memory)(const SharedHandle* handle, void** memory);
   int (*close_memory)(void* memory);
 
-  // The device of the calling thread. `identity` is the same in every process that sees it.
+  // The device of the calling thread. `use_device` is for threads of our own: what they ask then
+  // disturbs nothing that another thread records into a graph. `identity` is the same in every
+  // process that sees the device.
   int (*current_device)(int* device);
   int (*use_device)(int device);
   int (*identity)(int device, char* text, std::size_t size);

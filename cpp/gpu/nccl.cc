@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <optional>
 
 #include "../watch.h"
+#include "in_flight.h"
 #include "nccl_api.h"
 #include "transport.h"
 
@@ -89,8 +92,10 @@ namespace {
 
 class Nccl final : public Transport {
  public:
-  Nccl(const nccl::Api& api, int version, nccl::Comm comm)
-      : api_(api), version_(version), comm_(comm) {}
+  Nccl(const nccl::Api& api, int version, nccl::Comm comm, std::string who)
+      : api_(api), version_(version), comm_(comm), who_(std::move(who)) {
+    AlsoWatch([this] { Look(); });  // which ends no later than the process, as this does
+  }
   // Ended here, kernels of other ranks could still be at work on the other end: it stays, as
   // communicators do, until the process ends.
   ~Nccl() override = default;
@@ -105,7 +110,7 @@ class Nccl final : public Transport {
                const std::vector<Block>& from, Queue& queue) override {
     ThrowIfBroken();
     CopyOwnBlock(comm, send, to, recv, from, queue);
-    {
+    return Enqueue(comm, queue, [&] {
       Group group(*this);
       int rank = 0;
       Block piece;
@@ -125,51 +130,54 @@ class Nccl final : public Transport {
               "ncclRecv");
       }
       group.End();
-    }
-    return 0;
+    });
   }
 
-  int Bcast(Communicator&, void* data, std::int64_t bytes, int root, Queue& queue) override {
+  int Bcast(Communicator& comm, void* data, std::int64_t bytes, int root, Queue& queue) override {
     ThrowIfBroken();
     if (bytes == 0) return 0;
-    Check(api_.broadcast(data, data, static_cast<std::size_t>(bytes), nccl::kUint8, root, comm_,
-                         queue.stream()),
-          "ncclBroadcast");
-    return 0;
+    return Enqueue(comm, queue, [&] {
+      Check(api_.broadcast(data, data, static_cast<std::size_t>(bytes), nccl::kUint8, root, comm_,
+                           queue.stream()),
+            "ncclBroadcast");
+    });
   }
 
   bool CanReduce(Element element, Reduction reduction) const override {
     return TypeOf(element) && OpOf(element, reduction);
   }
 
-  int Allreduce(Communicator&, const void* send, void* recv, std::int64_t count, Element element,
-                Reduction reduction, Queue& queue) override {
+  int Allreduce(Communicator& comm, const void* send, void* recv, std::int64_t count,
+                Element element, Reduction reduction, Queue& queue) override {
     ThrowIfBroken();
     if (count == 0) return 0;
-    Check(api_.all_reduce(send, recv, NumbersIn(count, element), *TypeOf(element),
-                          *OpOf(element, reduction), comm_, queue.stream()),
-          "ncclAllReduce");
-    return 0;
+    return Enqueue(comm, queue, [&] {
+      Check(api_.all_reduce(send, recv, NumbersIn(count, element), *TypeOf(element),
+                            *OpOf(element, reduction), comm_, queue.stream()),
+            "ncclAllReduce");
+    });
   }
 
-  int Reduce(Communicator&, const void* send, void* recv, std::int64_t count, Element element,
+  int Reduce(Communicator& comm, const void* send, void* recv, std::int64_t count, Element element,
              Reduction reduction, int root, Queue& queue) override {
     ThrowIfBroken();
     if (count == 0) return 0;
-    Check(api_.reduce(send, recv, NumbersIn(count, element), *TypeOf(element),
-                      *OpOf(element, reduction), root, comm_, queue.stream()),
-          "ncclReduce");
-    return 0;
+    return Enqueue(comm, queue, [&] {
+      Check(api_.reduce(send, recv, NumbersIn(count, element), *TypeOf(element),
+                        *OpOf(element, reduction), root, comm_, queue.stream()),
+            "ncclReduce");
+    });
   }
 
-  int ReduceScatter(Communicator&, const void* send, void* recv, std::int64_t block,
+  int ReduceScatter(Communicator& comm, const void* send, void* recv, std::int64_t block,
                     Element element, Reduction reduction, Queue& queue) override {
     ThrowIfBroken();
     if (block == 0) return 0;
-    Check(api_.reduce_scatter(send, recv, NumbersIn(block, element), *TypeOf(element),
-                              *OpOf(element, reduction), comm_, queue.stream()),
-          "ncclReduceScatter");
-    return 0;
+    return Enqueue(comm, queue, [&] {
+      Check(api_.reduce_scatter(send, recv, NumbersIn(block, element), *TypeOf(element),
+                                *OpOf(element, reduction), comm_, queue.stream()),
+            "ncclReduceScatter");
+    });
   }
 
  private:
@@ -194,6 +202,36 @@ class Nccl final : public Transport {
     bool has_ended_ = false;
   };
 
+  // What `enqueue()` adds to the stream, seen by the watch where that may end the job.
+  template <typename Body>
+  int Enqueue(const Communicator& comm, Queue& queue, Body&& enqueue) {
+    const bool is_watched = GetOptions().timeout > 0;
+    if (is_watched) in_flight_.Begin(comm.progress, queue.stream());
+    enqueue();
+    if (is_watched) in_flight_.End(queue.stream());
+    return 0;
+  }
+
+  // On the watch's thread. The device waits where no call does: for a rank that is lost, or for
+  // one that has enqueued something else.
+  void Look() {
+    nccl::Result error = nccl::kSuccess;
+    if (api_.comm_get_async_error(comm_, &error) != nccl::kSuccess) return;
+    if (error != nccl::kSuccess && error != nccl::kInProgress) Lost(error);
+    const double timeout = GetOptions().timeout;
+    if (timeout <= 0) return;
+    const std::optional<InFlight::Unfinished> unfinished = in_flight_.Look();
+    if (!unfinished || unfinished->seconds <= timeout) return;
+    std::array<char, 64> head{};
+    std::snprintf(head.data(), head.size(), "after %.1f s (PFFTJAX_TIMEOUT) ",
+                  unfinished->seconds);
+    AbortJob((head.data() + who_ + " is on its GPU in " + unfinished->what +
+              ", by NCCL, which says '" + api_.get_error_string(error) +
+              "': another rank is lost, or its GPU has not come that far (NCCL_DEBUG=INFO says "
+              "more)")
+                 .c_str());
+  }
+
   void Check(nccl::Result result, const char* what) {
     if (result == nccl::kSuccess || result == nccl::kInProgress) return;
     is_broken_ = true;
@@ -211,10 +249,13 @@ class Nccl final : public Transport {
     nccl::Result error = nccl::kSuccess;
     Check(api_.comm_get_async_error(comm_, &error), "ncclCommGetAsyncError");
     if (error == nccl::kSuccess || error == nccl::kInProgress) return;
-    is_broken_ = true;
-    // Its kernels would wait for ever, and with them the stream.
-    api_.comm_abort(comm_);
-    throw std::runtime_error(Say(error, "an earlier exchange"));
+    Lost(error);
+  }
+
+  // Kernels that NCCL gives up end like others: what is computed from them would be taken for
+  // good. So the job ends before anything goes on.
+  [[noreturn]] void Lost(nccl::Result error) {
+    AbortJob((who_ + ": " + Say(error, "an earlier exchange between GPUs")).c_str());
   }
 
   static bool IsComplex(Element element) {
@@ -267,7 +308,9 @@ class Nccl final : public Transport {
   const nccl::Api& api_;
   int version_;
   nccl::Comm comm_;
-  bool is_broken_ = false;
+  std::string who_;
+  std::atomic<bool> is_broken_{false};
+  InFlight in_flight_;
 };
 
 // Two ranks on one device, if there are, in words.
@@ -350,7 +393,8 @@ std::unique_ptr<Transport> MakeNccl(Communicator& comm, std::string* why) {
   *why = FirstText(comm, mine);
   if (why->empty()) {
     device_transport = "nccl";
-    return std::make_unique<Nccl>(*api, version, made);
+    return std::make_unique<Nccl>(
+        *api, version, made, comm.Where() + " (communicator " + std::to_string(comm.number) + ")");
   }
   if (made) api->comm_abort(made);
   return nullptr;

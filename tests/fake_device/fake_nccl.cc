@@ -5,7 +5,8 @@
 // all of them, while calls outside of a group follow each other.
 //
 // PFFTJAX_FAKE_NCCL_FAIL=FUNCTION makes that function return an error, PFFTJAX_FAKE_NCCL_LOST=N
-// the N-th question for asynchronous errors. PFFTJAX_FAKE_DEVICE is the path of the fake device.
+// the N-th question for asynchronous errors, and those after it; with PFFTJAX_FAKE_NCCL_HANG what
+// is enqueued from then on never ends. PFFTJAX_FAKE_DEVICE is the path of the fake device.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -77,9 +78,10 @@ struct Operation {
 struct Work {
   std::vector<Operation> operations;
   std::function<void()> at_end;
+  bool hangs = std::getenv("PFFTJAX_FAKE_NCCL_HANG") != nullptr;
 
   bool Step() {
-    bool all = true;
+    bool all = !hangs;
     for (std::size_t i = 0; i < operations.size(); ++i) {
       Operation& op = operations[i];
       if (op.done == op.bytes) continue;

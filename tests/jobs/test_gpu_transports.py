@@ -232,7 +232,7 @@ assert "not on one node" in refusal(using("ipc"))
         ),
         (
             """os.environ["PFFTJAX_FAKE_NCCL_LOST"] = "1" """,
-            r"NCCL says 'remote process exited or .*' in an earlier exchange",
+            r"NCCL says 'remote process exited or .*' in an earlier exchange between GPUs",
         ),
     ],
     ids=["at once", "later"],
@@ -247,6 +247,37 @@ def test_nccl_fails(failure, text):
         text,
         **environment(),
     )
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        # Not in a call: the watch finds it.
+        (
+            """os.environ["PFFTJAX_FAKE_NCCL_LOST"] = "1"; time.sleep(60)""",
+            r"rank \d of 2 \(communicator 0\): NCCL says 'remote process exited.*in an earlier",
+        ),
+        (
+            """
+from pfftjax.collectives._ffi import native
+native.configure(max_chunk_bytes=1 << 30, check=False, debug=False, timeout=0.5, first_call=True,
+                 shared_memory=True, gpu_chunk_bytes=1 << 20)
+os.environ["PFFTJAX_FAKE_NCCL_HANG"] = "1"
+jax.block_until_ready(exchange(x))
+""",
+            r"s \(PFFTJAX_TIMEOUT\) rank \d of 2 \(communicator 0\) is on its GPU in bcast "
+            r"float64\[6\], collective 3, by NCCL, which says 'no error': another rank is lost",
+        ),
+    ],
+    ids=["lost", "hangs"],
+)
+def test_the_watch_looks_at_nccl(failure, text):
+    before = """
+exchange = jax.jit(lambda x: pc.bcast(x, 0))
+jax.block_until_ready(exchange(x))
+MPI.COMM_WORLD.Barrier()
+"""
+    assert_ends_in_error(before + failure, text, **environment())
 
 
 def test_nccl_does_not_come_up_on_one_rank():

@@ -15,6 +15,7 @@ WATCH = ("communicator", "call", "agreement", "departure", "watch", "terminate")
 PROGRAMS = {
     "threads": (CORE, "-Wl,--wrap=mmap,--wrap=munmap", "100", "all data right"),
     "watch_threads": ((*CORE, *WATCH), "-rdynamic", "3", "all right"),
+    "in_flight": (("gpu/in_flight",), "-rdynamic", "1", "all right"),
 }
 
 

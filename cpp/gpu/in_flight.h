@@ -1,0 +1,59 @@
+// What a host has enqueued on its GPU together with other ranks and does not wait for, as the
+// watch's thread sees it: where in it the GPU is, and since when.
+//
+// Two events stand around each exchange. Only the first that is not over can hold the others up;
+// what the GPU computes before it is not its time, as that is counted from the first event on.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "queue.h"
+
+namespace pfftjax::gpu {
+
+class InFlight {
+ public:
+  // Of the device that is current.
+  InFlight();
+
+  // On the thread of a call, in front of what it enqueues and behind it.
+  void Begin(const Progress& call, StreamHandle stream);
+  void End(StreamHandle stream);
+
+  // On any thread, which it makes the device current for. Of the exchange that the GPU is in: how
+  // long it has been seen there, and what it is ("alltoall float32[12], collective 7").
+  struct Unfinished {
+    double seconds;
+    std::string what;
+  };
+  std::optional<Unfinished> Look();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Events {
+    Event before;
+    Event after;
+  };
+  struct Exchange {
+    Events events;
+    Operation operation;
+    Element element;
+    std::int64_t count;
+    std::int64_t number;  // of the call
+    bool is_enqueued = false;
+    std::optional<Clock::time_point> since{};
+  };
+  void ForgetFinished();
+
+  int device_ = 0;
+  std::mutex mutex_;
+  std::deque<Exchange> exchanges_;  // as they were enqueued
+  std::vector<Events> spare_;
+};
+
+}  // namespace pfftjax::gpu
