@@ -18,14 +18,23 @@
 namespace pfftjax {
 namespace {
 
-// What ranks tell each other to find out whether they can share memory.
-struct Offer {
+// Where a rank is: ranks in different places cannot open each other's files.
+struct Place {
   std::uint64_t kernel = 0;     // of this boot of this kernel
   std::uint64_t processes = 0;  // the name space of process numbers
-  std::uint64_t secret = 0;     // at the beginning of the memory, to recognise it
+  std::int64_t part = 0;
+
+  bool operator==(const Place& other) const {
+    return kernel == other.kernel && processes == other.processes && part == other.part;
+  }
+};
+
+// What the ranks of a node must know to map the memory of the first of them.
+struct Offer {
+  std::uint64_t secret = 0;  // at the beginning of the memory, to recognise it
   std::int64_t process = 0;
-  std::int64_t file = -1;  // of rank 0's memory
-  cpu_set_t cores;         // that this rank may use
+  std::int64_t file = -1;
+  cpu_set_t cores;  // that this rank may use
 };
 
 std::uint64_t KernelNumber() {
@@ -69,7 +78,7 @@ cpu_set_t Cores() {
 
 // Of the whole job on this node, as far as the launcher says: other communicators' ranks want
 // cores as well.
-int RanksOnNode(int at_least) {
+int RanksOfJob(int at_least) {
   for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
     if (const char* value = std::getenv(name)) return std::max(at_least, std::atoi(value));
   }
@@ -78,17 +87,38 @@ int RanksOnNode(int at_least) {
 
 }  // namespace
 
+std::vector<int> NodesOf(const Communicator& comm, std::int64_t part) {
+  const Place mine{KernelNumber(), ProcessNamespace(), part};
+  std::vector<Place> all(static_cast<std::size_t>(comm.size));
+  const int code = Mpi()->allgather(&mine, all.data(), sizeof mine, Element::kU8, comm.control);
+  std::vector<int> nodes;
+  for (int rank = 0; rank < comm.size; ++rank) {
+    const auto first = std::find(all.begin(), all.begin() + rank, all[rank]);
+    nodes.push_back(code == 0 ? static_cast<int>(first - all.begin()) : rank);
+  }
+  return nodes;
+}
+
 std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm, std::size_t bytes) {
+  const std::vector<int> nodes = NodesOf(comm);
+  const auto is_first = [](int node) { return node == 0; };
+  if (!std::all_of(nodes.begin(), nodes.end(), is_first)) return nullptr;
+  return Make(comm, nodes, bytes);
+}
+
+std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm,
+                                                 const std::vector<int>& nodes,
+                                                 std::size_t bytes) {
   const MpiApi& mpi = *Mpi();
+  const int node = nodes[comm.rank];
+  const bool is_wanted = bytes > 0;
   bytes += kCacheLine;
   Offer mine;
-  mine.kernel = KernelNumber();
-  mine.processes = ProcessNamespace();
   mine.process = getpid();
   mine.cores = Cores();
   void* base = nullptr;
   int file = -1;
-  if (comm.rank == 0) {
+  if (is_wanted && comm.rank == node) {
     std::random_device random;
     mine.secret = (std::uint64_t{random()} << 32) | random();
     file = MakeFile(bytes);
@@ -99,34 +129,34 @@ std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm, std::
   std::vector<Offer> all(static_cast<std::size_t>(comm.size));
   bool ok = mpi.allgather(&mine, all.data(), sizeof mine, Element::kU8, comm.control) == 0;
 
-  const Offer& first = all[0];
+  const Offer& first = all[node];
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  for (const Offer& offer : all) {
-    ok &= offer.kernel == first.kernel && offer.processes == first.processes;
-    CPU_OR(&cores, &cores, &offer.cores);
+  int ranks = 0;
+  for (int rank = 0; rank < comm.size; ++rank) {
+    if (nodes[rank] != node) continue;
+    CPU_OR(&cores, &cores, &all[rank].cores);
+    ++ranks;
   }
-  ok &= first.file >= 0;
-  if (ok && comm.rank > 0) {
+  if (ok && is_wanted && comm.rank != node && first.file >= 0) {
     const std::string path =
         "/proc/" + std::to_string(first.process) + "/fd/" + std::to_string(first.file);
     file = open(path.c_str(), O_RDWR | O_CLOEXEC);
     base = MapFile(file, bytes);
     ok = base && std::memcmp(base, &first.secret, sizeof first.secret) == 0;
   }
-  ok &= base != nullptr;
-  // Also a barrier: rank 0's file is open until all have it.
+  ok &= base != nullptr || !is_wanted;
+  // Also a barrier: the first rank's file is open until all have it.
   std::int64_t able = ok;
   std::int64_t all_able = 0;
   const int code =
       mpi.allreduce(&able, &all_able, 1, Element::kS64, Reduction::kMin, comm.control);
   if (file >= 0) close(file);
-  if (code != 0 || !all_able) {
+  if (code != 0 || !all_able || !is_wanted) {
     if (base) munmap(base, bytes);
     return nullptr;
   }
-  const int ranks =
-      CPU_COUNT(&first.cores) < CPU_COUNT(&cores) ? comm.size : RanksOnNode(comm.size);
+  if (CPU_COUNT(&first.cores) == CPU_COUNT(&cores)) ranks = RanksOfJob(ranks);
   const bool is_crowded = CPU_COUNT(&cores) < ranks;
   return std::unique_ptr<SharedMemory>(
       new SharedMemory(static_cast<char*>(base), bytes, is_crowded));

@@ -1,4 +1,4 @@
-// Memory that all ranks of a communicator map, where they run on one node.
+// Memory that the ranks of a communicator map that run on one node.
 #pragma once
 
 #if defined(__x86_64__)
@@ -8,8 +8,10 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "communicator.h"
 
@@ -17,11 +19,45 @@ namespace pfftjax {
 
 inline constexpr std::size_t kCacheLine = 64;
 
+// For each rank of `comm` the first one on its node, itself included: of one kernel, and of one
+// name space of processes. Alike on all ranks. `part` is for tests, which make several nodes of
+// one: of different numbers no two ranks are on the same. Collective.
+std::vector<int> NodesOf(const Communicator& comm, std::int64_t part = 0);
+
+// What a rank does between two looks at what another one is to write: yields, and sleeps in the
+// end; and lets MPI make progress, as MPI's own calls would, since somebody may wait for a message
+// of this rank's that MPI has not finished.
+class Waiting {
+ public:
+  // An MPI code.
+  int Step(const Communicator& comm) {
+    constexpr int kYields = 1000;
+    constexpr int kYieldsToProgress = 64;
+    if (++steps_ % kYieldsToProgress == 0) {
+      if (const int code = Mpi()->progress(comm.control)) return code;
+    }
+    if (steps_ <= kYields) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    return 0;
+  }
+  void Restart() { steps_ = 0; }
+
+ private:
+  std::int64_t steps_ = 0;
+};
+
 class SharedMemory {
  public:
   // Zeros. Null where the ranks cannot share memory (more than one node, or they may not open each
   // other's files), on all ranks alike. Collective.
   static std::unique_ptr<SharedMemory> Make(const Communicator& comm, std::size_t bytes);
+  // The same for the ranks of each node by themselves, which say the same number of bytes; null on
+  // all ranks where one cannot, and where there are no bytes. `nodes` is of NodesOf. Collective.
+  static std::unique_ptr<SharedMemory> Make(const Communicator& comm,
+                                            const std::vector<int>& nodes, std::size_t bytes);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -29,27 +65,16 @@ class SharedMemory {
   // On a cache line of its own, at a different address on each rank.
   char* data() const { return base_ + kCacheLine; }
 
-  // Until `condition()`, which another rank's writing makes true; an MPI code. Waiting ranks let
-  // MPI make progress, as its own calls would.
+  // Until `condition()`, which another rank's writing makes true; an MPI code.
   template <typename Condition>
   int WaitFor(const Communicator& comm, Condition&& condition) const {
     constexpr int kSpins = 4000;
-    constexpr int kYields = 1000;
-    constexpr int kYieldsToProgress = 64;
     for (int i = 0; i < (is_crowded_ ? 1 : kSpins); ++i) {
       if (condition()) return 0;
       Pause();
     }
-    for (int i = 0; !condition(); ++i) {
-      // Somebody may wait for a message of ours that MPI has not finished.
-      if (i % kYieldsToProgress == kYieldsToProgress - 1) {
-        if (const int code = Mpi()->progress(comm.control)) return code;
-      }
-      if (i < kYields) {
-        sched_yield();
-      } else {
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-      }
+    for (Waiting waiting; !condition();) {
+      if (const int code = waiting.Step(comm)) return code;
     }
     return 0;
   }

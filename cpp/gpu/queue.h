@@ -31,6 +31,22 @@ class Event {
   EventHandle handle_ = nullptr;
 };
 
+// A stream of our own, which stays.
+class Stream {
+ public:
+  Stream() { Check(Device()->make_stream(&handle_), "making a stream"); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() { Device()->free_stream(handle_); }
+  StreamHandle handle() const { return handle_; }
+  void WaitFor(const Event& event) {
+    Check(Device()->wait(handle_, event.handle()), "waiting for an event");
+  }
+
+ private:
+  StreamHandle handle_ = nullptr;
+};
+
 // What a handler may enqueue on, for the duration of a call. Work that was enqueued before it is
 // ordered before everything that is enqueued here, and the operations that follow after it.
 class Queue {
@@ -46,6 +62,9 @@ class Queue {
   ~Queue();
 
   StreamHandle stream();
+  void WaitFor(const Event& event) {
+    Check(Device()->wait(stream(), event.handle()), "waiting for an event");
+  }
 
   void Copy(void* target, const void* source, std::int64_t bytes, Direction direction) {
     if (bytes == 0) return;

@@ -1,99 +1,19 @@
-// Messages between GPUs by way of the host: to pinned memory, through MPI, and to the device, in
-// pieces, several of which are on their way at a time.
+// Between GPUs by way of the host, in pieces, several of which are on their way at a time: to
+// pinned memory, and from there to the other device, where the processes of a node have that
+// memory in common (slots.h); through MPI, and from pinned memory of the receiver's, where not.
 //
 // The host polls: what the device has copied is sent, what has arrived is copied to the device. It
 // returns as soon as the last piece has arrived; XLA's stream then waits for the last copy.
-#include <sched.h>
-
 #include <algorithm>
 #include <exception>
 
+#include "../shared_memory.h"
+#include "ring.h"
+#include "slots.h"
 #include "transport.h"
 
 namespace pfftjax::gpu {
 namespace {
-
-// So many of the largest pieces fit in a ring, and of smaller ones at most kPieces.
-constexpr std::int64_t kLargest = 4;
-constexpr std::int64_t kPieces = 64;
-
-// Pieces begin where copies are fastest.
-std::int64_t RoundUp(std::int64_t bytes) {
-  constexpr std::int64_t alignment = 256;
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
-struct Piece {
-  char* data = nullptr;  // in the ring
-  std::int64_t bytes = 0;
-  int rank = 0;
-  const char* source = nullptr;  // on the device, of what leaves
-  char* place = nullptr;         // and of what arrives
-  MpiHandle request = 0;
-  Event copied;  // from or to the device
-};
-
-// Pinned memory that is used round and round, by pieces that are freed in the order in which they
-// were taken.
-class Ring {
- public:
-  explicit Ring(std::int64_t largest) : bytes_(kLargest * RoundUp(largest)) {
-    void* pinned = nullptr;
-    Check(Device()->allocate_pinned(&pinned, bytes_), "pinning memory for messages");
-    data_ = static_cast<char*>(pinned);
-    pieces_.resize(kPieces);
-  }
-  Ring(const Ring&) = delete;
-  Ring& operator=(const Ring&) = delete;
-  ~Ring() { Device()->free_pinned(data_); }
-
-  // Null where there is no room before others are freed.
-  Piece* Take(std::int64_t bytes) {
-    if (taken_ - freed_ == kPieces) return nullptr;
-    std::int64_t begin = RoundUp(end_);
-    if (begin % bytes_ + bytes > bytes_) begin = (begin / bytes_ + 1) * bytes_;
-    const std::int64_t oldest = freed_ == taken_ ? begin : At(freed_).begin;
-    if (begin + bytes - oldest > bytes_) return nullptr;
-    Slot& slot = At(taken_++);
-    slot.begin = begin;
-    slot.piece.data = data_ + begin % bytes_;
-    slot.piece.bytes = bytes;
-    end_ = begin + bytes;
-    return &slot.piece;
-  }
-  // The piece that was taken last, once more, if it has come from `source`; or null.
-  Piece* TakeAgain(const char* source, std::int64_t bytes) {
-    if (freed_ == taken_ || taken_ - freed_ == kPieces) return nullptr;
-    const Slot& last = At(taken_ - 1);
-    if (last.piece.source != source || last.piece.bytes != bytes) return nullptr;
-    Slot& slot = At(taken_++);
-    slot.begin = last.begin;
-    slot.piece.data = last.piece.data;
-    slot.piece.bytes = bytes;
-    slot.piece.source = source;
-    return &slot.piece;
-  }
-  void FreeOldest() { ++freed_; }
-
-  // Pieces are numbered from the first that was ever taken.
-  std::int64_t taken() const { return taken_; }
-  std::int64_t freed() const { return freed_; }
-  Piece& operator[](std::int64_t number) { return At(number).piece; }
-
- private:
-  struct Slot {
-    Piece piece;
-    std::int64_t begin = 0;  // in the ring, as if that went on for ever
-  };
-  Slot& At(std::int64_t number) { return pieces_[static_cast<std::size_t>(number % kPieces)]; }
-
-  std::int64_t bytes_;
-  char* data_;
-  std::vector<Slot> pieces_;
-  std::int64_t taken_ = 0;
-  std::int64_t freed_ = 0;
-  std::int64_t end_ = 0;
-};
 
 // All pieces to (or from) the other ranks: the first of each, nearest rank first, then the second
 // of each, and so on. What all ranks are to have alike so comes at once, piece by piece.
@@ -134,43 +54,27 @@ class Sequence {
   int step_ = 1;
 };
 
-// A stream of our own, which stays.
-class Stream {
- public:
-  Stream() { Check(Device()->make_stream(&handle_), "making a stream"); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  ~Stream() { Device()->free_stream(handle_); }
-  StreamHandle handle() const { return handle_; }
-  void WaitFor(const Event& event) {
-    Check(Device()->wait(handle_, event.handle()), "waiting for an event");
-  }
-
- private:
-  StreamHandle handle_ = nullptr;
-};
-
 class Staging final : public Transport {
  public:
-  explicit Staging(std::int64_t largest) : largest_(largest) { MakeRings(); }
+  Staging(const Communicator& comm, std::int64_t largest, std::unique_ptr<Slots> slots,
+          std::string how)
+      : largest_(largest),
+        slots_(std::move(slots)),
+        description_("staging (" + how + ")"),
+        for_out_(slots_ ? 0 : Ring::BytesFor(largest)),
+        for_in_(NeedsMessages(comm) ? Ring::BytesFor(largest) : 0),
+        out_(slots_ ? slots_->ring() : for_out_.data(), Ring::BytesFor(largest)),
+        in_(for_in_.data(), Ring::BytesFor(largest)) {}
 
   const char* name() const override { return "staging"; }
+  std::string description() const override { return description_; }
 
   int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
                const std::vector<Block>& from, Queue& queue) override {
-    CopyOwnBlock(comm, send, to, recv, from, queue);
-    const Sequence outgoing(comm, to, true, largest_);
-    const Sequence incoming(comm, from, false, largest_);
-    if (outgoing.AtEnd() && incoming.AtEnd()) return 0;
-    if (!out_ || !in_) MakeRings();  // lost in an error
-    begin_.Record(queue.stream());
-    to_host_.WaitFor(begin_);
-    to_device_.WaitFor(begin_);  // what was there before may still be read
+    if (has_failed_) throw std::runtime_error("an exchange by staging has failed before");
     try {
-      const int code =
-          Move(comm, static_cast<const char*>(send), outgoing, static_cast<char*>(recv), incoming);
+      const int code = Run(comm, send, to, recv, from, queue);
       if (code != 0) GiveUp(queue);
-      if (code == 0) LetWait(queue, to_device_);
       return code;
     } catch (const std::exception&) {
       GiveUp(queue);
@@ -179,21 +83,55 @@ class Staging final : public Transport {
   }
 
  private:
-  void MakeRings() {
-    out_ = std::make_unique<Ring>(largest_);
-    in_ = std::make_unique<Ring>(largest_);
+  // One exchange.
+  struct Traffic {
+    Communicator& comm;
+    const char* send;
+    Sequence outgoing;
+    char* recv;
+    Sequence incoming;
+    bool has_moved = false;
+
+    bool AtEnd() const { return outgoing.AtEnd() && incoming.AtEnd(); }
+  };
+
+  bool HasSlots(int rank) const { return slots_ && slots_->Reach(rank); }
+  bool NeedsMessages(const Communicator& comm) const {
+    for (int rank = 0; rank < comm.size; ++rank) {
+      if (rank != comm.rank && !HasSlots(rank)) return true;
+    }
+    return false;
+  }
+
+  int Run(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+          const std::vector<Block>& from, Queue& queue) {
+    ++exchange_;
+    CopyOwnBlock(comm, send, to, recv, from, queue);
+    Traffic traffic{comm,
+                    static_cast<const char*>(send),
+                    {comm, to, true, largest_},
+                    static_cast<char*>(recv),
+                    {comm, from, false, largest_}};
+    // A rank without traffic frees all the same what it has read in the exchange before.
+    if (traffic.AtEnd() && (!slots_ || in_.freed() == in_.taken())) return 0;
+    begin_.Record(queue.stream());
+    to_host_.WaitFor(begin_);
+    to_device_.WaitFor(begin_);  // what was there before may still be read
+    const int code = Move(traffic);
+    if (code == 0) LetWait(queue, to_device_);
+    return code;
   }
 
   void LetWait(Queue& queue, const Stream& stream) {
     end_.Record(stream.handle());
-    Check(Device()->wait(queue.stream(), end_.handle()), "waiting for an event");
+    queue.WaitFor(end_);
   }
 
-  // After an error MPI may still write to the rings, and copies may be under way that XLA's next
-  // operations must not overtake.
+  // After an error MPI, and other ranks, may still use the rings, and copies may be under way that
+  // XLA's next operations must not overtake.
   void GiveUp(Queue& queue) {
-    static_cast<void>(out_.release());
-    static_cast<void>(in_.release());
+    has_failed_ = true;
+    if (slots_) slots_->Fail();
     for (const Stream* stream : {&to_host_, &to_device_}) {
       try {
         LetWait(queue, *stream);
@@ -202,101 +140,210 @@ class Staging final : public Transport {
     }
   }
 
-  // Pieces of `in` are posted, have arrived, are freed; those of `out` are taken, sent, freed.
-  // Each in order, as messages of a pair of ranks are: the piece that all others on their way come
-  // after is never held up.
-  int Move(const Communicator& comm, const char* send, Sequence outgoing, char* recv,
-           Sequence incoming) {
-    const MpiApi& mpi = *Mpi();
-    Ring& in = *in_;
-    Ring& out = *out_;
-    std::int64_t arrived = in.taken();
-    std::int64_t sent = out.taken();
-    while (true) {
-      bool has_moved = false;
-
-      while (in.freed() < arrived && in[in.freed()].copied.IsDone()) in.FreeOldest();
-      for (Piece* piece; !incoming.AtEnd() && (piece = in.Take(incoming.Bytes()));) {
-        piece->rank = incoming.Rank();
-        piece->place = recv + incoming.Offset();
-        incoming.Advance();
-        const int code = mpi.receive_start(piece->data, piece->bytes, piece->rank, kExchangeTag,
-                                           comm.control, &piece->request);
-        if (code != 0) return code;
-        has_moved = true;
-      }
-      while (arrived < in.taken()) {
-        Piece& piece = in[arrived];
-        int done = 0;
-        std::int64_t bytes = 0;
-        if (const int code = mpi.test_bytes(&piece.request, &done, &bytes)) return code;
-        if (!done) break;
-        if (bytes != piece.bytes) return kShortMessage;
-        Check(Device()->copy(piece.place, piece.data, bytes, Direction::kToDevice,
-                             to_device_.handle()),
-              "copying to the device");
-        piece.copied.Record(to_device_.handle());
-        ++arrived;
-        has_moved = true;
-      }
-
-      while (!outgoing.AtEnd()) {
-        const char* const source = send + outgoing.Offset();
-        const std::int64_t bytes = outgoing.Bytes();
-        // Sent in order, and so after the one whose copy it shares.
-        Piece* piece = out.TakeAgain(source, bytes);
-        if (!piece) {
-          piece = out.Take(bytes);
-          if (!piece) break;
-          piece->source = source;
-          Check(Device()->copy(piece->data, source, bytes, Direction::kToHost, to_host_.handle()),
-                "copying from the device");
-          piece->copied.Record(to_host_.handle());
-        }
-        piece->rank = outgoing.Rank();
-        outgoing.Advance();
-        has_moved = true;
-      }
-      while (sent < out.taken() && out[sent].copied.IsDone()) {
-        Piece& piece = out[sent];
-        const int code = mpi.send_start(piece.data, piece.bytes, piece.rank, kExchangeTag,
-                                        comm.control, &piece.request);
-        if (code != 0) return code;
-        ++sent;
-        has_moved = true;
-      }
-      while (out.freed() < sent) {
-        int done = 0;
-        if (const int code = mpi.test(&out[out.freed()].request, &done)) return code;
-        if (!done) break;
-        out.FreeOldest();
-        has_moved = true;
-      }
-
-      if (outgoing.AtEnd() && incoming.AtEnd() && arrived == in.taken() &&
-          out.freed() == out.taken()) {
+  // Each in order, as the pieces of a pair of ranks are: the piece that all others on their way
+  // come after is never held up.
+  int Move(Traffic& traffic) {
+    const std::int64_t before = in_.taken();
+    out_.Forget();
+    for (Waiting waiting;;) {
+      traffic.has_moved = false;
+      if (const int code = Receive(traffic)) return code;
+      if (const int code = Send(traffic)) return code;
+      bool has_sent = false;
+      if (const int code = FinishSends(&has_sent)) return code;
+      if (slots_ && traffic.outgoing.AtEnd()) slots_->NeedNoRoom(exchange_);
+      if (has_sent && traffic.AtEnd() && arrived_ == in_.taken() && in_.freed() >= before &&
+          MayLeave()) {
         return 0;
       }
-      if (!has_moved) sched_yield();
+      if (traffic.has_moved) {
+        waiting.Restart();
+      } else if (const int code = waiting.Step(traffic.comm)) {
+        return code;
+      }
     }
   }
 
+  // Whether no sender needs the room of what is still being copied here. It would wait for a rank
+  // that may come back only when it is done.
+  bool MayLeave() {
+    for (std::int64_t number = in_.freed(); number < in_.taken(); ++number) {
+      const Piece& piece = in_[number];
+      if (piece.number >= 0 && slots_->NeedsRoom(piece.rank, exchange_)) return false;
+    }
+    return true;
+  }
+
+  // Pieces of `in_` are posted, have arrived, are freed.
+  int Receive(Traffic& traffic) {
+    while (in_.freed() < arrived_ && in_[in_.freed()].copied.IsDone()) {
+      const Piece& piece = in_[in_.freed()];
+      if (piece.number >= 0) slots_->Free(piece.rank, piece.number);
+      in_.FreeOldest();
+      traffic.has_moved = true;
+    }
+    Sequence& incoming = traffic.incoming;
+    while (!incoming.AtEnd()) {
+      const int rank = incoming.Rank();
+      const bool is_there = HasSlots(rank);
+      Piece* piece = is_there ? in_.TakeElsewhere(incoming.Bytes()) : in_.Take(incoming.Bytes());
+      if (!piece) break;
+      piece->rank = rank;
+      piece->place = traffic.recv + incoming.Offset();
+      incoming.Advance();
+      if (is_there) {
+        piece->number = slots_->Expect(rank);
+      } else if (const int code =
+                     Mpi()->receive_start(piece->data, piece->bytes, rank, kExchangeTag,
+                                          traffic.comm.control, &piece->request)) {
+        return code;
+      }
+      traffic.has_moved = true;
+    }
+    while (arrived_ < in_.taken()) {
+      Piece& piece = in_[arrived_];
+      bool is_there = false;
+      const int code =
+          piece.number >= 0 ? Find(traffic.comm, piece, &is_there) : Test(piece, &is_there);
+      if (code != 0) return code;
+      if (!is_there) break;
+      Check(Device()->copy(piece.place, piece.data, piece.bytes, Direction::kToDevice,
+                           to_device_.handle()),
+            "copying to the device");
+      piece.copied.Record(to_device_.handle());
+      ++arrived_;
+      traffic.has_moved = true;
+    }
+    return 0;
+  }
+
+  // Whether a message has arrived.
+  static int Test(Piece& piece, bool* is_there) {
+    int done = 0;
+    std::int64_t bytes = 0;
+    if (const int code = Mpi()->test_bytes(&piece.request, &done, &bytes)) return code;
+    *is_there = done != 0;
+    return done && bytes != piece.bytes ? kShortMessage : 0;
+  }
+
+  // Whether another rank has filled a slot, and with what is expected.
+  int Find(Communicator& comm, Piece& piece, bool* is_there) const {
+    const bool has_failed = slots_->HasFailed(piece.rank);
+    const Slots::Found found = slots_->Find(piece.rank, piece.number);
+    if (!found.data) return has_failed ? GivenUp(comm, piece.rank) : 0;
+    if (found.bytes != piece.bytes || found.exchange != exchange_) {
+      comm.difference = "rank " + std::to_string(piece.rank) + " sends " +
+                        std::to_string(found.bytes) + " bytes in exchange number " +
+                        std::to_string(found.exchange) + " between GPUs, and this rank expects " +
+                        std::to_string(piece.bytes) + " in number " + std::to_string(exchange_);
+      return kOtherSizes;
+    }
+    piece.data = found.data;
+    *is_there = true;
+    return 0;
+  }
+
+  static int GivenUp(Communicator& comm, int rank) {
+    comm.difference = "rank " + std::to_string(rank) + " has given up an exchange between GPUs";
+    return kOtherSizes;
+  }
+
+  // Pieces of `out_` are taken, sent, freed.
+  int Send(Traffic& traffic) {
+    Sequence& outgoing = traffic.outgoing;
+    while (!outgoing.AtEnd()) {
+      const char* const source = traffic.send + outgoing.Offset();
+      const std::int64_t bytes = outgoing.Bytes();
+      // Sent in order, and so after the one whose copy it shares.
+      Piece* piece = out_.TakeAgain(source, bytes);
+      if (!piece) {
+        piece = out_.Take(bytes);
+        if (!piece) break;
+        piece->source = source;
+        Check(Device()->copy(piece->data, source, bytes, Direction::kToHost, to_host_.handle()),
+              "copying from the device");
+        piece->copied.Record(to_host_.handle());
+      }
+      piece->rank = outgoing.Rank();
+      outgoing.Advance();
+      traffic.has_moved = true;
+    }
+    while (sent_ < out_.taken() && out_[sent_].copied.IsDone()) {
+      Piece& piece = out_[sent_];
+      if (HasSlots(piece.rank)) {
+        piece.number = slots_->Fill(piece.rank, piece.data, piece.bytes, exchange_);
+      } else if (const int code =
+                     Mpi()->send_start(piece.data, piece.bytes, piece.rank, kExchangeTag,
+                                       traffic.comm.control, &piece.request)) {
+        return code;
+      }
+      ++sent_;
+      traffic.has_moved = true;
+    }
+    while (out_.freed() < sent_) {
+      Piece& piece = out_[out_.freed()];
+      bool is_free = false;
+      if (piece.number >= 0) {
+        const bool has_failed = slots_->HasFailed(piece.rank);
+        is_free = slots_->IsFree(piece.rank, piece.number);
+        if (!is_free && has_failed && !outgoing.AtEnd()) return GivenUp(traffic.comm, piece.rank);
+      } else if (const int code = IsSent(piece, &is_free)) {
+        return code;
+      }
+      if (!is_free) break;
+      out_.FreeOldest();
+      traffic.has_moved = true;
+    }
+    return 0;
+  }
+
+  // Whether a message has left. May be asked again when it has.
+  static int IsSent(Piece& piece, bool* is_sent) {
+    int done = 0;
+    const int code = Mpi()->test(&piece.request, &done);
+    *is_sent = code == 0 && done;
+    return code;
+  }
+
+  // Whether everything has left the device, and MPI. What is in slots stays there until it is
+  // read.
+  int FinishSends(bool* is_done) {
+    *is_done = sent_ == out_.taken();
+    for (std::int64_t number = out_.freed(); *is_done && number < sent_; ++number) {
+      if (out_[number].number >= 0) continue;
+      if (const int code = IsSent(out_[number], is_done)) return code;
+    }
+    return 0;
+  }
+
   std::int64_t largest_;
+  std::unique_ptr<Slots> slots_;
+  std::string description_;
+  PinnedMemory for_out_;  // none where it lies in slots
+  PinnedMemory for_in_;   // none where no messages come
+  Ring out_;
+  Ring in_;
+  // Of the pieces that were ever taken.
+  std::int64_t sent_ = 0;
+  std::int64_t arrived_ = 0;
+  std::int64_t exchange_ = 0;
+  bool has_failed_ = false;
   Stream to_host_;
   Stream to_device_;
   Event begin_;
   Event end_;
-  std::unique_ptr<Ring> out_;
-  std::unique_ptr<Ring> in_;
 };
 
 }  // namespace
 
 std::unique_ptr<Transport> MakeStaging(Communicator& comm, std::string* why) {
   const Options& options = GetOptions();
+  const std::int64_t largest = std::min(options.gpu_chunk_bytes, options.max_chunk_bytes);
+  std::string how;
+  std::unique_ptr<Slots> slots = Slots::Make(comm, Ring::BytesFor(largest), &how);
   std::unique_ptr<Transport> made;
   *why = Attempt(comm, [&]() -> std::string {
-    made = std::make_unique<Staging>(std::min(options.gpu_chunk_bytes, options.max_chunk_bytes));
+    made = std::make_unique<Staging>(comm, largest, std::move(slots), how);
     return {};
   });
   if (!why->empty()) made = nullptr;

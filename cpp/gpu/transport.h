@@ -79,6 +79,8 @@ struct TransportOptions {
   // Of Cray's: whose query is known to be right, and whether MPICH_GPU_SUPPORT_ENABLED is set.
   bool is_cray = false;
   bool is_cray_enabled = false;
+  // For tests, which make several nodes of one: ranks with different numbers share no memory.
+  std::int64_t node = 0;
 };
 
 inline TransportOptions& GetTransportOptions() {

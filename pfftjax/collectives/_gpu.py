@@ -91,6 +91,6 @@ def settings() -> dict[str, Any]:
     }
 
 
-def configure() -> None:
-    """Tell the core; once, when pfftjax is imported."""
-    native.configure_transports(**settings())
+def configure(**changed: Any) -> None:
+    """Tell the core; once, when pfftjax is imported, and by tests with other settings."""
+    native.configure_transports(**{**settings(), **changed})

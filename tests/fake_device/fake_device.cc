@@ -8,8 +8,9 @@
 // when it is freed. Memory and events can be opened by other processes.
 //
 // PFFTJAX_FAKE_SEED=n      another schedule (0)
-// PFFTJAX_FAKE_FAIL=n      the n-th call of all returns an error, or with copy:n the n-th of
-// `copy` PFFTJAX_FAKE_IDENTITY=x  what this process calls its device; by default each has its own
+// PFFTJAX_FAKE_FAIL=n      the n-th call of all since this was set returns an error, or with
+//                          copy:n the n-th of `copy`
+// PFFTJAX_FAKE_IDENTITY=x  what this process calls its device; by default each has its own
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -99,6 +100,11 @@ class Runtime {
 
   // What stands in front of every call.
   int Begin(const char* call) {
+    const char* fail = std::getenv("PFFTJAX_FAKE_FAIL");
+    if (fail_ != (fail ? fail : "")) {
+      fail_ = fail ? fail : "";
+      calls_.clear();
+    }
     const std::int64_t all = ++calls_["any"];
     const std::int64_t same = ++calls_[call];
     if (fail_.empty()) return kOk;
@@ -195,7 +201,7 @@ class Runtime {
   }
 
   std::map<std::string, std::int64_t> calls_;
-  std::string fail_ = std::getenv("PFFTJAX_FAKE_FAIL") ? std::getenv("PFFTJAX_FAKE_FAIL") : "";
+  std::string fail_;
 };
 
 Runtime& The() {

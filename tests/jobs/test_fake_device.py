@@ -27,12 +27,15 @@ TESTS = {
 
 @pytest.mark.parametrize(("ranks", "piece"), [(2, 4096), (3, 64)])
 def test_the_ordinary_tests(ranks, piece):
-    """In pieces that go round their ring many times."""
+    """In pieces that go round their ring many times, within a node and, from 3 ranks on, also
+    between nodes.
+    """
     ended = subprocess.run(
         launcher.command(ranks, "-m", "pytest", "--with-mpi", "-q", *TESTS[ranks]),
         env=launcher.environment(
             JAX_DISABLE_MOST_OPTIMIZATIONS="1",
             PFFTJAX_GPU_CHUNK_BYTES=str(piece),
+            PFFTJAX_TEST_RANKS_A_NODE="2",
             **fake_device.environment(),
         ),
         capture_output=True,
@@ -118,7 +121,7 @@ def test_schedules():
 # A kernel, a copy of staging or of a mirror, the first use of the transport.
 @pytest.mark.parametrize(
     ("failure", "operation"),
-    [("copy_boxes:1", "transpose"), ("copy:4", r"\w+"), ("allocate_pinned:2", r"\w+")],
+    [("copy_boxes:1", "transpose"), ("copy:4", r"\w+"), ("make_event:3", r"\w+")],
 )
 def test_a_failure_of_the_runtime(failure, operation):
     """It names operation and rank, and the job ends."""

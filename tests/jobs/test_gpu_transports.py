@@ -16,7 +16,7 @@ from pfftjax.collectives import _gpu
 from pfftjax.collectives._ffi import native
 
 def using(name, **settings):
-    native.configure_transports(**{**_gpu.settings(), "name": name, **settings})
+    _gpu.configure(name=name, **settings)
     return MPI.COMM_WORLD.Dup()
 
 def refusal(comm, operation=pc.alltoall):
@@ -51,8 +51,11 @@ def of_all_sizes(comm):
     bytes_, rows = drawn(13, dtype="i1"), drawn(2 * SIZE, 3)
     counts = np.array([[(i + 2 * j) % 3 for j in range(SIZE)] for i in range(SIZE)], np.int32)
     counts[:, 0] = 0  # rank 0 receives nothing
-    # One way only: nothing that comes back says that it was read.
-    flow, flowing = drawn(2003), jnp.zeros(SIZE, int).at[-1].set(2003 * (RANK == 0))
+    # One way only: nothing that comes back says that it was read, nor does the next exchange, in
+    # which more goes to one rank than to another. Then MPI waits for all of them.
+    flow, flowing = drawn(2003), np.zeros((2, SIZE), int)
+    flowing[0, -1], flowing[1, -2:] = 2003, (2000, 3)
+    flowing = jnp.asarray(flowing * (RANK == 0))
     sums = {name: drawn(37, dtype=name) for name in ("f4", "f8", "i4", "u1", "c8")}
     blunt = drawn(5)
     blunt[-1, 2] = np.nan
@@ -69,12 +72,14 @@ def of_all_sizes(comm):
             pc.alltoall(small, comm=comm),
             jax.lax.fori_loop(0, 3, there_and_back, pc.alltoall(large, comm=comm)),
             pc.alltoall(jnp.zeros((SIZE, 0)), comm=comm),
-            pc.allgather(bytes_, comm=comm),
+            # Out of the same memory each time.
+            jax.lax.map(lambda k: pc.allgather(bytes_ + k, comm=comm), jnp.arange(3, dtype="i1")),
             pc.alltoallv(rows, jnp.asarray(counts[RANK]), capacity=2 * SIZE, comm=comm)[0],
-            pc.alltoallv(flow, flowing, capacity=2003, comm=comm)[0],
             pfftjax.transpose(field, source, target),
             pfftjax.halo_exchange(planes, halo, 2),
             pfftjax.halo_reduce(pfftjax.halo_exchange(planes, halo, 1), halo, 1),
+            jax.lax.map(lambda counts: pc.alltoallv(flow, counts, capacity=2003, comm=comm)[0],
+                        flowing),
             {name: pc.allreduce(v, comm=comm) for name, v in sums.items()},
             pc.allreduce(sums["i4"], MPI.MAX, comm=comm),
             pc.allreduce(blunt, MPI.MAX, comm=comm),
@@ -102,19 +107,21 @@ def of_all_sizes(comm):
     equal(y[0], small[:, RANK])
     equal(y[1], large[:, RANK])
     assert y[2].shape == (SIZE, 0)
-    equal(y[3], bytes_)
+    equal(y[3], bytes_ + np.arange(3, dtype='i1')[:, None, None])
     expected = np.zeros((2 * SIZE, 3))
     parts = [rows[i, counts[i, :RANK].sum():][:counts[i, RANK]] for i in range(SIZE)]
     together = np.concatenate(parts)
     expected[:len(together)] = together
     equal(y[4], expected)
-    equal(y[5], flow[0] * (RANK == SIZE - 1))
-    equal(y[6], target.local_block(field))
+    equal(y[5], target.local_block(field))
     start, count = halo.range_of(0)
     index = np.arange(start - 2, start + count + 2) % 2
     columns = np.arange(-2, 5) % 3
-    equal(y[7], planes[index][:, columns])
-    assert np.all(np.isfinite(y[8])) and y[8].shape == halo.local_shape
+    equal(y[6], planes[index][:, columns])
+    assert np.all(np.isfinite(y[7])) and y[7].shape == halo.local_shape
+    equal(y[8][0], flow[0] * (RANK == SIZE - 1))
+    more = {SIZE - 2: flow[0, :2000], SIZE - 1: flow[0, 2000:]}.get(RANK, flow[0, :0])
+    equal(y[8][1], np.pad(more, (0, 2003 - len(more))))
     for name, v in sums.items():
         np.testing.assert_allclose(y[9][name], v.sum(0, dtype=v.dtype), rtol=1e-4, atol=1e-3)
     equal(y[10], sums["i4"].max(0))
@@ -154,10 +161,14 @@ def test_the_same_by_each(ranks, extra):
         TRANSPORTS
         + RESULTS
         + """
-for name in ("", "ipc", "mpi", "staging"):
-    of_all_sizes(using(name))
+for name in ("", "ipc", "mpi", "staging (through memory that the ranks share)"):
+    of_all_sizes(using(name.split(" ")[0]))
     assert chosen().transport.startswith(name or "nccl"), chosen()
     assert f"process {os.getpid()}" in chosen().device
+# As on several nodes: ranks 0 and 1 on one of them, or each on its own.
+of_all_sizes(using("staging", node=RANK // 2 if SIZE > 2 else RANK))
+how = ["each rank on a node of its own", "within a node, by messages between nodes"][SIZE > 2]
+assert how in chosen().transport, chosen()
 assert "ipc" in pfftjax.info().gpu_transport or "nccl" in pfftjax.info().gpu_transport
 
 # By NCCL, and not by way of the host.
@@ -206,15 +217,43 @@ def test_what_cannot_be_had():
         TRANSPORTS
         + """
 text = chosen().transport  # of the first operation
-assert text.startswith("staging, and not nccl: on rank 0: PFFTJAX_NCCL=/nowhere"), text
+assert "), and not nccl: on rank 0: PFFTJAX_NCCL=/nowhere" in text, text
 assert "ipc: on rank 1: the fake device says 'a failure that a test has asked for'" in text, text
 assert "mpi: on rank 0: it is tried only where PFFTJAX_GPU_TRANSPORT=mpi names it" in text, text
 assert "PFFTJAX_NCCL=/nowhere" in refusal(using("nccl"))
 jax.block_until_ready(pc.alltoall(x, comm=using("ipc")))  # the second time it can
 assert chosen().transport.startswith("ipc"), chosen()
+
+# What one rank cannot pin all leave; an exchange that fails on one rank fails on all.
+def fail(call):
+    os.environ["PFFTJAX_FAKE_FAIL"] = call if RANK == 1 else ""
+fail("pin:1")
+jax.block_until_ready(pc.alltoall(x, comm=using("staging")))
+assert chosen().transport.startswith(
+    "staging (by messages, on rank 1: the fake device says 'a failure that a test has asked for' "
+    "in pinning memory that the ranks share)"
+), chosen()
+comm = using("staging")
+exchange = jax.jit(lambda x: pc.alltoall(x, comm=comm))
+jax.block_until_ready(exchange(x))
+assert chosen().transport.startswith("staging (through memory that the ranks share)"), chosen()
+for expected in (
+    ["rank 1 has given up an exchange between GPUs", "'a failure that a test has asked for'"],
+    ["an exchange by staging has failed before"] * 2,
+):
+    fail("copy:2")
+    try:
+        jax.block_until_ready(exchange(x))
+    except jax.errors.JaxRuntimeError as error:
+        pc.recover()
+        assert expected[RANK] in str(error), error
+    else:
+        raise AssertionError("nothing was raised")
 native.configure(max_chunk_bytes=1 << 30, check=False, debug=False, timeout=0.0, first_call=True,
                  shared_memory=False, gpu_chunk_bytes=1 << 20)
 assert "not on one node" in refusal(using("ipc"))
+jax.block_until_ready(pc.alltoall(x, comm=using("staging")))
+assert "by messages, PFFTJAX_SHARED_MEMORY=0" in chosen().transport, chosen()
 """,
         preamble=ON_RANK_1.format(extra) + PREAMBLE,
         **fake_device.environment(
