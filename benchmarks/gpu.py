@@ -1,9 +1,11 @@
-"""On a GPU: mpirun -n 2 python -m benchmarks.gpu [--only transform exchange step] [--small]
+"""On a GPU: mpirun -n 2 python -m benchmarks.gpu [--only transform pipeline ...] [--small]
 
 One JSON document, by default benchmarks/results/h200/gpu-RANKS.json:
 
 transform  on one rank: 512^3 complex64, forward, beside `jnp.fft.fftn` followed by the same change
            of memory order
+pipeline   on several ranks: the same, and of a batch of 4 arrays of 256^3, by the methods
+           AUTOMATIC and PIPELINED (in PFFTJAX_GPU_CHUNKS chunks)
 exchange   between two ranks, of 1 GiB each way: alltoall, beside the bandwidth of copies between
            the device and pinned memory, and of MPI between the hosts' memories
 step       a step of 256^3 and 512^3 particles on as many cells, as benchmarks/pm.py
@@ -13,6 +15,7 @@ up. --small: of sizes at which the script itself can be tried, on CPUs too.
 """
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import statistics
@@ -31,6 +34,8 @@ import pfftjax  # noqa: E402
 from benchmarks.protocol import milliseconds  # noqa: E402
 from pfftjax import pm  # noqa: E402
 from pfftjax.collectives import alltoall  # noqa: E402
+from pfftjax.collectives._options import options  # noqa: E402
+from pfftjax.collectives._primitive import as_on_gpus  # noqa: E402
 
 COMM = MPI.COMM_WORLD
 RESULTS = pathlib.Path(__file__).parent / "results" / "h200"
@@ -57,6 +62,24 @@ def transform(n, repetitions):
     for turn in range(2):
         for name, f in contenders.items():
             # Bound now: the loop goes on.
+            found[f"{name}, turn {turn}"] = timed(lambda f=f: f(x), repetitions)
+    return found
+
+
+def pipeline(n, batch, repetitions):
+    """Forward, in one piece and in chunks, of one array or a batch; in turn, and once more."""
+    methods = pfftjax.ExchangeMethod.AUTOMATIC, pfftjax.ExchangeMethod.PIPELINED
+    plan = pfftjax.PencilFFT((n, n, n), COMM)
+    shape = (*(() if batch is None else (batch,)), *plan.input.local_shape, 2)
+    x = jax.random.normal(jax.random.key(COMM.rank), shape)
+    x = jax.lax.complex(x[..., 0], x[..., 1])
+    found = {"n": n, "batch": batch, "dtype": "complex64", "ranks": COMM.size}
+    found |= {"grid": plan.grid.dims, "chunks": options.gpu_chunks}
+    contenders = {m.name: jax.jit(dataclasses.replace(plan, method=m).forward) for m in methods}
+    ours, theirs = (np.asarray(f(x)) for f in contenders.values())
+    found["difference"] = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+    for turn in range(2):
+        for name, f in contenders.items():
             found[f"{name}, turn {turn}"] = timed(lambda f=f: f(x), repetitions)
     return found
 
@@ -134,7 +157,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = ["transform", "exchange", "step"]
+    parts = ["transform", "pipeline", "exchange", "step"]
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--repetitions", type=int, default=9)
@@ -150,6 +173,9 @@ def main():
     }
     if "transform" in arguments.only:
         result["transform"] = transform(32 if small else 512, repetitions)
+    if "pipeline" in arguments.only and COMM.size > 1 and as_on_gpus(device.platform):
+        cases = [(16, None), (8, 4)] if small else [(512, None), (256, 4)]
+        result["pipeline"] = [pipeline(*case, repetitions) for case in cases]
     if "exchange" in arguments.only and COMM.size > 1:
         result["exchange"] = exchange(1 << (16 if small else 30), repetitions)
     if "step" in arguments.only:

@@ -66,8 +66,10 @@ const char* NameOf(Operation operation) {
                                 "halo_reduce",
                                 "move_rows",
                                 "return_rows",
-                                "fft"};
-  static_assert(names.size() == static_cast<std::size_t>(Operation::kFft) + 1);
+                                "fft",
+                                "transpose_start",
+                                "transpose_wait"};
+  static_assert(names.size() == static_cast<std::size_t>(Operation::kTransposeWait) + 1);
   const auto index = static_cast<std::size_t>(operation);
   return index < names.size() ? names[index] : "an unknown operation";
 }

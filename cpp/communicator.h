@@ -49,6 +49,8 @@ enum class Operation : std::int32_t {
   kMoveRows,
   kReturnRows,
   kFft,
+  kTransposeStart,
+  kTransposeWait,
 };
 
 const char* NameOf(Operation operation);

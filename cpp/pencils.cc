@@ -17,14 +17,39 @@ ffi::Error Transpose(std::int64_t number, std::int64_t ranks, std::int64_t signa
                      TokenResult) {
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return RunTranspose({Operation::kTranspose, number, ranks, signature, program}, order, scatter,
-                      gather, x, y,
+                      gather, x, y->dimensions(),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
                         return Redistribute(comm, static_cast<Method>(method), x.untyped_data(),
                                             y->untyped_data(), boxes, element);
                       });
 }
 
-// The same on one rank: a change of memory order, and no communication.
+// The two halves of a transposition between GPUs (gpu/pencils.cc), so that programs which were
+// exported for those run here, too: with nothing to overlap, all of it is done at the end.
+ffi::Error TransposeStart(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                          std::string_view program, Dimensions order, std::int64_t scatter,
+                          std::int64_t gather, std::int64_t whole, std::int64_t, Operand x, Token,
+                          ffi::Result<Bytes>, ffi::Result<Bytes>, TokenResult) {
+  const auto to = ShapeAfter(number, x.dimensions(), order, scatter, gather, whole);
+  return RunTranspose({Operation::kTransposeStart, number, ranks, signature, program}, order,
+                      scatter, gather, x, Dimensions(to.data(), to.size()),
+                      [](Communicator&, const Transposition&, Element) { return 0; });
+}
+
+ffi::Error TransposeWait(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                         std::string_view program, Dimensions order, std::int64_t scatter,
+                         std::int64_t gather, std::int64_t, std::int64_t, Operand x, Bytes, Bytes,
+                         ffi::RemainingArgs, Result y, TokenResult) {
+  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  return RunTranspose({Operation::kTransposeWait, number, ranks, signature, program}, order,
+                      scatter, gather, x, y->dimensions(),
+                      [&](Communicator& comm, const Transposition& boxes, Element element) {
+                        return Redistribute(comm, Method::kAutomatic, x.untyped_data(),
+                                            y->untyped_data(), boxes, element);
+                      });
+}
+
+// A transposition on one rank: a change of memory order, and no communication.
 ffi::Error Permute(Dimensions order, Operand x, Result y) {
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(Operation::kTranspose, x.element_type());
@@ -68,6 +93,10 @@ ffi::Error Coordinate(std::int64_t number, ffi::Result<ffi::BufferR0<ffi::S32>> 
 }
 
 XLA_FFI_DEFINE_HANDLER(kTranspose, Transpose, BindTranspose(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kTransposeStart, TransposeStart,
+                       BindTransposeStart(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kTransposeWait, TransposeWait,
+                       BindTransposeWait(BindSite(ffi::Ffi::Bind())));
 XLA_FFI_DEFINE_HANDLER(
     kPermute, Permute,
     ffi::Ffi::Bind().Attr<Dimensions>("order").Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
@@ -80,6 +109,8 @@ XLA_FFI_DEFINE_HANDLER(kCoordinate, Coordinate,
 
 std::vector<Registration> PencilHandlers() {
   return {WithStaging<kTranspose>("pfftjax_pencil_transpose"),
+          {"pfftjax_transpose_start", reinterpret_cast<void*>(kTransposeStart)},
+          {"pfftjax_transpose_wait", reinterpret_cast<void*>(kTransposeWait)},
           {"pfftjax_permute", reinterpret_cast<void*>(kPermute)},
           WithStaging<kHaloExchange>("pfftjax_halo_exchange"),
           WithStaging<kHaloReduce>("pfftjax_halo_reduce"),

@@ -16,7 +16,8 @@ int Redistribute(Communicator& comm, Method method, const void* source, void* ta
     if (Window* const window = WindowOf(comm, WindowBytes(comm, most, element))) {
       return ShareBoxes(comm, *window, boxes.About(element), source, target, boxes, most, element);
     }
-    if (method != Method::kAutomatic) return kNotShared;
+    const bool any = method == Method::kAutomatic || method == Method::kPipelined;
+    if (!any) return kNotShared;
   }
   return StreamBoxes(comm, source, target, boxes, element, Arrival::kStore);
 }

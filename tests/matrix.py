@@ -5,8 +5,9 @@
 Every method of exchange and instruction set, on every process grid of 1 to 4 ranks: plans real and
 complex, their derivatives, both layouts, in both precisions, of the sizes of the tests (1, fewer
 planes than ranks, primes) and of all primes to 127; transforms of a kind for each axis; two axes;
-padding and truncation. Prints how many plans were compared with numpy and scipy on the gathered
-array, by part; the first difference ends it.
+padding and truncation. `ExchangeMethod.PIPELINED` on a device that is none, by every transport
+between GPUs and on different schedules of its streams. Prints how many plans were compared with
+numpy and scipy on the gathered array, by part; the first difference ends it.
 """
 
 import argparse
@@ -18,10 +19,10 @@ import time
 import jax
 import numpy as np
 
-from pfftjax import PencilFFT, PencilTransform, ProcessGrid
+from pfftjax import ExchangeMethod, PencilFFT, PencilTransform, ProcessGrid
 from pfftjax.collectives._ffi import native
 from pfftjax.fft._trigonometric import INVERSES
-from tests import launcher
+from tests import fake_device, launcher
 from tests.distributed import (
     COMPLEX,
     SHAPES,
@@ -31,6 +32,7 @@ from tests.distributed import (
     grids,
     transformed,
 )
+from tests.fake_device import nccl
 from tests.fft import test_kinds, test_padding
 from tests.fft.test_two_dimensions import SHAPES as SHAPES_OF_PLANES
 from tests.fft.test_values import check
@@ -45,13 +47,17 @@ def start() -> int:
     parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
     arguments = parser.parse_args()
     failed = 0
-    for simd, ranks in itertools.product(arguments.simd, arguments.ranks):
-        print(f"== {simd}, {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
+    on_cpus = [part for part in arguments.only if part != "pipelined"]
+    ways = [(simd, on_cpus, {"PFFTJAX_SIMD": simd}) for simd in arguments.simd if on_cpus]
+    if "pipelined" in arguments.only:
+        ways += [(way, ["pipelined"], _between_gpus(way)) for way in TRANSPORTS]
+    for (way, parts, settings), ranks in itertools.product(ways, arguments.ranks):
+        print(f"== {way}, {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
         began = time.monotonic()
         code = subprocess.run(
-            launcher.command(ranks, "-m", "tests.matrix", "--here", *arguments.only),
+            launcher.command(ranks, "-m", "tests.matrix", "--here", *parts),
             cwd=launcher.ROOT,
-            env=launcher.environment(PFFTJAX_SIMD=simd, JAX_DISABLE_MOST_OPTIMIZATIONS="1"),
+            env=launcher.environment(JAX_DISABLE_MOST_OPTIMIZATIONS="1", **settings),
             check=False,
         ).returncode
         failed += code != 0
@@ -59,6 +65,17 @@ def start() -> int:
         print(f"== {verdict}, {time.monotonic() - began:.0f} s", flush=True)
     print(f"== {failed} jobs failed" if failed else "== all as by numpy and scipy")
     return failed != 0
+
+
+TRANSPORTS = ("nccl", "ipc", "mpi", "staging")
+
+
+def _between_gpus(transport: str) -> dict[str, str]:
+    """Of a device that is none, by this transport; each on a schedule of its own."""
+    seed = TRANSPORTS.index(transport)
+    return fake_device.environment(
+        seed, PFFTJAX_GPU_TRANSPORT=transport, PFFTJAX_NCCL=nccl.build()
+    )
 
 
 def here(parts: list[str]) -> None:
@@ -175,7 +192,22 @@ def padding() -> int:
     return len(every)
 
 
-PARTS = {part.__name__: part for part in (values, primes, kinds, planes, padding)}
+def pipelined() -> int:
+    """Transforms in chunks, with derivatives, on the fake device."""
+    count = 0
+    options = list(itertools.product(grids(), (False, True), ("transposed", "natural")))
+    for shape, dtype in zip(SHAPES[1:-1], itertools.cycle(("float64", "float32"))):
+        method = ExchangeMethod.PIPELINED
+        chosen = [
+            PencilFFT(shape, grid, real=real, layout=layout, method=method)
+            for grid, real, layout in options
+        ]
+        check(chosen, dtype)
+        count += len(chosen)
+    return count
+
+
+PARTS = {part.__name__: part for part in (values, primes, kinds, planes, padding, pipelined)}
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--here"]:

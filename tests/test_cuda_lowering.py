@@ -5,6 +5,7 @@ names of those for CPUs, and so these programs run here too: what they give must
 programs for CPUs give.
 """
 
+import dataclasses
 import functools
 import re
 from types import SimpleNamespace
@@ -130,12 +131,45 @@ def test_transforms(real):
     assert set(handlers) == (expected if SIZE > 1 else {"halo_exchange", "halo_reduce"})
 
 
-def test_a_method_of_cpus():
-    plan = PencilFFT((4, 6, 5), grids()[0], method=ExchangeMethod.FUSED)
-    x = jnp.ones(plan.input.local_shape, complex)
-    if SIZE > 1:
-        with pytest.raises(ValueError, match=r"ExchangeMethod.FUSED goes through.* AUTOMATIC"):
-            for_cuda(plan.forward, x)
+def test_methods_of_one_platform():
+    """What is for the other one is refused; and in chunks a program for CUDA begins each exchange
+    before the one before is waited for."""
+    if SIZE == 1:
+        return
+    plans = [PencilFFT((4, 6, 5), grid, real=True) for grid in grids()]
+    x = [jnp.asarray(plan.input.local_block(random(plan.shape))) for plan in plans]
+    fused = dataclasses.replace(plans[0], method=ExchangeMethod.FUSED)
+    with pytest.raises(ValueError, match=r"ExchangeMethod.FUSED goes through.* AUTOMATIC"):
+        for_cuda(fused.forward, x[0])
+
+    def there_and_back(plans, x):
+        spectra = [plan.forward(x) for plan, x in zip(plans, x, strict=True)]
+        fields = [plan.inverse(y) for plan, y in zip(plans, spectra, strict=True)]
+        slopes = pfftjax.spectral.gradient(spectra[-1], plans[-1], 2.0, from_spectrum=True)
+        total = pfftjax.spectral.divergence(slopes, plans[-1], 2.0, to_spectrum=True)
+        return spectra, fields, slopes, total
+
+    pipelined = [dataclasses.replace(plan, method=ExchangeMethod.PIPELINED) for plan in plans]
+    last = pipelined[-1]
+    for function in (last.forward, lambda x: pfftjax.spectral.gradient(x, last, 2.0)):
+        with pytest.raises(ValueError, match=r"PIPELINED lets .* are on CPUs; take AUTOMATIC"):
+            jax.jit(function).lower(x[-1])
+    target = pfftjax.Pencil(last.shape, last.grid, (1, 2), (1, 2, 0))
+    with pytest.raises(ValueError, match=r"transpose on rank .* take AUTOMATIC"):
+        pfftjax.transpose(x[-1], last.input, target, method=ExchangeMethod.PIPELINED)
+
+    exported = for_cuda(functools.partial(there_and_back, pipelined), x)
+    # Four planes of axis 0, by rows and columns; on slabs the three coefficients of axis 2. Two
+    # arrays of a gradient and of a divergence.
+    two, four = "start start wait", "start start wait start wait start wait wait"
+    halves = f"{four} {two} start wait wait".split() * 2 + f"{two} wait".split() * 2
+    names = [name for name in called(exported) if name != "coordinate"]
+    assert names == [f"transpose_{half}" for half in halves]
+    chunks = [0, 1, 0, 2, 1, 3, 2, 3, 0, 1, 0, 2, 1, 2] * 2 + [0, 1, 0, 1] * 2
+    found = re.findall(r"index = (\d)", exported.mlir_module())
+    assert [int(i) for i in found] == chunks
+    expected = jax.jit(functools.partial(there_and_back, plans))(x)
+    assert_close(exported.call(x), expected)
 
 
 def test_without_cuda(monkeypatch):

@@ -2,10 +2,46 @@
 // one kernel.
 #pragma once
 
+#include <vector>
+
 #include "../stream.h"
 #include "transport.h"
 
 namespace pfftjax::gpu {
+
+// What is packed for each rank, or comes packed from it, one box after the other. A box begins
+// where its elements are aligned, however many the one before has.
+struct Packed {
+  std::vector<Block> blocks;  // of bytes, by rank
+  struct Part {
+    Box array;
+    Box packed;
+  };
+  std::vector<Part> parts;
+  std::int64_t bytes = 0;
+
+  void Add(int rank, const std::vector<Box>& boxes, std::int64_t element_bytes);
+};
+
+// All boxes of one exchange.
+class PackedBoxes {
+ public:
+  PackedBoxes(const Communicator& comm, const BoxesOf& boxes, std::int64_t element_bytes);
+
+  const Packed& leaving() const { return leaving_; }
+  const Packed& arriving() const { return arriving_; }
+
+  // For DeviceApi::copy_boxes: what leaves, what arrives, and what stays on this rank.
+  std::vector<BoxCopy> Packing(const void* source, void* packed) const;
+  std::vector<BoxCopy> Unpacking(const void* received, void* target) const;
+  std::vector<BoxCopy> Staying(const void* source, void* target) const;
+
+ private:
+  Packed leaving_;
+  Packed arriving_;
+  std::vector<Box> mine_;  // of what stays, in the source
+  std::vector<Box> theirs_;
+};
 
 // As StreamBoxes (stream.h), with sums in the same order, so that they have the same bits.
 int ExchangeBoxes(Communicator& comm, const void* source, void* target, const BoxesOf& boxes,

@@ -89,6 +89,7 @@ class GpuAwareMpi final : public Transport {
  public:
   const char* name() const override { return "mpi"; }
   std::string description() const override { return "mpi (MPI on device pointers)"; }
+  bool WaitsForDevice() const override { return true; }
 
   int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
                const std::vector<Block>& from, Queue& queue) override {

@@ -1,4 +1,4 @@
-// NCCL on XLA's stream: the host enqueues, and waits for nothing.
+// NCCL on XLA's stream, or beside it: the host enqueues, and waits for nothing.
 #include <dlfcn.h>
 #include <sched.h>
 
@@ -7,6 +7,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <map>
+#include <mutex>
 #include <optional>
 
 #include "../watch.h"
@@ -89,6 +91,38 @@ std::string VersionText(int version) {
 }  // namespace nccl
 
 namespace {
+
+// One order for all that NCCL does on a device, by whatever communicator and on whatever stream:
+// that in which it is enqueued, which is that of the program on all ranks. Kernels of two
+// communicators that wait for each other's place on the device, here this one and there that,
+// would wait for ever.
+class InOrder {
+ public:
+  explicit InOrder(Queue& queue) : lock_(Mutex()), queue_(queue), last_(Last()) {
+    queue.WaitFor(last_);
+  }
+  InOrder(const InOrder&) = delete;
+  InOrder& operator=(const InOrder&) = delete;
+  // After what has been enqueued meanwhile.
+  void End() { last_.Record(queue_.stream()); }
+
+ private:
+  static std::mutex& Mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  // Of the current device; they stay, as CUDA may be gone when the process ends.
+  static Event& Last() {
+    static auto& events = *new std::map<int, Event>;
+    int device = 0;
+    pfftjax::gpu::Check(Device()->current_device(&device), "asking for the device");
+    return events[device];
+  }
+
+  std::lock_guard<std::mutex> lock_;
+  Queue& queue_;
+  Event& last_;
+};
 
 class Nccl final : public Transport {
  public:
@@ -205,10 +239,12 @@ class Nccl final : public Transport {
   // What `enqueue()` adds to the stream, seen by the watch where that may end the job.
   template <typename Body>
   int Enqueue(const Communicator& comm, Queue& queue, Body&& enqueue) {
+    InOrder in_order(queue);
     const bool is_watched = GetOptions().timeout > 0;
     if (is_watched) in_flight_.Begin(comm.progress, queue.stream());
     enqueue();
     if (is_watched) in_flight_.End(queue.stream());
+    in_order.End();
     return 0;
   }
 

@@ -2,6 +2,7 @@
 #include "../pencils.h"
 
 #include "../redistribute.h"
+#include "beside.h"
 #include "boxes.h"
 #include "context.h"
 #include "handlers.h"
@@ -14,7 +15,7 @@ ffi::Error Transpose(Queue queue, std::int64_t number, std::int64_t ranks, std::
                      std::int64_t gather, std::int64_t method, Operand x, Token, Result y,
                      TokenResult) {
   return RunTranspose({Operation::kTranspose, number, ranks, signature, program}, order, scatter,
-                      gather, x, y,
+                      gather, x, y->dimensions(),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
                         const auto by = static_cast<Method>(method);
                         if (by == Method::kFused || by == Method::kShared) return kOfTheHost;
@@ -22,6 +23,46 @@ ffi::Error Transpose(Queue queue, std::int64_t number, std::int64_t ranks, std::
                         return ExchangeBoxes(comm, x.untyped_data(), y->untyped_data(), boxes,
                                              element, Arrival::kStore, queue);
                       });
+}
+
+using BytesResult = ffi::Result<Bytes>;
+
+Halves HalvesOf(const Operand& x, void* packed, std::size_t packed_bytes, void* received,
+                std::size_t received_bytes) {
+  return {x.untyped_data(), packed, static_cast<std::int64_t>(packed_bytes), received,
+          static_cast<std::int64_t>(received_bytes)};
+}
+
+ffi::Error TransposeStart(Queue queue, std::int64_t number, std::int64_t ranks,
+                          std::int64_t signature, std::string_view program, Dimensions order,
+                          std::int64_t scatter, std::int64_t gather, std::int64_t whole,
+                          std::int64_t index, Operand x, Token, BytesResult packed,
+                          BytesResult received, TokenResult) {
+  const auto to = ShapeAfter(number, x.dimensions(), order, scatter, gather, whole);
+  return RunTranspose({Operation::kTransposeStart, number, ranks, signature, program}, order,
+                      scatter, gather, x, Dimensions(to.data(), to.size()),
+                      [&](Communicator& comm, const Transposition& boxes, Element element) {
+                        if (boxes.MostElements() == 0) return 0;  // on all ranks
+                        const Halves halves =
+                            HalvesOf(x, packed->untyped_data(), packed->size_bytes(),
+                                     received->untyped_data(), received->size_bytes());
+                        return StartTranspose(comm, index, halves, boxes, element, queue);
+                      });
+}
+
+ffi::Error TransposeWait(Queue queue, std::int64_t number, std::int64_t ranks,
+                         std::int64_t signature, std::string_view program, Dimensions order,
+                         std::int64_t scatter, std::int64_t gather, std::int64_t,
+                         std::int64_t index, Operand x, Bytes packed, Bytes received,
+                         ffi::RemainingArgs, Result y, TokenResult) {
+  return RunTranspose(
+      {Operation::kTransposeWait, number, ranks, signature, program}, order, scatter, gather, x,
+      y->dimensions(), [&](Communicator& comm, const Transposition& boxes, Element element) {
+        if (boxes.MostElements() == 0) return 0;
+        const Halves halves = HalvesOf(x, packed.untyped_data(), packed.size_bytes(),
+                                       received.untyped_data(), received.size_bytes());
+        return WaitForTranspose(comm, index, halves, y->untyped_data(), boxes, element, queue);
+      });
 }
 
 template <bool kToGhosts>
@@ -45,6 +86,8 @@ ffi::Error MoveHalo(Queue queue, std::int64_t number, std::int64_t ranks, std::i
 auto Site() { return BindSite(ffi::Ffi::Bind().Ctx<Queue>()); }
 
 XLA_FFI_DEFINE_HANDLER(kTranspose, Transpose, BindTranspose(Site()));
+XLA_FFI_DEFINE_HANDLER(kTransposeStart, TransposeStart, BindTransposeStart(Site()));
+XLA_FFI_DEFINE_HANDLER(kTransposeWait, TransposeWait, BindTransposeWait(Site()));
 XLA_FFI_DEFINE_HANDLER(kHaloExchange, MoveHalo<true>, BindHalo(Site()));
 XLA_FFI_DEFINE_HANDLER(kHaloReduce, MoveHalo<false>, BindHalo(Site()));
 
@@ -52,6 +95,8 @@ XLA_FFI_DEFINE_HANDLER(kHaloReduce, MoveHalo<false>, BindHalo(Site()));
 
 std::vector<Registration> PencilHandlers() {
   return {{"pfftjax_pencil_transpose", nullptr, reinterpret_cast<void*>(kTranspose)},
+          {"pfftjax_transpose_start", nullptr, reinterpret_cast<void*>(kTransposeStart)},
+          {"pfftjax_transpose_wait", nullptr, reinterpret_cast<void*>(kTransposeWait)},
           {"pfftjax_halo_exchange", nullptr, reinterpret_cast<void*>(kHaloExchange)},
           {"pfftjax_halo_reduce", nullptr, reinterpret_cast<void*>(kHaloReduce)}};
 }

@@ -9,6 +9,7 @@ Queue::Queue(StreamHandle stream, Allocator allocate)
 
 Queue::Queue(Queue&& other) noexcept
     : stream_(std::exchange(other.stream_, nullptr)),
+      goes_on_(other.goes_on_),
       allocate_(std::move(other.allocate_)),
       own_(std::exchange(other.own_, {})) {}
 
@@ -21,7 +22,7 @@ StreamHandle Queue::stream() {
 }
 
 Queue::~Queue() {
-  if (Device()->is_host_memory && stream_) {
+  if (Device()->is_host_memory && stream_ && !goes_on_) {
     constexpr int kMostFailures = 100;
     for (int idle = 0, failures = 0; !idle && failures < kMostFailures;) {
       failures += Device()->is_idle(stream_, &idle) != 0;

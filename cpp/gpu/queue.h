@@ -56,6 +56,8 @@ class Queue {
 
   // `stream` is XLA's; none where XLA has no streams and the runtime is one without a device.
   explicit Queue(StreamHandle stream, Allocator allocate = {});
+  // On a stream of our own, which goes on after the call.
+  explicit Queue(const Stream& own) : stream_(own.handle()), goes_on_(true) {}
   Queue(Queue&& other) noexcept;
   Queue& operator=(Queue&&) = delete;
   // Without a device: runs what was enqueued, as XLA's next operation takes the memory as it is.
@@ -84,6 +86,7 @@ class Queue {
 
  private:
   StreamHandle stream_;
+  bool goes_on_ = false;
   Allocator allocate_;
   std::vector<void*> own_;  // memory that did not come from XLA
 };

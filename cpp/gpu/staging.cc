@@ -67,6 +67,7 @@ class Staging final : public Transport {
         in_(for_in_.data(), Ring::BytesFor(largest)) {}
 
   const char* name() const override { return "staging"; }
+  bool WaitsForDevice() const override { return true; }
   std::string description() const override { return description_; }
 
   int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,

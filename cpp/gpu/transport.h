@@ -29,6 +29,9 @@ class Transport {
   // Whether Exchange returns before it can know of any other rank that it is in the same call.
   // The hosts then compare all calls (call.cc), which takes them less than the device needs.
   virtual bool RunsAhead() const { return false; }
+  // Whether Exchange keeps the host until the device has come to what is to be sent. The others
+  // only enqueue, or wait for other hosts to enqueue.
+  virtual bool WaitsForDevice() const { return false; }
 
   // Sends to[p] of `send` to rank p and receives from[p] of `recv` from it, for every rank p, this
   // one included; blocks of bytes, of which both sides know the size, so that empty ones cost
@@ -94,12 +97,15 @@ inline std::atomic<const char*> device_transport{nullptr};
 // Why `name`, one of the two, is not to be taken.
 std::string KeptOut(const char* name);
 
+class Beside;  // beside.h
+
 // The transport of a communicator, and how it came to be it.
 struct Choice {
   std::unique_ptr<Transport> transport;
-  std::string refusal;  // why there is none
-  std::string text;     // which one, and why none before it; alike on all ranks
-  std::string device;   // of this rank, and who shares it
+  std::string refusal;             // why there is none
+  std::string text;                // which one, and why none before it; alike on all ranks
+  std::string device;              // of this rank, and who shares it
+  std::shared_ptr<Beside> beside;  // made when it is first wanted
 };
 
 // The transport of a communicator, chosen when it is first wanted, the same on all of its ranks;

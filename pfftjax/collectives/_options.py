@@ -21,6 +21,8 @@
                               these that can be had (mpi by itself with Cray's only)
 ``PFFTJAX_NCCL=PATH``         the libnccl.so.2 to take, in place of JAX's own
 ``PFFTJAX_GPU_ARENA_BYTES``   GPU memory that a rank of a communicator keeps for CUDA IPC (256 MiB)
+``PFFTJAX_GPU_CHUNKS=N``      how many chunks ``ExchangeMethod.PIPELINED`` makes at most (4); the
+                              same on all ranks
 ``PFFTJAX_BIND_GPU=0``        leave it to the user which GPU a rank takes, and how much of its
                               memory
 ============================  =====================================================================
@@ -47,6 +49,7 @@ class Options:
     gpu_transport: str = ""
     nccl: str = ""
     gpu_arena_bytes: int = 256 << 20
+    gpu_chunks: int = 4
     bind_gpu: bool = True
 
     def set_by_hand(self) -> dict[str, str]:
@@ -75,6 +78,7 @@ VARIABLES = {
     "gpu_transport": "PFFTJAX_GPU_TRANSPORT",
     "nccl": "PFFTJAX_NCCL",
     "gpu_arena_bytes": "PFFTJAX_GPU_ARENA_BYTES",
+    "gpu_chunks": "PFFTJAX_GPU_CHUNKS",
     "bind_gpu": "PFFTJAX_BIND_GPU",
 }
 
@@ -138,6 +142,7 @@ def read(environment: Mapping[str, str]) -> Options:
                 environment, "PFFTJAX_GPU_ARENA_BYTES", default.gpu_arena_bytes, 1 << 12, 1 << 40
             )
         ),
+        gpu_chunks=int(_number(environment, "PFFTJAX_GPU_CHUNKS", default.gpu_chunks, 1, 1024)),
         bind_gpu=_flag(environment, "PFFTJAX_BIND_GPU", default.bind_gpu),
     )
 

@@ -44,6 +44,7 @@ def communicating(
     in_place: Callable[..., bool] = lambda *_, **__: False,
     multiple_results: bool = False,
     on_gpus: Callable[..., Any] | None = None,
+    check_on_cpus: Callable[..., None] = lambda **_: None,
 ) -> Primitive:
     """Make the primitive `name`, lowered to the FFI handler ``pfftjax_<name>``; CPU and CUDA.
 
@@ -58,6 +59,7 @@ def communicating(
         multiple_results: as in `Primitive`.
         on_gpus: (*operands, comm, **params) -> result (or results), by other primitives, for an
             operation that has no handler there.
+        check_on_cpus: (comm, **params), raises for what is for GPUs only.
 
     """
     primitive = Primitive(name)
@@ -90,9 +92,15 @@ def communicating(
     def handled(**options: Any) -> Callable[..., Any]:
         return ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered, **options)
 
+    by_handler = handled(in_place=in_place)
+
+    def on_cpus(ctx: Any, *operands: Any, **params: Any) -> Any:
+        check_on_cpus(**params)
+        return by_handler(ctx, *operands, **params)
+
     # The token goes through the primitives that an operation is made of.
     made_of = mlir.lower_fun(on_gpus, multiple_results) if on_gpus else handled()
-    rule = by_platform(handled(in_place=in_place), made_of)
+    rule = by_platform(on_cpus, made_of)
     # Not from JAX's cache of lowered operations: each call site is its own.
     mlir.register_lowering(primitive, rule, cacheable=False)
     return primitive

@@ -16,6 +16,8 @@ from jax.interpreters import ad, batching, mlir, xla
 from pfftjax.collectives._ordering import is_donated, is_temporary, platforms_of
 from pfftjax.collectives._primitive import communicating, linear, where
 from pfftjax.pencils import ExchangeMethod, Pencil, block, check_dimensions
+from pfftjax.pencils._method import refuse_on_cpus
+from pfftjax.pencils._overlap import overlapped
 from pfftjax.pencils._transpose import transpose_p
 
 from ._local import (
@@ -28,6 +30,7 @@ from ._local import (
     since_conjugation,
     until_conjugation,
 )
+from ._pipelined import in_chunks
 
 
 def _travelling(x: Any, first: Local | None) -> list[int]:
@@ -192,8 +195,24 @@ def through(
     ends: Sequence[Callable[[jax.Array], Any]],
     **move: Any,
 ) -> list[Any]:
-    """``end(moved(begin(operands)))`` for each pair of `begins` and `ends`, on GPUs."""
-    return [end(moved(begin(operands), **move)) for begin, end in zip(begins, ends, strict=True)]
+    """``end(moved(begin(operands)))`` for each pair of `begins` and `ends`, on GPUs; each exchange
+    beside what comes before and after the others, where the method is `PIPELINED`.
+    """
+    if move.get("method") != ExchangeMethod.PIPELINED:
+        return [
+            end(moved(begin(operands), **move)) for begin, end in zip(begins, ends, strict=True)
+        ]
+    lead = len(move["order"]) - 3
+    return overlapped(
+        operands,
+        begins,
+        ends,
+        order=move["order"],
+        scatter=lead + move["scatter"],
+        gather=lead + move["gather"],
+        whole=move["whole"],
+        comm=move["comm"],
+    )
 
 
 def _in_steps(
@@ -204,6 +223,11 @@ def _in_steps(
     private: tuple[bool, bool] = (False, False),
     **move: Any,
 ) -> jax.Array:
+    if move.get("method") == ExchangeMethod.PIPELINED:
+        names = "order", "scatter", "gather", "whole", "comm"
+        y = in_chunks(x, first=first, second=second, **{name: move[name] for name in names})
+        if y is not None:
+            return y
     if first is not None:
         until, since = until_conjugation(first)
         return apply(second, since(moved(until(x), **move)))
@@ -221,6 +245,7 @@ across_p = communicating(
     attributes=_attributes,
     in_place=_in_place,
     on_gpus=_in_steps,
+    check_on_cpus=functools.partial(refuse_on_cpus, "transform"),
 )
 
 

@@ -21,6 +21,7 @@ from jax.interpreters import ad, batching, mlir, xla
 
 from pfftjax.collectives._primitive import communicating
 from pfftjax.pencils import ExchangeMethod, Pencil, check_dimensions
+from pfftjax.pencils._method import refuse_on_cpus
 
 from . import _fused
 from ._fused import Local, parameters
@@ -187,6 +188,7 @@ def _across(name: str, in_steps: Callable[..., Any], *, results: int) -> Primiti
         attributes=attributes,
         multiple_results=results > 1,
         on_gpus=in_steps,
+        check_on_cpus=functools.partial(refuse_on_cpus, "transform"),
     )
 
 

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from pfftjax.collectives._comm import Communicator
 from pfftjax.collectives._ffi import native
-from pfftjax.collectives._primitive import where
+from pfftjax.collectives._primitive import as_on_gpus, where
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
 
 from . import _tuning_file
@@ -243,9 +243,11 @@ def _methods(grid: ProcessGrid, method: ExchangeMethod) -> list[ExchangeMethod]:
     if method != ExchangeMethod.AUTOMATIC:
         return [method]
     lines = [line for line in map(grid.along, range(2)) if line.size > 1]
-    # On GPUs all exchanges go by one transport, whatever the method.
-    if not lines or jax.default_backend() != "cpu":
+    if not lines:
         return [method]
+    if as_on_gpus(jax.default_backend()):
+        # By one transport, whatever the method; in one piece or in chunks.
+        return [method, ExchangeMethod.PIPELINED]
     # Over all rows and columns of the grid: the fewest of this rank's that do, and the most.
     sharing = [int(native.shares_memory(line.number)) for line in lines]
     bounds = np.array([min(sharing), -max(sharing)])

@@ -21,6 +21,7 @@ from mpi4py import MPI
 from pfftjax.collectives._comm import Communicator
 from pfftjax.collectives._ffi import library_version, native
 from pfftjax.collectives._options import options
+from pfftjax.collectives._primitive import as_on_gpus
 from pfftjax.pencils import ExchangeMethod
 
 _FORMAT, _VERSION = "pfftjax tuning", 1
@@ -34,6 +35,8 @@ def machine(comm: MPI.Intracomm) -> dict[str, Any]:
     here = (_processor(), native.simd(), _cores(), device, MPI.Get_processor_name())
     everybody = comm.allgather(here)
     names = [name for *_, name in everybody]
+    # Of GPUs, what the environment says of their exchanges.
+    gpus = {"gpu_transport": options.gpu_transport, "gpu_chunks": options.gpu_chunks}
     changes = [i for i in range(1, len(names)) if names[i] != names[i - 1]]
     bounds = [0, *changes, len(names)]
     return {
@@ -47,6 +50,7 @@ def machine(comm: MPI.Intracomm) -> dict[str, Any]:
         "devices": sorted({device for *_, device, _ in everybody}),
         "mpi": library_version,
         "shared_memory": options.shared_memory,
+        **(gpus if as_on_gpus(jax.default_backend()) else {}),
         "pfftjax": importlib.metadata.version("pfftjax"),
     }
 

@@ -11,8 +11,9 @@ from pfftjax.collectives._primitive import where
 class ExchangeMethod(enum.IntEnum):
     """How ranks exchange what they hold when an array goes from one pencil to another.
 
-    All methods give the same bits. A method is part of the compiled program, and the same on all
-    ranks; which one is fastest depends on the machine (docs/tuning.md).
+    All methods give the same bits on CPUs, and on GPUs to rounding. A method is part of the
+    compiled program, and the same on all ranks; which one is fastest depends on the machine
+    (docs/tuning.md).
 
     Attributes:
         AUTOMATIC: `FUSED` between ranks that share memory, `MESSAGES` between others: what a plan
@@ -26,6 +27,10 @@ class ExchangeMethod(enum.IntEnum):
         ALLTOALL: packed, exchanged by one MPI_Alltoall, unpacked. The MPI library has algorithms
             of few messages for many ranks with little to say to each other. Needs memory of twice
             what is exchanged.
+        PIPELINED: between GPUs only: in at most PFFTJAX_GPU_CHUNKS parts, of a batch or of planes
+            across the axis that stays in place, each of which is exchanged while others are
+            transformed. Needs memory and time for copies of the chunks. What is not fused goes as
+            by `AUTOMATIC`. On CPUs an error.
 
     Example:
         >>> from pfftjax import PencilFFT, ProcessGrid
@@ -40,11 +45,23 @@ class ExchangeMethod(enum.IntEnum):
     SHARED = 2
     MESSAGES = 3
     ALLTOALL = 4
+    PIPELINED = 5
 
     def __repr__(self) -> str:
         return f"ExchangeMethod.{self.name}"
 
     __str__ = __repr__
+
+
+def refuse_on_cpus(
+    operation: str, *, method: ExchangeMethod, comm: Communicator, **_: Any
+) -> None:
+    """Raise for a method that is for arrays on GPUs."""
+    if method == ExchangeMethod.PIPELINED:
+        raise ValueError(
+            f"{where(operation, comm)}: {method} lets exchanges between GPUs overlap transforms, "
+            "and the arrays are on CPUs; take AUTOMATIC"
+        )
 
 
 def checked_method(method: Any, operation: str, comm: Communicator) -> ExchangeMethod:

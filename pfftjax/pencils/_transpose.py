@@ -11,7 +11,7 @@ from jax.interpreters import ad, batching, mlir, xla
 
 from pfftjax.collectives._primitive import as_array, communicating, linear, where
 
-from ._method import ExchangeMethod, checked_method
+from ._method import ExchangeMethod, checked_method, refuse_on_cpus
 from ._pencil import Pencil, block
 
 _MOST_DIMENSIONS = 12  # cpp/box.h
@@ -51,6 +51,7 @@ transpose_p = communicating(
         "gather": np.int64(gather),
         "method": np.int64(method),
     },
+    check_on_cpus=functools.partial(refuse_on_cpus, "transpose"),
 )
 
 

@@ -26,10 +26,11 @@ def test_values():
             "PFFTJAX_GPU_TRANSPORT": "ipc",
             "PFFTJAX_NCCL": "/opt/libnccl.so.2",
             "PFFTJAX_GPU_ARENA_BYTES": "4096",
+            "PFFTJAX_GPU_CHUNKS": "6",
             "PFFTJAX_BIND_GPU": "0",
         }
     )
-    on_gpus = (512, "ipc", "/opt/libnccl.so.2", 4096, False)
+    on_gpus = (512, "ipc", "/opt/libnccl.so.2", 4096, 6, False)
     assert options == _options.Options(64, True, False, 2.5, False, True, False, "avx2", *on_gpus)
     assert _options.read({"PFFTJAX_GPU_TRANSPORT": "auto"}) == _options.Options()
 

@@ -2,7 +2,8 @@
 // stream does, between processes of one node, through rings of memory that they share. Rings are
 // small, so that a send does not end before its receive has begun; and, as in NCCL, calls between
 // ncclGroupStart and ncclGroupEnd are enqueued at the end, as one thing that makes progress with
-// all of them, while calls outside of a group follow each other.
+// all of them, while calls outside of a group follow each other. The device has place for one such
+// thing at a time: of two communicators in different orders on two ranks, neither ends.
 //
 // PFFTJAX_FAKE_NCCL_FAIL=FUNCTION makes that function return an error, PFFTJAX_FAKE_NCCL_LOST=N
 // the N-th question for asynchronous errors, and those after it; with PFFTJAX_FAKE_NCCL_HANG what
@@ -81,6 +82,10 @@ struct Work {
   bool hangs = std::getenv("PFFTJAX_FAKE_NCCL_HANG") != nullptr;
 
   bool Step() {
+    // Under the device's lock, as all steps.
+    static const Work* running = nullptr;
+    if (running && running != this) return false;
+    running = this;
     bool all = !hangs;
     for (std::size_t i = 0; i < operations.size(); ++i) {
       Operation& op = operations[i];
@@ -102,6 +107,7 @@ struct Work {
       all &= op.done == op.bytes;
     }
     if (all && at_end) at_end();
+    if (all) running = nullptr;
     return all;
   }
 };

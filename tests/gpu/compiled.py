@@ -15,7 +15,7 @@ import pytest
 from jax.experimental import topologies
 
 import pfftjax
-from pfftjax import PencilFFT, ProcessGrid, pm
+from pfftjax import ExchangeMethod, PencilFFT, ProcessGrid, pm
 from pfftjax import collectives as pc
 from tests import gpu_programs
 from tests.distributed import grids
@@ -215,6 +215,21 @@ def test_an_inverse_transform_is_conjugated_once_on_each_side():
         kinds = [line.kind for line in program.computations["ENTRY"]]
         turned = grid.dims[0] == 1  # by XLA
         assert kinds.count("fusion") == 2 + turned
+
+
+@pytest.mark.skipif(SIZE == 1, reason="nothing is exchanged")
+@pytest.mark.parametrize("direction", ["forward", "inverse"])
+def test_exchanges_are_under_way_while_others_are_transformed(direction):
+    """In the order in which `pfftjax/pencils/_overlap.py` gives them to XLA."""
+    plan = PencilFFT((64, 64, 64), ProcessGrid((None, 1)), method=ExchangeMethod.PIPELINED)
+    ends = {"forward": plan.input, "inverse": plan.output}
+    x = jax.ShapeDtypeStruct(ends[direction].local_shape, jnp.complex64)
+    program = compiled(getattr(plan, direction), x)
+    letters = {"fft": "f", "pfftjax_transpose_start": "s", "pfftjax_transpose_wait": "w"}
+    order = "".join(letters.get(line.kind, "") for line in program.computations["ENTRY"])
+    # A transform of planes has a part that is done for all chunks before or after.
+    chunks = "fsfswf" + "fswf" * 2 + "wf"
+    assert order == {"forward": "f" + chunks, "inverse": chunks + "f"}[direction]
 
 
 def test_memory_of_a_simulation():

@@ -11,6 +11,7 @@ from pfftjax import pm
 from tests import gpu_programs
 from tests.distributed import SHAPES, TOLERANCE, gathered, grids
 from tests.fft.test_values import check
+from tests.gpu.conftest import ON_CPU
 from tests.gpu.helpers import assert_on_device, here_and_on_cpus
 from tests.helpers import assert_close, random
 from tests.pm.test_painting import test_against_sums as test_painting_against_sums
@@ -30,11 +31,13 @@ __all__ = ["test_derivatives_of_painting", "test_painting_against_sums"]
 @pytest.mark.parametrize("shape", SHAPES[:-1], ids=str)
 def test_transforms(shape, dtype):
     """Values, transposes and tangents, by numpy on the whole array."""
-    options = itertools.product(grids(), (False, True), ("transposed", "natural"))
+    methods = [pfftjax.ExchangeMethod.AUTOMATIC]
+    methods += [] if ON_CPU else [pfftjax.ExchangeMethod.PIPELINED]
+    options = itertools.product(grids(), (False, True), ("transposed", "natural"), methods)
     check(
         [
-            pfftjax.PencilFFT(shape, grid, real=real, layout=layout)
-            for grid, real, layout in options
+            pfftjax.PencilFFT(shape, grid, real=real, layout=layout, method=method)
+            for grid, real, layout, method in options
         ],
         dtype,
     )

@@ -12,8 +12,10 @@ pytestmark = pytest.mark.timeout(180)
 
 # `using(name)` gives a communicator on which GPUs exchange so.
 TRANSPORTS = """
+import tempfile
 from pfftjax.collectives import _gpu
 from pfftjax.collectives._ffi import native
+from pfftjax.pencils._overlap import start_p, wait_p
 
 def using(name, **settings):
     _gpu.configure(name=name, **settings)
@@ -57,6 +59,10 @@ def of_all_sizes(comm):
     flowing[0, -1], flowing[1, -2:] = 2003, (2000, 3)
     flowing = jnp.asarray(flowing * (RANK == 0))
     sums = {name: drawn(37, dtype=name) for name in ("f4", "f8", "i4", "u1", "c8")}
+    # In chunks: of a batch, and of one array.
+    fields = drawn(3, *shape, dtype="c16")[0]
+    method = pfftjax.ExchangeMethod.PIPELINED
+    plan = pfftjax.PencilFFT(shape, grid, method=method)
     blunt = drawn(5)
     blunt[-1, 2] = np.nan
     wide = drawn(9001)  # so large that it is given out in parts
@@ -65,9 +71,10 @@ def of_all_sizes(comm):
     left, right = RANK - 1 if RANK else null, RANK + 1 if RANK < root else null
 
     @jax.jit
-    def program(small, large, bytes_, rows, flow, field, planes, sums, blunt, wide):
+    def program(small, large, bytes_, rows, flow, field, planes, sums, blunt, wide, fields):
         def there_and_back(_, x):
             return pc.alltoall(pc.alltoall(x, comm=comm), comm=comm)
+        spectra, pull = jax.vjp(jax.vmap(plan.forward), fields)
         return (
             pc.alltoall(small, comm=comm),
             jax.lax.fori_loop(0, 3, there_and_back, pc.alltoall(large, comm=comm)),
@@ -96,12 +103,16 @@ def of_all_sizes(comm):
             pc.sendrecv(wide, wide, (RANK - 1) % SIZE, (RANK + 1) % SIZE, comm=comm,
                         collective=True),
             pc.sendrecv(flow[:RANK + 1], flow[:RANK], left, right, comm=comm, collective=True),
+            spectra,
+            pull(spectra)[0],
+            plan.inverse(spectra[0]),
         )
 
     y = jax.block_until_ready(program(
         small[RANK], large[RANK], bytes_[RANK], rows[RANK], flow[RANK],
         source.local_block(field), halo.local_block(planes),
         {name: v[RANK] for name, v in sums.items()}, blunt[RANK], wide[RANK],
+        plan.input.local_block(fields),
     ))
     equal = np.testing.assert_array_equal
     equal(y[0], small[:, RANK])
@@ -139,6 +150,52 @@ def of_all_sizes(comm):
     equal(y[19], blunt.max(0))
     equal(y[20], wide[RANK - 1])
     equal(y[21], flow[RANK - 1, :RANK])
+    def close(actual, whole, pencil):
+        expected, scale = pencil.local_block(whole), np.abs(whole).max()
+        np.testing.assert_allclose(actual / scale, expected / scale, atol=1e-13, rtol=0)
+    spectra = np.fft.fftn(fields, axes=(1, 2, 3))
+    close(y[22], spectra, plan.output)
+    # Its transpose is the transform, from the other pencil.
+    close(y[23], np.fft.fftn(spectra, axes=(1, 2, 3)), plan.input)
+    close(y[24], fields[0], plan.input)
+
+def begun_and_left(comm):
+    \"\"\"By a program that fails, say: what comes after is as ever; and NCCL on another
+    communicator has its turn.\"\"\"
+    grid = pfftjax.ProcessGrid((SIZE, 1), comm=comm)
+    plan = pfftjax.PencilFFT((4, 6, 5), grid, method=pfftjax.ExchangeMethod.PIPELINED)
+    field = rng.standard_normal((4, 6, 5)) + 0j
+    mine, spectrum = plan.input.local_block(field), plan.output.local_block(np.fft.fftn(field))
+    x = jnp.ones((2000 * SIZE, 1))
+    move = dict(order=(0, 1), scatter=0, gather=1, whole=SIZE, comm=pc.communicator(comm), index=0)
+    begin, other = jax.jit(lambda x: start_p.bind(x, **move)), using("nccl")
+    results = []
+    for _ in range(8):
+        begun = begin(x)
+        results.append((begun, pc.alltoall(jnp.full(SIZE, RANK), comm=other)))
+        np.testing.assert_array_equal(results[-1][1], range(SIZE))
+    np.testing.assert_allclose(plan.forward(mine), spectrum, atol=1e-12)
+    try:
+        jax.block_until_ready(jax.jit(lambda x, *begun: wait_p.bind(x, *begun, **move))(x, *begun))
+    except jax.errors.JaxRuntimeError as error:
+        pc.recover()
+        assert "transpose_wait failed on rank" in str(error), error
+        assert "not under way" in str(error), error
+    else:
+        raise AssertionError("nothing was raised")
+    np.testing.assert_allclose(plan.forward(mine), spectrum, atol=1e-12)
+
+def both_ways_are_timed():
+    \"\"\"And kept in a file.\"\"\"
+    methods = {pfftjax.ExchangeMethod.AUTOMATIC, pfftjax.ExchangeMethod.PIPELINED}
+    with tempfile.TemporaryDirectory() as folder:
+        file = MPI.COMM_WORLD.bcast(folder) + "/tuning.json"
+        options = {"tune": pfftjax.Tuning(seconds=1.0, file=file)}
+        grid = pfftjax.ProcessGrid((SIZE, 1))
+        one, two = (pfftjax.PencilFFT((4, 6, 5), grid, **options) for _ in range(2))
+        assert one == two and {t.method for t in one.timings} == methods, one.timings
+        assert str(one.timings) == str(two.timings)
+        MPI.COMM_WORLD.Barrier()
 """
 
 
@@ -171,6 +228,10 @@ how = ["each rank on a node of its own", "within a node, by messages between nod
 assert how in chosen().transport, chosen()
 assert "ipc" in pfftjax.info().gpu_transport or "nccl" in pfftjax.info().gpu_transport
 
+if SIZE == 2:
+    begun_and_left(using("nccl"))
+    both_ways_are_timed()
+
 # By NCCL, and not by way of the host.
 os.environ["PFFTJAX_FAKE_NCCL_FAIL"] = "ncclAllReduce"
 assert "NCCL says 'invalid argument' in ncclAllReduce" in refusal(using("nccl"), pc.allreduce)
@@ -199,6 +260,7 @@ assert "PFFTJAX_GPU_TRANSPORT=nccl cannot be had here" in why and "share device"
 assert "PFFTJAX_GPU_TRANSPORT=staging on rank 1" in refusal(using(["ipc", "staging"][RANK == 1]))
 """,
         ranks=ranks,
+        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
         **environment(**extra),
     )
 
