@@ -3,12 +3,14 @@
 python -m tests.launcher RANKS PROGRAM ARGUMENTS    runs a program so, as `make demo` does
 """
 
+import functools
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -22,8 +24,19 @@ def family() -> str:
     return "openmpi" if "Open MPI" in text else "mpich"
 
 
+@functools.cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """Where jobs keep their files; removed when this process ends."""
+    return tempfile.TemporaryDirectory(prefix="pfftjax-")
+
+
 def environment(**extra: str) -> dict[str, str]:
-    """The environment of a test job, the same on every machine."""
+    """The environment of a test job, the same on every machine.
+
+    Each has a folder for temporary files of its own: Open MPI's mpirun keeps a session there under
+    its process number, leaves it behind when it is killed, and where it finds one of an earlier
+    process of the same number it does not start ("listener thread failed to start").
+    """
     here = str(pathlib.Path(sys.executable).parent)
     return {
         **os.environ,
@@ -36,6 +49,7 @@ def environment(**extra: str) -> dict[str, str]:
         "MPIR_CVAR_POLLS_BEFORE_YIELD": "0",
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "PYTHONUNBUFFERED": "1",
+        "TMPDIR": tempfile.mkdtemp(dir=_scratch().name),
         **extra,
     }
 
