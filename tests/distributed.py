@@ -2,6 +2,7 @@
 transforms and their derivatives are, by numpy on the whole array."""
 
 import dataclasses
+import functools
 import os
 
 import numpy as np
@@ -35,11 +36,20 @@ def grids():
     return [ProcessGrid((p, SIZE // p)) for p in range(1, SIZE + 1) if SIZE % p == 0]
 
 
+@functools.cache
+def shares_memory():
+    """Whether all ranks do: on one node (tests/nodes.py), and as the environment has it."""
+    node = CONTROL.Split_type(MPI.COMM_TYPE_SHARED)
+    size = node.size
+    node.Free()
+    return options.shared_memory and size == SIZE
+
+
 def methods():
     """Every method of exchange that can be had here."""
     shared = (ExchangeMethod.FUSED, ExchangeMethod.SHARED)
     # The fake device's handlers refuse what is for CPUs only (tests/fake_device).
-    have_shared = options.shared_memory and "PFFTJAX_FAKE_DEVICE" not in os.environ
+    have_shared = shares_memory() and "PFFTJAX_FAKE_DEVICE" not in os.environ
     others = () if have_shared else shared
     # What is for GPUs only has tests of its own (tests/jobs/test_gpu_transports.py).
     return [m for m in ExchangeMethod if m not in (*others, ExchangeMethod.PIPELINED)]

@@ -17,7 +17,7 @@ from pfftjax import collectives as pc
 from pfftjax.collectives._options import options
 from pfftjax.fft import Timing, Timings, default_dims
 from pfftjax.fft._tuning import _choose, candidate_dims
-from tests.distributed import assert_block, grids, transformed
+from tests.distributed import assert_block, grids, shares_memory, transformed
 from tests.helpers import CONTROL, RANK, SIZE, random
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
@@ -62,7 +62,7 @@ def test_tuned_plans(path):
     assert {t.dims for t in plan.timings} == (set() if SIZE == 1 else {g.dims for g in grids()})
     if SIZE > 1:
         of_rule = {t.method for t in plan.timings if t.dims == (SIZE, 1)}
-        left_out = ExchangeMethod.FUSED if options.shared_memory else ExchangeMethod.MESSAGES
+        left_out = ExchangeMethod.FUSED if shares_memory() else ExchangeMethod.MESSAGES
         assert ExchangeMethod.AUTOMATIC in of_rule
         assert ExchangeMethod.ALLTOALL in of_rule
         assert left_out not in of_rule

@@ -1,0 +1,143 @@
+"""Several nodes made of this one, and jobs whose ranks they share: `make nodes`; Linux, as root.
+
+    python -m tests.nodes                                  the tests of what nodes exchange
+    python -m tests.nodes --ranks 3 --rate 1gbit -- -m pfftjax doctor    anything else
+
+A node is what namespaces make it: a host name, a network, processes and shared memory of its own,
+and files that it shares with the others. Ranks of different nodes reach each other by TCP only,
+over a bridge, at `--rate` each way.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from tests import launcher
+
+BRIDGE = "pfftjax0"
+NETWORK = "10.199.0.{}"
+# What is sent between nodes and within one: by every method, by messages and collectives.
+TESTS = (
+    "tests/pencils",
+    "tests/collectives/test_values.py",
+    "tests/collectives/test_sendrecv.py",
+    "tests/fft/test_values.py",
+    "tests/fft/test_tuning.py",
+    "tests/pm/test_exchange.py",
+)
+
+
+def _run(*command: str) -> None:
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {ended.stderr.strip()}")
+
+
+def _start(name: str) -> tuple[subprocess.Popen[str], str]:
+    """A process in namespaces of its own, which keeps them; and its number outside of them."""
+    inside = f"hostname {name} && mount -t tmpfs tmpfs /dev/shm && echo up && exec sleep infinity"
+    spaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc"]
+    holder = subprocess.Popen(
+        ["unshare", *spaces, "--kill-child", "sh", "-c", inside],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    if holder.stdout.readline() != "up\n":
+        raise RuntimeError(f"unshare ended with status {holder.wait()}; it needs root")
+    children = pathlib.Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
+    return holder, children.read_text().split()[0]
+
+
+@contextlib.contextmanager
+def nodes(count: int, rate: str):
+    """Start nodes; yields their addresses and the path of what stands in for ssh."""
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        _run("ip", "link", "add", BRIDGE, "type", "bridge")
+        stack.callback(_run, "ip", "link", "delete", BRIDGE)
+        _run("ip", "address", "add", NETWORK.format(254) + "/24", "dev", BRIDGE)
+        _run("ip", "link", "set", BRIDGE, "up")
+        addresses, cases = [], []
+        for number in range(1, count + 1):
+            holder, pid = _start(f"node{number}")
+            stack.callback(holder.wait)
+            stack.callback(holder.kill)
+            port, address = f"{BRIDGE}p{number}", NETWORK.format(number)
+            peer = ["peer", "name", "eth0", "netns", pid]
+            _run("ip", "link", "add", port, "type", "veth", *peer)
+            _run("ip", "link", "set", port, "master", BRIDGE, "up")
+            if rate:
+                shape = ["tbf", "rate", rate, "burst", "256k", "latency", "50ms"]
+                _run("tc", "qdisc", "add", "dev", port, "root", *shape)
+            within = ["nsenter", "--target", pid, "--net"]
+            _run(*within, "ip", "address", "add", f"{address}/24", "dev", "eth0")
+            _run(*within, "ip", "link", "set", "lo", "up")
+            _run(*within, "ip", "link", "set", "eth0", "up")
+            addresses.append(address)
+            cases.append(f"{address}) pid={pid} ;;")
+        ssh = folder / "ssh"
+        ssh.write_text(
+            "#!/bin/sh\n"
+            'while [ "${1#-}" != "$1" ]; do shift; done\n'
+            f'case "$1" in {" ".join(cases)} esac\n'
+            "shift\n"
+            "exec nsenter --target $pid --net --uts --ipc --mount --pid"
+            ' env TMPDIR=/dev/shm sh -c "$*"\n'
+        )
+        ssh.chmod(0o755)
+        yield addresses, ssh
+
+
+def command(ranks: int, addresses: list[str], ssh: pathlib.Path, *arguments: str) -> list[str]:
+    """The command that runs `python arguments` on so many ranks, in blocks on the nodes."""
+    mpirun, *options = launcher.command(ranks, *arguments)
+    parts = [
+        ranks * (i + 1) // len(addresses) - ranks * i // len(addresses)
+        for i in range(len(addresses))
+    ]
+    hosts = ",".join(f"{address}:{n}" for address, n in zip(addresses, parts, strict=True) if n)
+    if launcher.family() == "mpich":
+        by_ssh = ["-launcher", "ssh", "-launcher-exec", str(ssh)]
+        return [mpirun, *by_ssh, "-localhost", NETWORK.format(254), "-hosts", hosts, *options]
+    here = NETWORK.format(0) + "/24"
+    names = [name for name in os.environ if name.startswith(("JAX_", "PFFTJAX_", "XLA_"))]
+    return [
+        *(mpirun, "--prtemca", "plm_ssh_agent", str(ssh), "--host", hosts),
+        *("--prtemca", "prte_if_include", here, "--mca", "btl_tcp_if_include", here),
+        *(part for name in ("PATH", *names) for part in ("-x", name)),
+        *options,
+    ]
+
+
+def main() -> int:
+    """Run what the arguments say; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--rate", default="", help="of a node's network, as tc has it: 1gbit")
+    parser.add_argument("program", nargs="*", help="after --: what Python is to run")
+    arguments = parser.parse_args()
+    program = arguments.program or ["-m", "pytest", "--with-mpi", "-q", *TESTS]
+    fast = {} if arguments.program else {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    environment = launcher.environment(PYTHONPATH=str(launcher.ROOT), **fast)
+    os.environ |= environment
+    with nodes(arguments.nodes, arguments.rate) as (addresses, ssh):
+        start = time.monotonic()
+        status = subprocess.run(
+            command(arguments.ranks, addresses, ssh, *program), env=environment, check=False
+        ).returncode
+    print(
+        f"{arguments.ranks} ranks on {arguments.nodes} nodes: status {status}, "
+        f"{time.monotonic() - start:.0f} s"
+    )
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
