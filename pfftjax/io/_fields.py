@@ -10,6 +10,8 @@ import numpy as np
 from jax.core import Tracer
 
 from pfftjax.pencils import Pencil, ProcessGrid
+from pfftjax.pencils._pencil import checked_pencil
+from pfftjax.pencils._process_grid import checked_grid
 
 from . import _file, _zarr
 from ._file import Box, Compression, Contents, Dataset, Layout
@@ -87,7 +89,7 @@ def save(
         {'a': 0.5, 'box_size': 100.0}
 
     """
-    _check_pencil(pencil, "save")
+    checked_pencil(pencil, "save")
     with private(pencil.grid.comm) as comm:
         with together(comm, "save"):
             if layout not in ("shared", "per_rank"):
@@ -157,7 +159,7 @@ def load(
     See `save` for an example.
 
     """
-    _check_pencil(pencil, "load")
+    checked_pencil(pencil, "load")
     comm = pencil.grid.comm
     ndim = len(pencil.global_shape)
     with together(comm, "load"), _file.opened(path) as file:
@@ -189,18 +191,11 @@ def attributes(path: str | os.PathLike[str], grid: ProcessGrid) -> dict[str, Any
         FileNotFoundError, OSError, ImportError: as `load`.
 
     """
-    with together(grid.comm, "attributes"), _file.opened(path) as file:
+    comm = checked_grid(grid, "attributes").comm
+    with together(comm, "attributes"), _file.opened(path) as file:
         kept = {k: v for k, v in file.attrs.items() if k not in (_file.PARTS, _zarr.COMPLETE)}
     kept = {k: np.asarray(v) if isinstance(v, list) else v for k, v in kept.items()}  # of JSON
     return {k: v.item() if isinstance(v, np.generic) else v for k, v in kept.items()}
-
-
-def _check_pencil(pencil: Any, operation: str) -> None:
-    if not isinstance(pencil, Pencil):
-        raise TypeError(
-            f"{operation}: pencil must be a Pencil, as PencilFFT.input, got "
-            f"{type(pencil).__name__}"
-        )
 
 
 def _dims(pencil: Pencil, dims: Sequence[str] | None) -> tuple[str, ...]:
@@ -306,6 +301,8 @@ def _coordinates(
                 f"box_size is one number, or one for each of the {len(sizes)} axes, got "
                 f"{box_size!r}"
             )
+        if not np.all((sides > 0) & np.isfinite(sides)):
+            raise ValueError(f"box_size must be a positive length, got {box_size!r}")
         for (name, n), side in zip(sizes.items(), np.broadcast_to(sides, len(sizes)), strict=True):
             result[name] = (np.arange(n) + offset) * (side / n)
     for name, values in (given or {}).items():

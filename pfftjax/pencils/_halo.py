@@ -9,7 +9,7 @@ import numpy as np
 
 from pfftjax.collectives._primitive import as_array, communicating, linear, where
 
-from ._pencil import Pencil
+from ._pencil import Pencil, checked_pencil
 
 # Along one axis of one dimension of the grid. `whole` is the global length of the axis.
 
@@ -92,7 +92,8 @@ def halo_exchange(
 
     Raises:
         ValueError: a block that does not match its pencil, or a negative width.
-        TypeError: a width that is no static integer, or a dtype that cannot be sent.
+        TypeError: a width that is no static integer, `periodic` that is no bool, no pencil, or a
+            dtype that cannot be sent.
 
     Its adjoint is `halo_reduce`.
 
@@ -106,7 +107,7 @@ def halo_exchange(
         ([4, 4, 0], True)
 
     """
-    x = as_array(x, "halo_exchange", pencil.grid._comm)
+    x = as_array(x, "halo_exchange", checked_pencil(pencil, "halo_exchange").grid._comm)
     steps = _steps(x, pencil, width, periodic, "halo_exchange")
     _check(x, pencil, [], "halo_exchange")
     for params in steps:
@@ -134,7 +135,7 @@ def halo_reduce(
 
     Raises:
         ValueError: a padded block that does not match its pencil, or a negative width.
-        TypeError: a width that is no static integer, or a dtype that cannot be summed.
+        TypeError: as `halo_exchange`, or a dtype that cannot be summed.
 
     Its adjoint is `halo_exchange`.
 
@@ -148,7 +149,7 @@ def halo_reduce(
         True
 
     """
-    x = as_array(x, "halo_reduce", pencil.grid._comm)
+    x = as_array(x, "halo_reduce", checked_pencil(pencil, "halo_reduce").grid._comm)
     if x.dtype == bool:
         raise TypeError(f"{where('halo_reduce', pencil.grid._comm)}: cannot add bool; cast it")
     steps = _steps(x, pencil, width, periodic, "halo_reduce")
@@ -168,6 +169,11 @@ def _steps(x: jax.Array, pencil: Pencil, width: Any, periodic: Any, name: str) -
         raise ValueError(
             f"{here}: width and periodic are one value, or one for each of the two dimensions of "
             f"the grid; got {width!r} and {periodic!r}"
+        )
+    if any(not isinstance(around, bool | np.bool_) for around in rounds):
+        raise TypeError(
+            f"{here}: periodic is True or False, or one of them for each dimension of the grid, "
+            f"got {periodic!r}"
         )
     steps = []
     for dimension, (w, around) in enumerate(zip(widths, rounds, strict=True)):

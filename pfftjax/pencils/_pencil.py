@@ -11,7 +11,7 @@ import numpy as np
 from pfftjax.collectives._primitive import static_ints, where
 
 from ._coordinate import coordinate
-from ._process_grid import ProcessGrid
+from ._process_grid import ProcessGrid, checked_grid
 
 
 def block(n: int, parts: int, part: int) -> tuple[int, int]:
@@ -54,11 +54,7 @@ class Pencil:
     axes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.grid, ProcessGrid):
-            raise TypeError(
-                f"Pencil: grid must be a ProcessGrid, got {type(self.grid).__name__}; make it "
-                "once by pfftjax.ProcessGrid(dims)"
-            )
+        checked_grid(self.grid, "Pencil")
         here = where("Pencil", self.grid._comm)
         shape, axes, split = (
             static_ints(value, name, "Pencil", self.grid._comm)
@@ -164,3 +160,13 @@ class Pencil:
         shape = [1] * len(self.axes)
         shape[self.axes.index(axis)] = count
         return index.reshape(shape)
+
+
+def checked_pencil(pencil: Any, operation: str) -> Pencil:
+    """`pencil`, if it is one."""
+    if not isinstance(pencil, Pencil):
+        raise TypeError(
+            f"{operation}: pencil must be a Pencil, as PencilFFT.input, got "
+            f"{type(pencil).__name__}"
+        )
+    return pencil

@@ -114,6 +114,16 @@ class ProcessGrid:
         )
 
 
+def checked_grid(grid: Any, operation: str) -> ProcessGrid:
+    """`grid`, if it is one."""
+    if not isinstance(grid, ProcessGrid):
+        raise TypeError(
+            f"{operation}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
+            "pfftjax.ProcessGrid(dims)"
+        )
+    return grid
+
+
 def _agree(dims: Any, comm: Communicator) -> None:
     """Raise on every rank if the ranks ask for different grids."""
     asked = zlib.crc32(repr(dims).encode())

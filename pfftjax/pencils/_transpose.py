@@ -12,7 +12,7 @@ from jax.interpreters import ad, batching, mlir, xla
 from pfftjax.collectives._primitive import as_array, communicating, linear, where
 
 from ._method import ExchangeMethod, checked_method, refuse_on_cpus
-from ._pencil import Pencil, block
+from ._pencil import Pencil, block, checked_pencil
 
 _MOST_DIMENSIONS = 12  # cpp/box.h
 
@@ -164,6 +164,8 @@ def transpose(
         True
 
     """
+    for pencil in (source, target):
+        checked_pencil(pencil, "transpose")
     comm = source.grid._comm
     here = where("transpose", comm)
     method = checked_method(method, "transpose", comm)

@@ -9,6 +9,7 @@ import numpy as np
 
 from pfftjax.collectives._primitive import where
 from pfftjax.pencils import Pencil
+from pfftjax.pencils._pencil import checked_pencil
 
 
 def white_noise(key: jax.Array, pencil: Pencil, dtype: Any = None) -> jax.Array:
@@ -28,7 +29,8 @@ def white_noise(key: jax.Array, pencil: Pencil, dtype: Any = None) -> jax.Array:
         Array of shape (*pencil.local_shape,).
 
     Raises:
-        TypeError: a key of another implementation, or a dtype that is not floating-point.
+        TypeError: a key of another implementation, a dtype that is not floating-point, or no
+            pencil.
 
     Example:
         >>> from pfftjax import ProcessGrid
@@ -39,7 +41,7 @@ def white_noise(key: jax.Array, pencil: Pencil, dtype: Any = None) -> jax.Array:
         True
 
     """
-    here = where("white_noise", pencil.grid._comm)
+    here = where("white_noise", checked_pencil(pencil, "white_noise").grid._comm)
     dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"{here}: dtype must be floating-point, got {dtype}")

@@ -176,3 +176,9 @@ def test_what_is_refused():
         halo_exchange(x, pencil, (1, 2, 3))
     with pytest.raises(TypeError, match="halo_reduce" + here + "cannot add bool"):
         halo_reduce(x.astype(bool), pencil, 0)
+    for bad in ("no", 2, np.array([True, False])):
+        with pytest.raises(TypeError, match="halo_exchange" + here + "periodic is True or False"):
+            halo_exchange(x, pencil, 1, periodic=bad)
+    for function in (halo_exchange, halo_reduce):
+        with pytest.raises(TypeError, match=f"{function.__name__}: pencil must be a Pencil, as"):
+            function(x, None, 1)

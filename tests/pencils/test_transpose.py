@@ -141,3 +141,5 @@ def test_what_is_refused():
             transpose(jnp.zeros((1,) * 10 + z.local_shape), z, z)
         with pytest.raises(ValueError, match=here + r"the pencils must have the same grid"):
             transpose(x, z, Pencil((4, 5, 7), grid))
+        with pytest.raises(TypeError, match=r"transpose: pencil must be a Pencil, .* got tuple"):
+            transpose(x, z, (4, 5, 6))

@@ -118,3 +118,5 @@ def test_what_is_refused():
         white_noise(jax.random.split(key), pencil)
     with pytest.raises(TypeError, match="one pair of uint32"):
         white_noise(jnp.zeros(4, "uint32"), pencil)
+    with pytest.raises(TypeError, match=r"white_noise: pencil must be a Pencil, .* got tuple"):
+        white_noise(key, (4, 5, 6))
