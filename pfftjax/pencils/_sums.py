@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pfftjax.collectives import allreduce
 
-from ._process_grid import ProcessGrid
+from ._process_grid import ProcessGrid, checked_grid
 
 
 def vdot(x: Any, y: Any, grid: ProcessGrid) -> jax.Array:
@@ -27,6 +27,7 @@ def vdot(x: Any, y: Any, grid: ProcessGrid) -> jax.Array:
 
     Raises:
         ValueError: blocks whose shapes differ.
+        TypeError: no process grid.
 
     Example:
         >>> from pfftjax import ProcessGrid
@@ -36,6 +37,7 @@ def vdot(x: Any, y: Any, grid: ProcessGrid) -> jax.Array:
         True
 
     """
+    checked_grid(grid, "vdot")
     pairs = jax.tree.map(_local_vdot, x, y)
     return allreduce(sum(jax.tree.leaves(pairs)), comm=grid.comm)
 
@@ -56,7 +58,11 @@ def norm(x: Any, grid: ProcessGrid) -> jax.Array:
         grid: the grid that they are distributed over.
 
     Returns:
-        A real scalar, the same on every rank. Its derivative at zero is zero.
+        A real scalar, the same on every rank; integers become floating-point numbers first. Its
+        derivative at zero is zero.
+
+    Raises:
+        TypeError: no process grid.
 
     Example:
         >>> from pfftjax import ProcessGrid
@@ -65,6 +71,14 @@ def norm(x: Any, grid: ProcessGrid) -> jax.Array:
         True
 
     """
+    checked_grid(grid, "norm")
+    x = jax.tree.map(_inexact, x)
     square = jnp.real(vdot(x, x, grid))
-    positive = square > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), 0)
+    zero = square == 0  # NaN is not
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, square)))
+
+
+def _inexact(x: Any) -> jax.Array:
+    """`x`, whose squares do not wrap around."""
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)
