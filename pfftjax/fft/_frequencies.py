@@ -33,6 +33,10 @@ def wavenumbers(
         (kx, ky, kz), by global axis, in radians per unit length, each of which broadcasts against
         the block of the spectrum.
 
+    Raises:
+        ValueError: a shape, a layout or a box that is none.
+        TypeError: no process grid, or a dtype that is not floating-point.
+
     Example:
         >>> kx, ky, kz = wavenumbers((4, 6, 5), ProcessGrid(), 6.283185307179586, real=True)
         >>> k2 = kx**2 + ky**2 + kz**2
@@ -40,5 +44,4 @@ def wavenumbers(
         True
 
     """
-    n0, n1, n2 = shape
-    return PencilFFT((n0, n1, n2), grid, real=real, layout=layout).wavenumbers(box_size, dtype)
+    return PencilFFT(shape, grid, real=real, layout=layout).wavenumbers(box_size, dtype)

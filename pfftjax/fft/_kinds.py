@@ -30,6 +30,7 @@ from ._plan import (
     checked_block,
     run,
     sides_of,
+    wavenumber_dtype,
 )
 from ._resize import Resize
 from ._trigonometric import INVERSES, OFFSETS, TrigonometricTransform, logical_size
@@ -272,7 +273,7 @@ class PencilTransform:
             [1.0, 2.0, 3.0]
 
         """
-        dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
+        dtype = wavenumber_dtype(dtype, self._here("wavenumbers"))
         sides = sides_of(box_size, len(self.shape), self._here("wavenumbers"))
         result = []
         for axis, (kind, n, side) in enumerate(zip(self.kinds, self.shape, sides, strict=True)):

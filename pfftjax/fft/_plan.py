@@ -9,6 +9,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from mpi4py import MPI
 
 from pfftjax.collectives._comm import Communicator
@@ -365,7 +366,7 @@ class PencilFFT:
             ((1, 1, 4), [0.0, 1.0, -2.0, -1.0])
 
         """
-        dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
+        dtype = wavenumber_dtype(dtype, self._here("wavenumbers"))
         sides = sides_of(box_size, 3, self._here("wavenumbers"))
         result = []
         for axis, (n, side) in enumerate(zip(self.shape, sides, strict=True)):
@@ -423,8 +424,28 @@ def sides_of(box_size: Any, axes: int, here: str) -> tuple[Any, ...]:
     """One side of the box for each of so many axes."""
     several = isinstance(box_size, tuple | list) or getattr(box_size, "ndim", 0) > 0
     sides = tuple(box_size) if several else (box_size,) * axes
-    if len(sides) != axes:
+    if len(sides) != axes or not all(map(is_length, sides)):
         raise ValueError(
-            f"{here}: box_size is one number, or one for each of the {axes} axes, got {len(sides)}"
+            f"{here}: box_size must be a positive length, or one for each of the {axes} axes, got "
+            f"{box_size!r}"
         )
     return sides
+
+
+def is_length(x: Any, *, or_zero: bool = False) -> bool:
+    """Whether `x` is one positive number, or also zero, as far as its value is known."""
+    if isinstance(x, Tracer):
+        return x.ndim == 0
+    value = np.asarray(x)
+    is_real = any(jnp.issubdtype(value.dtype, kind) for kind in (np.integer, np.floating))
+    if value.ndim or not is_real:
+        return False
+    return 0 < float(value) < math.inf or (or_zero and float(value) == 0)
+
+
+def wavenumber_dtype(dtype: Any, here: str) -> np.dtype:
+    """The dtype of wavenumbers, JAX's default for None."""
+    dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
+    if not jnp.issubdtype(dtype, np.floating):
+        raise TypeError(f"{here}: wavenumbers are floating-point numbers, but dtype is {dtype}")
+    return dtype

@@ -11,16 +11,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pfftjax import pencils
-from pfftjax.collectives._primitive import where
+from pfftjax.collectives._comm import world
+from pfftjax.collectives._primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid
+from pfftjax.pencils._process_grid import checked_grid
 
-from ._plan import Layout, Norm, PencilFFT
+from ._plan import Layout, Norm, PencilFFT, sides_of, wavenumber_dtype
 
 
 def is_global(x: Any) -> bool:
@@ -58,12 +59,7 @@ class _Shards:
 
 def _shards(x: Any, grid: ProcessGrid, mesh: Any, operation: str) -> _Shards:
     """How the third and the second axis from the end of `x` are sharded over `grid`."""
-    if not isinstance(grid, ProcessGrid):
-        raise TypeError(
-            f"{operation}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
-            "pfftjax.ProcessGrid(dims)"
-        )
-    here = where(operation, grid._comm)
+    here = where(operation, checked_grid(grid, operation)._comm)
     if np.ndim(x) < 3:
         raise ValueError(f"{here}: x must have three dimensions, got shape {np.shape(x)}")
     if mesh is None:
@@ -347,14 +343,14 @@ def wavenumbers(
         ((1, 1, 4), [0.0, 1.0, -2.0, -1.0])
 
     """
-    dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
-    several = isinstance(box_size, tuple | list) or getattr(box_size, "ndim", 0) > 0
-    sides: tuple[Any, ...] = tuple(box_size) if several else (box_size,) * 3
-    if len(tuple(shape)) != 3 or len(sides) != 3:
-        raise ValueError(
-            "wavenumbers: shape is (n0, n1, n2) and box_size one number, or one for each of the "
-            f"three axes, got {shape!r} and {box_size!r}"
-        )
+    here = where("wavenumbers", world)
+    dtype = wavenumber_dtype(dtype, here)
+    sides = sides_of(box_size, 3, here)
+    shape = static_ints(shape, "shape", "wavenumbers", world)
+    if len(shape) != 3 or min(shape) < 1:
+        raise ValueError(f"{here}: shape must be (n0, n1, n2), three positive sizes, got {shape}")
+    if layout not in ("transposed", "natural"):
+        raise ValueError(f"{here}: layout must be transposed or natural, got {layout!r}")
     axes = (1, 2, 0) if layout == "transposed" else (0, 1, 2)
     result = []
     for axis, (n, side) in enumerate(zip(shape, sides, strict=True)):

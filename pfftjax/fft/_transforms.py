@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pfftjax.collectives._primitive import where
+from pfftjax.collectives._primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
 
 from . import _sharded
@@ -49,9 +49,10 @@ def global_shape(
         shape = jnp.shape(x)[-axes:]
         if inverse and layout == "transposed":
             shape = (shape[-1], *shape[:-1])
+    shape = static_ints(shape, "shape", name, grid._comm)
     if len(shape) != axes:
-        raise ValueError(f"{here}: shape must be ({sizes}), got {tuple(shape)}")
-    return tuple(shape)
+        raise ValueError(f"{here}: shape must be ({sizes}), got {shape}")
+    return shape
 
 
 def _plan(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pfftjax.fft import PencilFFT
+from pfftjax.fft._plan import is_length
 
 from ._operands import here, operand, real_dtype, sides, times_real
 
@@ -285,7 +286,7 @@ def top_hat_smoothing(
 
 
 def _check_radius(radius: Any, plan: PencilFFT, operation: str) -> None:
-    if isinstance(radius, int | float) and not radius >= 0:
+    if not is_length(radius, or_zero=True):
         raise ValueError(
             f"{here(operation, plan)}: the radius must be a length in the unit of the box, got "
             f"{radius!r}"

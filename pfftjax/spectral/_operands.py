@@ -8,6 +8,7 @@ import numpy as np
 
 from pfftjax.collectives._primitive import where
 from pfftjax.fft import PencilFFT
+from pfftjax.fft._plan import sides_of
 from pfftjax.pencils import Pencil
 
 Vector = tuple[jax.Array, jax.Array, jax.Array]
@@ -76,14 +77,7 @@ def vector(v: Any, plan: PencilFFT, operation: str, *, from_spectrum: bool) -> V
 
 def sides(box_size: Any, plan: PencilFFT, operation: str) -> tuple[Any, Any, Any]:
     """The side of the box along each axis."""
-    several = isinstance(box_size, tuple | list) or getattr(box_size, "ndim", 0) > 0
-    lengths = tuple(box_size) if several else (box_size,) * 3
-    if len(lengths) != 3 or any(isinstance(x, int | float) and not x > 0 for x in lengths):
-        raise ValueError(
-            f"{here(operation, plan)}: box_size must be a positive length, or one for each of the "
-            f"three axes, got {box_size!r}"
-        )
-    x, y, z = lengths
+    x, y, z = sides_of(box_size, 3, here(operation, plan))
     return x, y, z
 
 

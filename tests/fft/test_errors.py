@@ -1,9 +1,11 @@
 """What a plan refuses, in words that name operation, rank, shapes and remedy."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import pfftjax
+from pfftjax import sharded
 from tests.distributed import grids
 from tests.helpers import RANK, SIZE
 
@@ -34,6 +36,8 @@ def test_a_missing_global_shape():
                 getattr(pfftjax, name)(jnp.zeros((4, 4, 4)), grid)
         with pytest.raises(ValueError, match=here(name) + r"shape must be \(n0, n1, n2\)"):
             getattr(pfftjax, name)(jnp.zeros((4, 4, 4)), grid, shape=(4, 4))
+        with pytest.raises(TypeError, match=here(name) + "shape must be static integers, got 4"):
+            getattr(pfftjax, name)(jnp.zeros((4, 4, 4)), grid, shape=4)
         with pytest.raises(TypeError, match=f"{name}: grid must be a ProcessGrid, got NoneType"):
             getattr(pfftjax, name)(jnp.zeros((4, 4, 4)), None)
 
@@ -63,7 +67,37 @@ def test_dtypes_without_a_transform():
         plan.forward(x.astype(complex))
 
 
-def test_box_sizes():
-    plan = pfftjax.PencilFFT((4, 4, 4), grids()[0])
-    with pytest.raises(ValueError, match=here("wavenumbers") + "box_size is one number, or one"):
-        plan.wavenumbers((1.0, 2.0))
+NO_BOXES = (
+    (1.0, 2.0), 0.0, (1.0, -1.0, 1.0), float("nan"), float("inf"), np.float32(-1), np.int64(0),
+    np.array([1, 1, -1]), jnp.float32(0), jnp.ones((3, 1)), "1", None, 1j,
+)  # fmt: skip
+
+
+def test_wavenumbers():
+    grid = grids()[0]
+    plan = pfftjax.PencilFFT((4, 4, 4), grid)
+    for box in NO_BOXES:
+        for function in (plan.wavenumbers, lambda box: sharded.wavenumbers((4, 4, 4), box)):
+            with pytest.raises(ValueError, match=here("wavenumbers") + "box_size must be a posit"):
+                function(box)
+    # Rounded to integers they would be others.
+    for dtype in (int, complex):
+        for function in (
+            plan.wavenumbers,
+            lambda *x: pfftjax.wavenumbers((4, 4, 4), grid, *x[:1], dtype=x[1]),
+            lambda *x: sharded.wavenumbers((4, 4, 4), *x[:1], dtype=x[1]),
+        ):
+            with pytest.raises(TypeError, match=here("wavenumbers") + "wavenumbers are floating"):
+                function(1.0, dtype)
+    with pytest.raises(ValueError, match=here("PencilFFT") + "the global shape must be three"):
+        pfftjax.wavenumbers((4, 4), grid, 1.0)
+    # Those of a cube would broadcast against the spectrum of another layout.
+    with pytest.raises(ValueError, match=here("wavenumbers") + "layout must be transposed or nat"):
+        sharded.wavenumbers((4, 4, 4), 1.0, layout="Natural")
+    for shape in ((4, 4), (4, 4, 0)):
+        with pytest.raises(
+            ValueError, match=here("wavenumbers") + r"shape must be \(n0, n1, n2\)"
+        ):
+            sharded.wavenumbers(shape, 1.0)
+    with pytest.raises(TypeError, match=here("wavenumbers") + "shape must be static integers"):
+        sharded.wavenumbers(4, 1.0)

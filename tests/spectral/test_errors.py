@@ -1,11 +1,12 @@
 """What operators refuse, in words that name operation, rank, shapes and remedy."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from pfftjax import PencilFFT, spectral
 from tests.distributed import grids
-from tests.fft.test_errors import here
+from tests.fft.test_errors import NO_BOXES, here
 
 pytestmark = pytest.mark.mpi
 
@@ -72,7 +73,7 @@ def test_vectors(name):
 def test_boxes_radii_and_kernels():
     plan = _plan(real=False)
     x = jnp.zeros(plan.input.local_shape)
-    for box in ((1.0, 2.0), 0.0, (1.0, -1.0, 1.0), float("nan")):
+    for box in NO_BOXES:
         with pytest.raises(ValueError, match=here("gradient") + "box_size must be a positive"):
             spectral.gradient(x, plan, box)
         with pytest.raises(ValueError, match=here("laplacian") + "box_size must be a positive"):
@@ -80,6 +81,9 @@ def test_boxes_radii_and_kernels():
     for smooth in (spectral.gaussian_smoothing, spectral.top_hat_smoothing):
         with pytest.raises(ValueError, match=here(smooth.__name__) + "the radius must be a leng"):
             smooth(x, plan, BOX, -1.0)
+        for radius in (np.float32(-1), jnp.float64(np.inf), jnp.ones(2), "1"):
+            with pytest.raises(ValueError, match="the radius must be a length"):
+                smooth(x, plan, BOX, radius)
     with pytest.raises(ValueError, match=here("deconvolve") + "kernel must be one of ngp, cic"):
         spectral.deconvolve(x, plan, "sharp")
     with pytest.raises(ValueError, match=here("deconvolve") + "times is how often"):
