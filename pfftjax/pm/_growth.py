@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 # The growing modes are followed from deep in matter domination, where they are known.
 _START = 1e-7
@@ -43,6 +45,20 @@ class Growth(NamedTuple):
         return 1.5 * self.omega_m * self.d1
 
 
+def are_positive(values: Any) -> bool:
+    """Whether all of `values` are positive, as far as they are known."""
+    if any(isinstance(x, Tracer) for x in jax.tree.leaves(values)):
+        return True
+    return bool(np.all(np.asarray(values) > 0))
+
+
+def scale_factors(a: Any) -> jax.Array:
+    """`a` as an array, checked: others would make NaN."""
+    if not are_positive(a):
+        raise ValueError(f"scale factors must be positive, got {a!r}")
+    return jnp.asarray(a, jnp.result_type(float))
+
+
 def hubble(cosmology: Any, a: Any) -> jax.Array:
     """The Hubble rate in units of today's, E(a) = H(a) / H0.
 
@@ -72,6 +88,9 @@ def growth(cosmology: Any, a: Any) -> Growth:
     Returns:
         `Growth`, of arrays of the shape of `a`.
 
+    Raises:
+        ValueError: a scale factor that is not positive.
+
     Example:
         >>> import jax_cosmo
         >>> flat = {"h": 0.7, "n_s": 1.0, "sigma8": 0.8, "Omega_k": 0.0, "w0": -1.0, "wa": 0.0}
@@ -81,7 +100,7 @@ def growth(cosmology: Any, a: Any) -> Growth:
         (True, True)
 
     """
-    a = jnp.asarray(a, jnp.result_type(float))
+    a = scale_factors(a)
     omega_m = jnp.asarray(cosmology.Omega_m, a.dtype)
 
     def rates(x: jax.Array) -> tuple[jax.Array, jax.Array]:

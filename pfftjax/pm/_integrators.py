@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._growth import growth, hubble
+from ._growth import scale_factors as checked
 
 
 class Steps(NamedTuple):
@@ -93,7 +94,7 @@ def leapfrog(cosmology: Any, scale_factors: Any) -> Steps:
 
 
 def _ends(scale_factors: Any) -> jax.Array:
-    a = jnp.asarray(scale_factors, jnp.result_type(float))
+    a = checked(scale_factors)
     if a.ndim != 1 or a.shape[0] < 2:
         raise ValueError(
             "scale_factors are the ends of the steps, a vector of two or more, as "

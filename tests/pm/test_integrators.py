@@ -127,3 +127,6 @@ def test_what_is_refused_and_returned():
         for bad in (0.5, [0.5], [[0.1, 0.2]]):
             with pytest.raises(ValueError, match="the ends of the steps, a vector of two or more"):
                 integrator(cosmology(), bad)
+        for bad in ([0.0, 0.5], jnp.array([0.5, -0.1])):
+            with pytest.raises(ValueError, match="scale factors must be positive"):
+                integrator(cosmology(), bad)
