@@ -5,10 +5,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from pfftjax.fft import PencilFFT
+from pfftjax.spectral._operands import operand, sides
 
-from ._spectral import real_plan, sides
+from ._growth import are_positive
+from ._spectral import real_plan
 
 Power = Callable[[jax.Array], jax.Array]
 
@@ -23,6 +27,10 @@ def tabulated(k: Any, power: Any) -> Power:
     Returns:
         A function of wavenumbers. Beyond the table, the slope at its end goes on.
 
+    Raises:
+        ValueError: vectors that are not of one length, wavenumbers that do not rise, or numbers
+            that have no logarithm.
+
     Example:
         >>> power = tabulated([0.1, 1.0], [100.0, 1.0])
         >>> [round(float(power(jnp.array(k))), 4) for k in (0.01, 0.5)]
@@ -34,6 +42,11 @@ def tabulated(k: Any, power: Any) -> Power:
         raise ValueError(
             f"tabulated: k and power must be vectors of one length, got {x.shape} and {y.shape}"
         )
+
+    if not (are_positive(k) and are_positive(power)):
+        raise ValueError("tabulated: k and power must be positive, as their logarithms are taken")
+    if not (isinstance(x, Tracer) or are_positive(np.diff(x))):
+        raise ValueError("tabulated: k must rise from each entry to the next; sort the table")
 
     def interpolated(k: jax.Array) -> jax.Array:
         at = jnp.log(k)
@@ -80,7 +93,9 @@ def linear_field(noise: Any, plan: PencilFFT, box_size: Any, power: Power) -> ja
         This rank's block of the density contrast, linear in `noise`.
 
     Raises:
-        ValueError: a plan that is not for real fields, or a block that does not match it.
+        ValueError: a plan that is not for real fields, a block that does not match it, or a box
+            that is none.
+        TypeError: complex noise, or a dtype without a transform.
 
     Example:
         >>> from pfftjax import ProcessGrid
@@ -93,13 +108,13 @@ def linear_field(noise: Any, plan: PencilFFT, box_size: Any, power: Power) -> ja
 
     """
     real_plan(plan, "linear_field")
-    noise = jnp.asarray(noise)
-    kx, ky, kz = plan.wavenumbers(box_size, noise.dtype)
+    noise = operand(noise, plan, "linear_field", from_spectrum=False)
+    x, y, z = sides(box_size, plan, "linear_field")
+    kx, ky, kz = plan.wavenumbers((x, y, z), noise.dtype)
     k2 = kx**2 + ky**2 + kz**2
     zero = k2 == 0
-    p = power(jnp.sqrt(jnp.where(zero, 1, k2))).astype(noise.dtype)
+    p = jnp.asarray(power(jnp.sqrt(jnp.where(zero, 1, k2)))).astype(noise.dtype)
     n0, n1, n2 = plan.shape
-    x, y, z = sides(box_size)
     per_cell = (n0 / x) * (n1 / y) * (n2 / z)  # cells per volume
     # The derivative of a square root at zero must not make NaN of a spectrum that is cut off.
     zero = zero | (p == 0)

@@ -15,8 +15,9 @@ from pfftjax.collectives._primitive import where
 from pfftjax.fft import PencilFFT
 from pfftjax.pencils import halo_exchange
 from pfftjax.spectral import gradient as spectral_gradient
+from pfftjax.spectral._operands import sides
 
-from ._spectral import inverse_k2, real_plan, sides
+from ._spectral import field, inverse_k2, real_plan
 
 Gradient = Literal["finite-difference", "spectral"]
 
@@ -34,7 +35,8 @@ def gravity(
     The mean of the density has no effect.
 
     Args:
-        density: this rank's block, (*plan.input.local_shape,).
+        density: this rank's block, (*plan.input.local_shape,); one of integers becomes
+            floating-point numbers.
         plan: ``PencilFFT(shape, grid, real=True)``.
         box_size: side of the box: a number, or one for each axis.
         gradient: "finite-difference", of fourth order (FastPM's default): one inverse transform
@@ -47,7 +49,8 @@ def gravity(
         Array (3, *plan.input.local_shape).
 
     Raises:
-        ValueError: a plan, a block or a gradient that do not fit.
+        ValueError: a plan, a block, a box or a gradient that do not fit.
+        TypeError: complex numbers, or a dtype without a transform.
 
     Derivatives have no NaN at k = 0.
 
@@ -73,7 +76,8 @@ def gravity_with_ghosts(
             f"{where('gravity', plan.grid._comm)}: gradient must be finite-difference or "
             f"spectral, got {gradient!r}"
         )
-    density = jnp.asarray(density)
+    density = field(density, plan, "gravity")
+    box_size = sides(box_size, plan, "gravity")
     if gradient == "spectral":
         density = checkpoint_name(density, KEPT)
     potential = -inverse_k2(plan, box_size, density.dtype) * plan.forward(density)
@@ -85,14 +89,14 @@ def gravity_with_ghosts(
     return halo_exchange(force, plan.input, ((before, after), (before, after)))
 
 
-def _minus_gradient(phi: jax.Array, plan: PencilFFT, box_size: Any) -> jax.Array:
+def _minus_gradient(phi: jax.Array, plan: PencilFFT, box_size: tuple[Any, ...]) -> jax.Array:
     """-grad of a potential that has two ghosts more all around along axes 0 and 1."""
     n2 = phi.shape[2]
     if n2 >= _REACH:
         phi = jnp.concatenate([phi[..., -_REACH:], phi, phi[..., :_REACH]], axis=2)
     else:
         phi = phi[..., jnp.arange(-_REACH, n2 + _REACH) % n2]
-    per_cell = [n / (12 * side) for n, side in zip(plan.shape, sides(box_size), strict=True)]
+    per_cell = [n / (12 * side) for n, side in zip(plan.shape, box_size, strict=True)]
     scale = jnp.stack([jnp.asarray(x, phi.dtype) for x in per_cell])
     return scale[:, None, None, None] * differences_p.bind(phi)
 

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 from pfftjax.collectives._primitive import static_ints, where
 from pfftjax.fft import PencilFFT, padded_inverse, truncated_forward
 from pfftjax.spectral import gradient
+from pfftjax.spectral._operands import sides
 
 from ._growth import growth
 from ._particles import Particles, scaled_index
-from ._spectral import gradient_wavenumbers, inverse_k2, real_plan, sides
+from ._spectral import field, gradient_wavenumbers, inverse_k2, real_plan
 
 
 def lpt(
@@ -55,7 +56,9 @@ def lpt(
         `Particles`, on the ranks that own their points on the regular grid, in its order.
 
     Raises:
-        ValueError: a plan, a block, an order or a mesh that do not fit.
+        ValueError: a plan, a block, a box, an order or a mesh that do not fit, or a scale factor
+            that is not positive.
+        TypeError: complex numbers, or a dtype without a transform.
 
     """
     real_plan(plan, "lpt")
@@ -71,7 +74,8 @@ def lpt(
         raise ValueError(
             f"{here}: scale_factor must be one number, got shape {jnp.shape(scale_factor)}"
         )
-    delta = jnp.asarray(delta)
+    delta = field(delta, plan, "lpt")
+    lengths = sides(box_size, plan, "lpt")
     dtype = delta.dtype
     now, today = growth(cosmology, scale_factor), growth(cosmology, 1.0)
     velocity = now.scale_factor**2 * now.e
@@ -92,7 +96,7 @@ def lpt(
         whole, rest = scaled_index(plan.input.indices(axis), n, m, dtype)
         cells.append(jnp.broadcast_to(whole, plan.input.local_shape))
         starts.append(jnp.broadcast_to(rest, plan.input.local_shape))
-    per_cell = jnp.asarray([m / side for m, side in zip(shape, sides(box_size), strict=True)])
+    per_cell = jnp.asarray([m / side for m, side in zip(shape, lengths, strict=True)])
     rows = math.prod(plan.input.local_shape)
     at_rest = jnp.stack(starts, -1).reshape(rows, 3)
     return Particles(

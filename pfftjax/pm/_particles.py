@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pfftjax.collectives._primitive import where
+from pfftjax.collectives._primitive import static_int, where
+from pfftjax.fft._plan import sides_of
 from pfftjax.pencils import Pencil
 
 from ._exchange import Route
@@ -77,8 +78,9 @@ class Particles:
         """Positions (rows, 3) in the units of the box, from 0 to below its sides."""
         shape = jnp.asarray(self.mesh_shape, self.offset.dtype)
         cells = jnp.mod(self.cell.astype(self.offset.dtype) + self.offset, shape)
-        cells = jnp.where(cells < shape, cells, 0)  # what is hardly below zero is rounded up
-        return cells * (jnp.asarray(box_size, self.offset.dtype) / shape)
+        cells = jnp.where(cells >= shape, 0, cells)  # what is hardly below zero is rounded up
+        sides = [jnp.asarray(x, shape.dtype) for x in sides_of(box_size, 3, "coordinates")]
+        return cells * (jnp.stack(sides) / shape)
 
 
 def scaled_index(index: jax.Array, n: int, m: int, dtype: Any) -> tuple[jax.Array, jax.Array]:
@@ -115,7 +117,11 @@ def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -
 
     """
     check_fits(particles, mesh, "to_owners")
-    room = default_capacity(particles.total, mesh.grid.size) if capacity is None else capacity
+    room = (
+        default_capacity(particles.total, mesh.grid.size)
+        if capacity is None
+        else static_int(capacity, "capacity", "to_owners", mesh.grid._comm)
+    )
     if mesh.grid.size == 1 and particles.rows <= room:
         pad = ((0, room - particles.rows), (0, 0))
         if pad[0][1] == 0:

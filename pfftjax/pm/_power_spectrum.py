@@ -5,12 +5,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from pfftjax.collectives import allreduce
+from pfftjax.collectives._primitive import where
 from pfftjax.fft import PencilFFT
+from pfftjax.spectral._operands import sides
 
 from ._painting import Kernel, assignment
-from ._spectral import real_plan, sides
+from ._spectral import field as checked
+from ._spectral import real_plan
 
 
 class PowerSpectrum(NamedTuple):
@@ -43,7 +47,8 @@ def power_spectrum(
     side, up to the highest mode that there is along every axis.
 
     Args:
-        field: this rank's block, (*plan.input.local_shape,).
+        field: this rank's block, (*plan.input.local_shape,); one of integers becomes
+            floating-point numbers.
         plan: ``PencilFFT(shape, grid, real=True)``.
         box_size: side of the box [Mpc/h]: a number, or one for each axis; static.
         other: a second field, for the cross spectrum Re <conj(other_k) field_k>.
@@ -55,7 +60,8 @@ def power_spectrum(
         `PowerSpectrum`, the same on every rank.
 
     Raises:
-        ValueError: a plan or a block that do not fit.
+        ValueError: a plan, a block, a kernel or a box that do not fit.
+        TypeError: complex numbers, a dtype without a transform, or a box that is traced.
 
     Example:
         >>> from pfftjax import ProcessGrid
@@ -67,8 +73,15 @@ def power_spectrum(
 
     """
     real_plan(plan, "power_spectrum")
-    lengths = [float(side) for side in sides(box_size)]
-    field = jnp.asarray(field)
+    here = where("power_spectrum", plan.grid._comm)
+    lengths = _static(sides(box_size, plan, "power_spectrum"), here)
+    field = checked(field, plan, "power_spectrum")
+    if other is not None:
+        other = checked(other, plan, "power_spectrum")
+        dtype = jnp.result_type(field, other)
+        field, other = field.astype(dtype), other.astype(dtype)
+    elif other_kernel is not None:
+        raise ValueError(f"{here}: other_kernel is that of `other`, and there is no such field")
     dtype = field.dtype
     fundamental = 2 * np.pi / max(lengths)
     # The last shell is the one of the highest mode of the axis that has the lowest one.
@@ -81,7 +94,7 @@ def power_spectrum(
     if other is None:
         square = y.real**2 + y.imag**2
     else:
-        z = plan.forward(jnp.asarray(other, dtype))
+        z = plan.forward(other)
         square = y.real * z.real + y.imag * z.imag
     n0, n1, n2 = plan.shape
     volume = lengths[0] * lengths[1] * lengths[2]
@@ -119,3 +132,10 @@ def power_spectrum(
         power=total(weights * power) / count,
         modes=modes,
     )
+
+
+def _static(lengths: tuple[Any, ...], here: str) -> list[float]:
+    """The sides of the box as numbers: how many shells there are depends on them."""
+    if any(isinstance(side, Tracer) for side in lengths):
+        raise TypeError(f"{here}: box_size must be static, as the number of shells depends on it")
+    return [float(side) for side in lengths]

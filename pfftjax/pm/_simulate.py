@@ -9,12 +9,13 @@ import jax.numpy as jnp
 
 from pfftjax.collectives._primitive import where
 from pfftjax.fft import PencilFFT
+from pfftjax.spectral._operands import sides
 
 from ._gravity import KEPT, Gradient, gravity_with_ghosts
 from ._integrators import Integrator, Steps, fastpm
 from ._painting import Kernel, assignment, paint, readout_padded
 from ._particles import Particles, check_fits, default_capacity, to_owners
-from ._spectral import real_plan, sides
+from ._spectral import real_plan
 
 
 def density_contrast(
@@ -103,7 +104,9 @@ def step(
     """
     check_fits(particles, plan.input, "step")
     dtype = particles.offset.dtype
-    per_cell = [n / side for n, side in zip(plan.shape, sides(box_size), strict=True)]
+    per_cell = [
+        n / side for n, side in zip(plan.shape, sides(box_size, plan, "step"), strict=True)
+    ]
     to_cells = jnp.stack([jnp.asarray(x, dtype) for x in per_cell])
 
     def kick_and_drift(particles: Particles, kick: Any, drift: Any) -> Particles:

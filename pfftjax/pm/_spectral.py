@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pfftjax.fft import PencilFFT
+from pfftjax.spectral._operands import here, operand
 
 
 def real_plan(plan: PencilFFT, operation: str) -> PencilFFT:
@@ -35,13 +36,12 @@ def inverse_k2(plan: PencilFFT, box_size: Any, dtype: Any) -> jax.Array:
     return jnp.where(zero, 0, 1 / jnp.where(zero, 1, k2))
 
 
-def sides(box_size: Any) -> tuple[Any, Any, Any]:
-    """The side of the box along each axis."""
-    several = isinstance(box_size, tuple | list) or getattr(box_size, "ndim", 0) > 0
-    lengths = tuple(box_size) if several else (box_size,) * 3
-    if len(lengths) != 3 or any(isinstance(x, int | float) and not x > 0 for x in lengths):
+def field(x: Any, plan: PencilFFT, operation: str) -> jax.Array:
+    """A block of one real field, of a dtype that has transforms: integers become such a one."""
+    x = operand(x, plan, operation, from_spectrum=False)
+    if x.ndim != 3:
         raise ValueError(
-            f"box_size must be a positive length, or one for each of three axes, got {box_size!r}"
+            f"{here(operation, plan)}: one field at a time, got a block of shape {x.shape}; use "
+            "jax.vmap over a batch"
         )
-    x, y, z = lengths
-    return x, y, z
+    return x

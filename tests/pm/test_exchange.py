@@ -290,3 +290,11 @@ def test_what_is_refused():
         route.send(jnp.zeros((3, 3)))
     with pytest.raises(ValueError, match=f"Route.send_back.* axis 0 must have {2 * SIZE} rows"):
         route.send_back(jnp.zeros(()))
+    particles, _ = _particles(pencil, 3)
+    with pytest.raises(TypeError, match="to_owners" + here + "capacity must be a static integer"):
+        to_owners(particles, pencil, 99.5)
+    lost = dataclasses.replace(particles, offset=jnp.full((3, 3), jnp.nan))
+    assert np.isnan(lost.coordinates(1.0)).all()
+    for box in ((1.0, 2.0), 0.0, np.float32(-1)):
+        with pytest.raises(ValueError, match="coordinates: box_size must be a positive length"):
+            particles.coordinates(box)

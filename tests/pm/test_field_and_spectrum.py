@@ -183,6 +183,12 @@ def test_tabulated():
     for bad in ((k, power[1:]), (k[:1], power[:1]), ([k, k], [power, power])):
         with pytest.raises(ValueError, match="tabulated: k and power must be vectors of one"):
             tabulated(*bad)
+    for bad in (k[::-1], np.repeat(k[:2], 2)):
+        with pytest.raises(ValueError, match="tabulated: k must rise"):
+            tabulated(bad, power[: len(bad)])
+    for bad in ((k - k[0], power), (k, power - power[3])):
+        with pytest.raises(ValueError, match="tabulated: k and power must be positive"):
+            tabulated(*bad)
 
 
 def _sigma8(k, power):
@@ -235,6 +241,36 @@ def test_eisenstein_hu_is_differentiable():
         assert abs(both(centre, unit)[1] / slope - 1) < 1e-3, name
 
 
+def test_whole_numbers():
+    """Counts of particles, say: no factor is rounded to their dtype, nor is the other field."""
+    plan = PencilFFT((4, 5, 6), grids()[0], real=True)
+    counts = plan.input.local_block(random((4, 5, 6), "int32"))
+    numbers = counts.astype(float)
+    half = 0.5 * numbers
+
+    @jax.jit
+    def everything(counts, numbers, half):
+        return [
+            (
+                linear_field(x, plan, 9.0, _smooth),
+                power_spectrum(x, plan, 9.0).power,
+                power_spectrum(x, plan, 9.0, other=half).power,
+            )
+            for x in (counts, numbers)
+        ]
+
+    of_integers, of_numbers = everything(counts, numbers, half)
+    for a, b in zip(of_integers, of_numbers, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(of_integers[2], 0.5 * of_integers[1], rtol=1e-12)
+    # A power that is the same for all modes may be a Python number.
+    flat, ones = (
+        jax.jit(lambda x, p=p: linear_field(x, plan, 9.0, p))(numbers)
+        for p in (lambda _: 2.0, lambda k: 2.0 + 0 * k)
+    )
+    np.testing.assert_array_equal(flat, ones)
+
+
 def test_what_is_refused():
     grid = grids()[0]
     plan = PencilFFT((4, 5, 6), grid, real=True)
@@ -254,8 +290,21 @@ def test_what_is_refused():
                 traced(function, block, bad, *args)
         with pytest.raises(ValueError, match="shape"):
             traced(function, (9, 9, 9), plan, *args)
+        with pytest.raises(TypeError, match=f"{function.__name__} on rank .* complex128"):
+            function(jnp.zeros(block, complex), plan, 1.0, *args)
+        with pytest.raises(ValueError, match=f"{function.__name__} on rank .*: box_size must be"):
+            function(jnp.zeros(block), plan, np.float32(-1), *args)
+    field = jnp.zeros(block)
     with pytest.raises(ValueError, match="kernel must be one of cic, tsc, got 'ngp'"):
         traced(power_spectrum, block, plan, kernel="ngp")
+    with pytest.raises(ValueError, match=r"power_spectrum on rank .*: one field at a time"):
+        traced(power_spectrum, (2, *block), plan)
+    with pytest.raises(TypeError, match=r"power_spectrum on rank .*: the field is complex128"):
+        traced(power_spectrum, block, plan, other=field + 0j)
+    with pytest.raises(ValueError, match=r"power_spectrum on rank .*: other_kernel is that of"):
+        traced(power_spectrum, block, plan, other_kernel="cic")
+    with pytest.raises(TypeError, match=r"power_spectrum on rank .*: box_size must be static"):
+        jax.eval_shape(lambda side: power_spectrum(field, plan, side), 1.0)
 
 
 def test_a_spectrum_that_is_cut_off_has_derivatives():

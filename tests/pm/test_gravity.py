@@ -170,6 +170,15 @@ def test_nothing_pulls_itself():
         assert np.abs(single - force).max() < 1e-5 * scale
 
 
+def test_whole_numbers():
+    """Counts of particles, say: wavenumbers and factors are not rounded to their dtype."""
+    plan = PencilFFT((4, 5, 6), grids()[0], real=True)
+    counts = plan.input.local_block(random((4, 5, 6), "int32"))
+    both = jax.jit(lambda *x: [[gravity(y, plan, BOX, gradient=g) for g in GRADIENTS] for y in x])
+    for of_integers, of_numbers in zip(*both(counts, counts.astype(float)), strict=True):
+        np.testing.assert_array_equal(of_integers, of_numbers)
+
+
 def test_what_is_refused():
     grid = grids()[0]
     plan = PencilFFT((4, 5, 6), grid, real=True)
@@ -187,5 +196,11 @@ def test_what_is_refused():
     ):
         with pytest.raises(ValueError, match="gravity: the plan must be a PencilFFT"):
             traced(block, bad)
-    with pytest.raises(ValueError, match="shape"):
+    with pytest.raises(ValueError, match=rf"gravity on rank {RANK} .* has shape \(9, 9, 9\)"):
         traced((9, 9, 9), plan)
+    with pytest.raises(ValueError, match=rf"gravity on rank {RANK} .*: one field at a time"):
+        traced((1, *block), plan)
+    with pytest.raises(TypeError, match=rf"gravity on rank {RANK} .* complex128"):
+        gravity(jnp.zeros(block, complex), plan, 1.0)
+    with pytest.raises(ValueError, match=rf"gravity on rank {RANK} .*: box_size must be a"):
+        gravity(jnp.zeros(block), plan, np.float32(-1))

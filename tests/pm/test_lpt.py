@@ -8,7 +8,7 @@ import pytest
 from pfftjax import PencilFFT
 from pfftjax.pm import growth, lpt
 from tests.distributed import grids
-from tests.helpers import CONTROL
+from tests.helpers import CONTROL, random
 from tests.pm.universe import cosmology
 
 pytestmark = pytest.mark.mpi
@@ -206,3 +206,20 @@ def test_what_is_refused():
         lpt(delta, plan, 1.0, cosmology(), 0.1, mesh_shape=(4, 4))
     with pytest.raises(ValueError, match="real=True"):
         lpt(delta, PencilFFT((4, 4, 4), grids()[0]), 1.0, cosmology(), 0.1)
+    with pytest.raises(ValueError, match=r"lpt on rank .*: one field at a time"):
+        lpt(delta[None], plan, 1.0, cosmology(), 0.1)
+    with pytest.raises(TypeError, match=r"lpt on rank .* complex128"):
+        lpt(delta + 0j, plan, 1.0, cosmology(), 0.1)
+    with pytest.raises(ValueError, match=r"lpt on rank .*: box_size must be a positive length"):
+        lpt(delta, plan, np.int64(0), cosmology(), 0.1)
+    for a in (0.0, -0.5, jnp.float32(0)):
+        with pytest.raises(ValueError, match="scale factors must be positive"):
+            lpt(delta, plan, 1.0, cosmology(), a)
+
+
+def test_whole_numbers():
+    """No factor is rounded to the dtype of the field."""
+    plan = PencilFFT((4, 4, 4), grids()[0], real=True)
+    delta = plan.input.local_block(random((4, 4, 4), "int32"))
+    both = jax.jit(lambda *x: [lpt(y, plan, 9.0, cosmology(), 0.1, order=1).offset for y in x])
+    np.testing.assert_array_equal(*both(delta, delta.astype(float)))
