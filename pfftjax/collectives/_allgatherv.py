@@ -59,6 +59,9 @@ def _batched(operands: Any, axes: Any, **params: Any) -> Any:
         # The same rows of the whole batch: it travels inside them.
         return allgatherv_p.bind(jnp.moveaxis(x, axes[0], 1), count, counts, **params), 1
     size = next(a.shape[d] for a, d in zip(operands, axes, strict=True) if d is not None)
+    if size == 0:
+        row = [n for d, n in enumerate(x.shape) if d != axes[0]][1:]
+        return jnp.zeros((0, params["capacity"], *row), x.dtype), 0
     each = [
         [a if d is None else jnp.take(a, i, axis=d) for a, d in zip(operands, axes, strict=True)]
         for i in range(size)

@@ -151,6 +151,16 @@ def test_adjoint():
             assert not np.asarray(back)[..., counts[RANK] :, :].any()
 
 
+def test_a_batch_of_none():
+    """With numbers of rows of its own for each member, and with rows that are not batched."""
+    x, count = jnp.zeros((2, 0, ROWS, 3)), jnp.zeros(0, int)
+    gathered = jax.vmap(lambda x, n: pc.allgatherv(x, n, capacity=5), (1, 0))
+    y, received = gathered(x.swapaxes(0, 2), count)
+    assert (y.shape, received.shape) == ((0, 5, 2, 3), (0, SIZE))
+    y, _ = jax.vmap(lambda n: pc.allgatherv(x[:, 0:0, 0], n, capacity=5))(count)
+    assert y.shape == (0, 5, 0, 3)
+
+
 def test_gradient_of_a_loss_that_differs_between_ranks():
     """Row j of rank i is used by every rank, with another weight each."""
     X, x = blocks((2,))
