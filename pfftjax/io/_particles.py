@@ -66,6 +66,8 @@ def save_particles(
             check_fits(particles, mesh, "save_particles")
             tables = {name: on_this_rank(getattr(particles, name), name) for name in _TABLES}
             used = int(np.asarray(on_this_rank(particles.used, "used")))
+            if not 0 <= used <= particles.rows:
+                raise ValueError(f"used is {used}, but the arrays have {particles.rows} rows")
             if layout not in ("shared", "per_rank"):
                 raise ValueError(f"layout must be shared or per_rank, got {layout!r}")
         counts = comm.allgather(used)

@@ -1,5 +1,7 @@
 """Particles in HDF5, read back on every grid."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -86,6 +88,10 @@ def test_what_is_refused(folder):
     raised_everywhere(ValueError, r"mesh \(6, 7, 5\), but this", save, path, particles, other)
     raised_everywhere(TypeError, "must be pm.Particles", save, path, {}, mesh)
     raised_everywhere(FileNotFoundError, "no file", load, path, mesh)
+    # As many in all as there should be, but not where they should be.
+    wrong = dataclasses.replace(particles, used=particles.used + (9, -9)[RANK % 2])
+    what = "used is " if SIZE > 1 else "used is 50, but the arrays have 44 rows"
+    raised_everywhere(ValueError, what, save, path, wrong, mesh)
     save(path, particles, mesh)
     raised_everywhere(ValueError, "units of the cells of a mesh", load, path, other)
     pfftjax.io.save(path, {"q": jnp.zeros(mesh.local_shape)}, mesh)
