@@ -160,7 +160,8 @@ class PencilFFT:
     Raises:
         ValueError: a shape that is not three-dimensional, an unknown norm or layout, or a method
             that PFFTJAX_SHARED_MEMORY=0 forbids.
-        TypeError: a grid that is neither a `ProcessGrid` nor a communicator, or no method.
+        TypeError: a grid that is neither a `ProcessGrid` nor a communicator, no method, or `real`
+            that is no bool.
         RuntimeError: `tune` while a program is traced, or with arguments that differ between
             ranks.
 
@@ -197,6 +198,10 @@ class PencilFFT:
     ) -> None:
         any_grid = not isinstance(grid, ProcessGrid)
         whole, grid = shape_and_grid(shape, grid, "PencilFFT", (3,))
+        if not isinstance(real, bool | np.bool_):
+            raise TypeError(
+                f"{where('PencilFFT', grid._comm)}: real must be True or False, got {real!r}"
+            )
         spectrum = (*whole[:-1], whole[-1] // 2 + 1) if real else whole
         attributes = {"shape": whole, "real": real, "norm": norm, "layout": layout}
         for name, value in {**attributes, "grid": grid, "method": method}.items():

@@ -57,6 +57,12 @@ def test_nonsense(options, text):
         pfftjax.PencilFFT(**arguments)
 
 
+def test_real_is_no_dtype():
+    for real in ("float32", "no", jnp.float32, None):
+        with pytest.raises(TypeError, match=here("PencilFFT") + "real must be True or False, got"):
+            pfftjax.PencilFFT((4, 4, 4), grids()[0], real=real)
+
+
 def test_dtypes_without_a_transform():
     plan = pfftjax.PencilFFT((4, 4, 4), grids()[0], real=True)
     x = jnp.zeros(plan.input.local_shape)
