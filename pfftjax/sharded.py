@@ -1,4 +1,4 @@
-"""The transforms and halos on global arrays: `jax.Array`s sharded over a multi-process mesh.
+"""The transforms and halos on global arrays: each a `jax.Array` sharded over a multi-process mesh.
 
 Beside them, `pfftjax.fft3d` and the rest take each rank's own block, and work under
 `jax.shard_map`; given a global array outside of jitted code, they call these. Sizes have to divide

@@ -240,7 +240,7 @@ def fused_gradient(
     """What the steps make of i k0 x, and of x with i k1 and i k2 between the transforms.
 
     Args:
-        x: complex, of shape (..., *source.local_shape).
+        x: complex, of shape ``(..., *source.local_shape)``.
         ks: wavenumbers along global axes 0, 1 and 2, real vectors in the precision of `x`: of axis
             0, which is that of lines of `source`, whole; of axis 1, whole, and of axis 2, of this
             rank's block, as they are in `target`.
@@ -271,7 +271,7 @@ def fused_divergence(
     """The transpose of `fused_gradient`, but for the kinds of the transforms.
 
     Args:
-        xs: three blocks as `first` takes them, of shape (..., *source.local_shape).
+        xs: three blocks as `first` takes them, of shape ``(..., *source.local_shape)``.
         ks: as above, with axis 0 that of lines of `target`, and axes 1 and 2 as in `source`.
         first: along the last axis of `source`, or the last two.
         source: pencil of what travels, before it does.

@@ -211,13 +211,13 @@ class PencilTransform:
         """The spectrum of an array in real space.
 
         Args:
-            x: this rank's block, of shape (..., *input.local_shape); float32, float64, and unless
-                the last kind is "rfft" also complex64 or complex128. Integers become
+            x: this rank's block, of shape ``(..., *input.local_shape)``; float32, float64, and
+                unless the last kind is "rfft" also complex64 or complex128. Integers become
                 floating-point numbers.
 
         Returns:
-            This rank's block of the spectrum, of shape (..., *output.local_shape): complex if `x`
-            is or any kind is "fft" or "rfft", real otherwise.
+            This rank's block of the spectrum, of shape ``(..., *output.local_shape)``: complex if
+            `x` is or any kind is "fft" or "rfft", real otherwise.
 
         Raises:
             ValueError: a block that does not match its pencil.
@@ -237,12 +237,12 @@ class PencilTransform:
         """The array in real space that belongs to a spectrum.
 
         Args:
-            y: this rank's block of the spectrum, of shape (..., *output.local_shape). With
+            y: this rank's block of the spectrum, of shape ``(..., *output.local_shape)``. With
                 "rfft", imaginary parts that a Hermitian spectrum does not have are ignored.
 
         Returns:
-            This rank's block, of shape (..., *input.local_shape): real if the last kind is "rfft",
-            or `y` is real and no kind is "fft"; complex otherwise.
+            This rank's block, of shape ``(..., *input.local_shape)``: real if the last kind is
+            "rfft", or `y` is real and no kind is "fft"; complex otherwise.
 
         Raises:
             ValueError: a block that does not match its pencil.

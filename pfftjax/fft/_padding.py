@@ -39,12 +39,12 @@ def pad_spectrum(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
     `padded_inverse` needs none of them.
 
     Args:
-        y: this rank's block of the spectrum, of shape (..., *plan.output.local_shape).
+        y: this rank's block of the spectrum, of shape ``(..., *plan.output.local_shape)``.
         plan: `PencilFFT` or `PencilTransform` that it belongs to.
         padded_plan: the same with a shape that is nowhere smaller.
 
     Returns:
-        Array of shape (..., *padded_plan.output.local_shape).
+        Array of shape ``(..., *padded_plan.output.local_shape)``.
 
     Raises:
         ValueError: a block that does not match its plan, plans that differ in more than their
@@ -79,12 +79,12 @@ def truncate_spectrum(y: Any, plan: Plan, smaller_plan: Plan) -> jax.Array:
     gets the real field that it should have, because it ignores what is not Hermitian.
 
     Args:
-        y: this rank's block of the spectrum, of shape (..., *plan.output.local_shape).
+        y: this rank's block of the spectrum, of shape ``(..., *plan.output.local_shape)``.
         plan: `PencilFFT` or `PencilTransform` that it belongs to.
         smaller_plan: the same with a shape that is nowhere larger.
 
     Returns:
-        Array of shape (..., *smaller_plan.output.local_shape).
+        Array of shape ``(..., *smaller_plan.output.local_shape)``.
 
     Costs, errors and transpose are those of `pad_spectrum`; `truncated_forward` does it without
     exchanges of its own.
@@ -111,7 +111,7 @@ def padded_inverse(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
     Arguments and errors are those of `pad_spectrum`.
 
     Returns:
-        Array in real space, of shape (..., *padded_plan.input.local_shape).
+        Array in real space, of shape ``(..., *padded_plan.input.local_shape)``.
 
     Example:
         >>> from pfftjax import ProcessGrid
@@ -135,12 +135,12 @@ def truncated_forward(x: Any, padded_plan: Plan, plan: Plan) -> jax.Array:
     field, Hermitian, where `truncate_spectrum` leaves a part that the inverse ignores.
 
     Args:
-        x: this rank's block in real space, of shape (..., *padded_plan.input.local_shape).
+        x: this rank's block in real space, of shape ``(..., *padded_plan.input.local_shape)``.
         padded_plan: `PencilFFT` or `PencilTransform` that it belongs to.
         plan: the same with a shape that is nowhere larger.
 
     Returns:
-        This rank's block of the spectrum, of shape (..., *plan.output.local_shape).
+        This rank's block of the spectrum, of shape ``(..., *plan.output.local_shape)``.
 
     Errors are those of `truncate_spectrum`, and a TypeError for complex numbers where real ones
     belong.
@@ -175,7 +175,7 @@ def dealiased_product(
     Args:
         plan: `PencilFFT` or `PencilTransform` of both spectra. Its kinds must be such that
             products are of the same kind: "fft", "rfft", "dct1", "dct2".
-        a: this rank's block of a spectrum, of shape (..., *plan.output.local_shape).
+        a: this rank's block of a spectrum, of shape ``(..., *plan.output.local_shape)``.
         b: the same of the other. Leading axes broadcast. With as many as those of `a`, both travel
             in the same messages; the square of a field (`b` is `a`) is one inverse transform.
         padded_shape: points of the mesh that the product is formed on; by default 3 n / 2, rounded

@@ -305,13 +305,13 @@ class PencilFFT:
         """The spectrum of an array in real space.
 
         Args:
-            x: this rank's block, of shape (..., *input.local_shape); float32 or float64, and with
-                `real=False` also complex64 or complex128. Integers become floating-point numbers.
-                Donated to the program (`jax.jit(..., donate_argnums=...)`), it becomes the
-                spectrum in place where both have one shape and dtype.
+            x: this rank's block, of shape ``(..., *input.local_shape)``; float32 or float64, and
+                with `real=False` also complex64 or complex128. Integers become floating-point
+                numbers. Donated to the program (``jax.jit(..., donate_argnums=...)``), it becomes
+                the spectrum in place where both have one shape and dtype.
 
         Returns:
-            This rank's block of the spectrum, complex, of shape (..., *output.local_shape).
+            This rank's block of the spectrum, complex, of shape ``(..., *output.local_shape)``.
 
         Raises:
             ValueError: a block that does not match its pencil.
@@ -330,12 +330,12 @@ class PencilFFT:
         """The array in real space that belongs to a spectrum.
 
         Args:
-            y: this rank's block of the spectrum, of shape (..., *output.local_shape), complex64 or
-                complex128. With `real=True`, imaginary parts that a Hermitian spectrum does not
-                have are ignored, as by `numpy.fft.irfftn`.
+            y: this rank's block of the spectrum, of shape ``(..., *output.local_shape)``,
+                complex64 or complex128. With `real=True`, imaginary parts that a Hermitian
+                spectrum does not have are ignored, as by `numpy.fft.irfftn`.
 
         Returns:
-            This rank's block, real or complex, of shape (..., *input.local_shape).
+            This rank's block, real or complex, of shape ``(..., *input.local_shape)``.
 
         Raises:
             ValueError: a block that does not match its pencil.

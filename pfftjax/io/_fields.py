@@ -45,8 +45,8 @@ def save(
 
     Args:
         path: of the file, the same on every rank; its folder must be there.
-        fields: this rank's blocks by name, each of shape (..., *pencil.local_shape). Leading axes,
-            the same on every rank, are those of a batch. bool, integers, float16, float32,
+        fields: this rank's blocks by name, each of shape ``(..., *pencil.local_shape)``. Leading
+            axes, the same on every rank, are those of a batch. bool, integers, float16, float32,
             float64, complex64 or complex128.
         pencil: who holds what.
         box_size: side of the box, in the length unit of choice: a number, or one for each axis.
@@ -145,7 +145,7 @@ def load(
         dtype: of the result, by default that of the dataset; complex numbers do not become real.
 
     Returns:
-        This rank's block, of shape (..., *pencil.local_shape).
+        This rank's block, of shape ``(..., *pencil.local_shape)``.
 
     Raises:
         FileNotFoundError: no such file, or a part of it is lost; on every rank, as all below.

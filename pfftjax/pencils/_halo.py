@@ -80,7 +80,7 @@ def halo_exchange(
     that of the block itself, so that a program is the same on any grid.
 
     Args:
-        x: this rank's block, of shape (..., *pencil.local_shape).
+        x: this rank's block, of shape ``(..., *pencil.local_shape)``.
         pencil: its pencil.
         width: ghost cells on each side: a number, or one for each dimension of the grid, which may
             be a pair (before, after).
@@ -131,7 +131,7 @@ def halo_reduce(
         periodic: as in `halo_exchange`.
 
     Returns:
-        Array of shape (..., *pencil.local_shape). The order of the sums is fixed.
+        Array of shape ``(..., *pencil.local_shape)``. The order of the sums is fixed.
 
     Raises:
         ValueError: a padded block that does not match its pencil, or a negative width.

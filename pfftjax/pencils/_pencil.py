@@ -110,10 +110,10 @@ class Pencil:
         """Cut this rank's block out of a global array that every rank has.
 
         Args:
-            x: array of shape (..., *global_shape), of NumPy or JAX; leading axes are kept.
+            x: array of shape ``(..., *global_shape)``, of NumPy or JAX; leading axes are kept.
 
         Returns:
-            Array of shape (..., *local_shape), of the same kind.
+            Array of shape ``(..., *local_shape)``, of the same kind.
 
         """
         ndim = len(self.global_shape)

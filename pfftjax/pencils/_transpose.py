@@ -139,13 +139,13 @@ def transpose(
     grid dimensions of a single rank nothing is communicated, and the pencils may differ freely.
 
     Args:
-        x: this rank's block in `source`, of shape (..., *source.local_shape).
+        x: this rank's block in `source`, of shape ``(..., *source.local_shape)``.
         source: pencil of `x`.
         target: pencil of the result, of the same global shape and grid.
         method: the way of the exchange.
 
     Returns:
-        This rank's block in `target`, of shape (..., *target.local_shape).
+        This rank's block in `target`, of shape ``(..., *target.local_shape)``.
 
     Raises:
         ValueError: a block that does not match `source`, or pencils that differ in their global

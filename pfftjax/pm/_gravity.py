@@ -35,7 +35,7 @@ def gravity(
     The mean of the density has no effect.
 
     Args:
-        density: this rank's block, (*plan.input.local_shape,); one of integers becomes
+        density: this rank's block, ``(*plan.input.local_shape,)``; one of integers becomes
             floating-point numbers.
         plan: ``PencilFFT(shape, grid, real=True)``.
         box_size: side of the box: a number, or one for each axis.
@@ -46,7 +46,7 @@ def gravity(
             several per cent too high (64^3 particles in 1000 Mpc/h on 128^3 cells: 1.038).
 
     Returns:
-        Array (3, *plan.input.local_shape).
+        Array ``(3, *plan.input.local_shape)``.
 
     Raises:
         ValueError: a plan, a block, a box or a gradient that do not fit.

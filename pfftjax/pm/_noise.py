@@ -26,7 +26,7 @@ def white_noise(key: jax.Array, pencil: Pencil, dtype: Any = None) -> jax.Array:
         dtype: float32 or float64; JAX's default by default.
 
     Returns:
-        Array of shape (*pencil.local_shape,).
+        Array of shape ``(*pencil.local_shape,)``.
 
     Raises:
         TypeError: a key of another implementation, a dtype that is not floating-point, or no

@@ -298,9 +298,9 @@ def paint(
         kernel: "cic", cloud in cell, or "tsc", triangular-shaped cloud.
 
     Returns:
-        This rank's block, (*pencil.local_shape) or (components, *pencil.local_shape), of the dtype
-        of the positions: the sum of what is deposited at each point. Its sum over ranks is that of
-        the values.
+        This rank's block, ``local_shape`` or ``(components, *local_shape)`` of the pencil, of the
+        dtype of the positions: the sum of what is deposited at each point. Its sum over ranks is
+        that of the values.
 
     Raises:
         ValueError, TypeError: shapes, kernels or dtypes that do not fit.
@@ -346,7 +346,7 @@ def readout(field: Any, positions: Any, pencil: Pencil, *, kernel: Kernel = "cic
     """Interpolate fields on a periodic mesh to the positions of particles.
 
     Args:
-        field: this rank's block, (*pencil.local_shape) or (components, *pencil.local_shape).
+        field: this rank's block, ``local_shape`` or ``(components, *local_shape)`` of the pencil.
         positions: as in `paint`.
         pencil: the mesh.
         kernel: as in `paint`; the same one for both keeps momentum.

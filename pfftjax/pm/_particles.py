@@ -111,7 +111,7 @@ def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -
     Raises:
         jax.errors.JaxRuntimeError: when it runs, on every rank: more belong to some rank than it
             has room for; the text says which capacity would do (see
-        `pfftjax.collectives.recover`). No particle is ever dropped.
+            `pfftjax.collectives.recover`). No particle is ever dropped.
 
     Its derivative is exact: which rank owns a particle is piecewise constant.
 

@@ -43,11 +43,11 @@ def power_spectrum(
 ) -> PowerSpectrum:
     """The power spectrum of a distributed field, or the cross spectrum of two.
 
-    Shell i has the modes with (i + 1/2) k_f <= |k| < (i + 3/2) k_f, k_f = 2 pi / L of the longest
-    side, up to the highest mode that there is along every axis.
+    Shell i has the modes with ``(i + 1/2) k_f <= |k| < (i + 3/2) k_f``, k_f = 2 pi / L of the
+    longest side, up to the highest mode that there is along every axis.
 
     Args:
-        field: this rank's block, (*plan.input.local_shape,); one of integers becomes
+        field: this rank's block, ``(*plan.input.local_shape,)``; one of integers becomes
             floating-point numbers.
         plan: ``PencilFFT(shape, grid, real=True)``.
         box_size: side of the box [Mpc/h]: a number, or one for each axis; static.

@@ -1,0 +1,47 @@
+"""Everything public has its docstring in the documentation, and its options in the tables."""
+
+import re
+
+import pytest
+
+import pfftjax
+from pfftjax.collectives._options import VARIABLES
+from tests.launcher import ROOT
+
+DOCS = ROOT / "docs"
+# What others are made of, or made by.
+NOT_FOR_USERS = {"collectives": {"Pending"}}
+
+
+def _documented():
+    """Full names of what the pages have `autofunction` and `autoclass` for."""
+    names = set()
+    for page in DOCS.rglob("*.md"):
+        module = ""
+        for directive, name in re.findall(
+            r"^\.\. (currentmodule|autofunction|autoclass):: (\S+)", page.read_text(), re.MULTILINE
+        ):
+            if directive == "currentmodule":
+                module = name
+            else:
+                names.add(name if name.startswith("pfftjax.") else f"{module}.{name}")
+    return names
+
+
+@pytest.mark.parametrize("module", ["", "collectives", "io", "pm", "sharded", "spectral"])
+def test_every_public_name_is_in_the_reference(module):
+    path = f"pfftjax.{module}".rstrip(".")
+    public = {
+        name
+        for name, value in vars(getattr(pfftjax, module) if module else pfftjax).items()
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith("pfftjax")
+    }
+    public -= NOT_FOR_USERS.get(module, set())
+    assert public
+    missing = sorted(public - {name.removeprefix(f"{path}.") for name in _documented()})
+    assert not missing
+
+
+def test_every_environment_variable_is_in_the_table():
+    table = (ROOT / "pfftjax" / "collectives" / "_options.py").read_text().split('"""')[1]
+    assert set(re.findall(r"``(PFFTJAX_\w+)", table)) == set(VARIABLES.values())
