@@ -1,4 +1,4 @@
-"""Everything public has its docstring in the documentation, and its options in the tables."""
+"""The documentation: everything public is in it, and its links lead somewhere."""
 
 import re
 
@@ -40,6 +40,23 @@ def test_every_public_name_is_in_the_reference(module):
     assert public
     missing = sorted(public - {name.removeprefix(f"{path}.") for name in _documented()})
     assert not missing
+
+
+def _anchors(path):
+    """Those that GitHub and MyST make of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+def test_links_lead_somewhere():
+    """Those of Sphinx's pages too, which `make docs` does not know as files."""
+    pages = [*ROOT.glob("*.md"), ROOT / "cpp" / "README.md", *DOCS.rglob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\((?!http)([^)\s]+)\)", page.read_text()):
+            name, _, anchor = target.partition("#")
+            file = page.parent / name if name else page
+            assert file.exists(), (page, target)
+            assert not anchor or anchor in _anchors(file), (page, target)
 
 
 def test_every_environment_variable_is_in_the_table():

@@ -1,0 +1,26 @@
+#!/bin/bash
+# A simulation on the CPUs of a cluster with Slurm: sbatch examples/slurm/cpu.sh
+# Not tried yet: see docs/clusters.md. "SITE" marks what differs from cluster to cluster.
+#SBATCH --partition=cpu          # SITE: its name here
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=128    # SITE: as many as a node has cores, without hyperthreads
+#SBATCH --cpus-per-task=1
+#SBATCH --hint=nomultithread
+#SBATCH --exclusive
+#SBATCH --time=00:30:00
+#SBATCH --signal=TERM@60         # a minute before the end: each rank that waits says in what
+set -euo pipefail
+
+module load gcc openmpi                 # SITE: those that pfftjax and mpi4py were built with
+source "$HOME/pfftjax/env/bin/activate" # SITE: where you have built
+
+export JAX_PLATFORMS=cpu
+# SITE: a folder that all nodes share. Compiled programs are kept from run to run.
+export JAX_COMPILATION_CACHE_DIR="$HOME/.cache/jax"
+# More than the longest time in which one rank works and the others wait: compiling, writing.
+export PFFTJAX_TIMEOUT=1800
+
+# SITE: how Slurm and this MPI find each other; `srun --mpi=list` says what there is.
+options=(--mpi=pmix --cpu-bind=cores --cpus-per-task="$SLURM_CPUS_PER_TASK")
+srun "${options[@]}" python -m pfftjax doctor
+srun "${options[@]}" python examples/nbody_pm.py --mesh 1024 --box 1000
