@@ -41,7 +41,7 @@ def gravity(
         box_size: side of the box: a number, or one for each axis.
         gradient: "finite-difference", of fourth order (FastPM's default): one inverse transform
             and a halo, and antisymmetric, so that momentum is kept; or "spectral", exact for each
-            mode, at 0.88 of three inverse transforms. Not for particles that still lie near
+            mode, at 0.85 of three inverse transforms. Not for particles that still lie near
             a lattice of two cells: its derivative feels their discreteness, and growth comes out
             several per cent too high (64^3 particles in 1000 Mpc/h on 128^3 cells: 1.038).
 
