@@ -1,0 +1,24 @@
+"""What a mutant is, and where."""
+
+import dataclasses
+
+from tests import launcher
+
+PYTHON = launcher.ROOT / "pfftjax" / "collectives"
+PENCILS = launcher.ROOT / "pfftjax" / "pencils"
+FFT = launcher.ROOT / "pfftjax" / "fft"
+SPECTRAL = launcher.ROOT / "pfftjax" / "spectral"
+PM = launcher.ROOT / "pfftjax" / "pm"
+CXX = launcher.ROOT / "cpp"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """`old` in `file` becomes `new`; then `test` must fail on `ranks` ranks (0: a job test)."""
+
+    what: str
+    file: object
+    old: str
+    new: str
+    test: str
+    ranks: int = 2
