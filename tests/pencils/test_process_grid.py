@@ -60,6 +60,15 @@ def test_a_grid_of_some_of_the_ranks():
     assert grid.coords == divmod(half.rank, grid.dims[1])
 
 
+def test_grids_of_communicators_in_another_order():
+    """Equal dimensions do not make equal grids, nor the same rows and columns."""
+    ProcessGrid()
+    backward = ProcessGrid(None, MPI.COMM_WORLD.Split(0, -RANK))
+    assert backward.coords == divmod(SIZE - 1 - RANK, backward.dims[1])
+    assert (backward.along(0).rank, backward.along(1).rank) == backward.coords
+    assert backward != ProcessGrid()
+
+
 @pytest.mark.parametrize(
     ("dims", "error", "text"),
     [

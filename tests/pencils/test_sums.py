@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from pfftjax import Pencil, norm, vdot
+from pfftjax import Pencil, ProcessGrid, norm, vdot
 from tests.distributed import grids
-from tests.helpers import random
+from tests.helpers import RANK, SIZE, assert_close, assert_equal, blocks, random
 
 pytestmark = pytest.mark.mpi
 
@@ -51,3 +51,26 @@ def test_what_is_refused():
             norm(x, grid)
     with pytest.raises(ValueError, match=r"vdot: the blocks have shapes \(2,\) and \(1,\)"):
         vdot(x, x[:1], grids()[0])
+
+
+def test_complex_numbers_and_trees():
+    grid = ProcessGrid()
+    (X, x), (Y, y) = (blocks((2, 3), "complex128", seed) for seed in (0, 1))
+    (U, u), (V, v) = (blocks((4,), "float64", seed) for seed in (2, 3))
+    assert_close(vdot(x, y, grid), np.vdot(X, Y))
+    assert_close(vdot((x, {"u": u}), (y, {"u": v}), grid), np.vdot(X, Y) + np.vdot(U, V))
+    assert_close(norm((x, u), grid), np.sqrt(np.linalg.norm(X) ** 2 + np.linalg.norm(U) ** 2))
+    assert not jnp.iscomplexobj(norm(x, grid))
+
+
+def test_derivatives_of_the_norm():
+    grid = ProcessGrid()
+    X, x = blocks((3,))
+    assert_close(jax.grad(norm)(x, grid), X[RANK] / np.linalg.norm(X))
+    zero = jnp.zeros(3)
+    assert_equal(norm(zero, grid), np.zeros(()))
+    assert_equal(jax.grad(norm)(zero, grid), np.zeros(3))
+    # Zero on this rank only.
+    alone = X * (np.arange(SIZE) == SIZE - 1)[:, None]
+    expected = alone[RANK] / np.linalg.norm(alone)
+    assert_close(jax.grad(norm)(jnp.asarray(alone[RANK]), grid), expected)
