@@ -111,6 +111,16 @@ def test_overflow_is_an_error_on_every_rank_with_the_capacity_that_would_do():
     assert float(y.sum()) == (3 * SIZE if RANK == 0 else 0)
 
 
+def test_overflow_of_one_member_of_a_batch():
+    """The first has too much for its part of the room, the last has not."""
+    counts = jnp.zeros((2, SIZE), jnp.int32).at[0, 0].set(3)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"a capacity of {3 * SIZE} is enough"):
+        jax.block_until_ready(
+            jax.vmap(lambda n: pc.alltoallv(jnp.ones(3), n, capacity=2 * SIZE)[0])(counts)
+        )
+    _recover()
+
+
 def _recover():
     """Forget the failed program: its token carries the error into the next one."""
     import contextlib

@@ -7,7 +7,9 @@ import pytest
 from mpi4py import MPI
 
 from pfftjax import collectives as pc
-from tests.helpers import DTYPES, RANK, SIZE, assert_equal, blocks, random
+from pfftjax.collectives._ffi import native
+from pfftjax.collectives._options import options
+from tests.helpers import CONTROL, DTYPES, RANK, SIZE, assert_equal, blocks, random
 
 pytestmark = pytest.mark.mpi
 
@@ -175,6 +177,29 @@ def test_the_pieces_of_a_message_from_anybody_come_from_one_rank():
             seen.add(int(y[0]))
         assert seen == set(range(SIZE))
     jax.effects_barrier()
+
+
+@two_ranks
+def test_pieces_of_two_messages_that_come_in_turn():
+    """Between the first piece of one and the others, by hand, there is all of another. In small
+    chunks; else each message is one piece.
+    """
+    comm = MPI.COMM_WORLD.Dup()
+    n, limit = 20, options.max_chunk_bytes // 8
+    pieces = [np.zeros(n)[i : i + limit] for i in range(0, n, limit)]
+    tag = native.max_tag() + 1  # that of messages with tag 0 on a communicator of the user's
+    if RANK == 0:
+        sent = [comm.Isend(pieces[0], 0, tag)]
+    CONTROL.barrier()
+    if RANK == 1:
+        pc.send(jnp.ones(n), 0, comm=comm)
+        jax.effects_barrier()
+    CONTROL.barrier()
+    if RANK == 0:
+        sent += [comm.Isend(piece, 0, tag) for piece in pieces[1:]]
+        messages = [np.asarray(pc.recv(jnp.zeros(n), comm=comm)) for _ in range(2)]
+        MPI.Request.Waitall(sent)
+        assert sorted(y.sum() for y in messages) == [0, n]
 
 
 @two_ranks

@@ -29,11 +29,13 @@ def test_from_nobody_comes_recvbuf():
     assert jnp.signbit(y[1])
 
 
-def test_gradient_flows_to_recvbuf_where_nobody_sends():
-    gradient = jax.grad(lambda x, buf: pc.sendrecv(x, buf, MPI.PROC_NULL, MPI.PROC_NULL), (0, 1))(
-        1.0, 2.0
-    )
-    assert [float(g) for g in gradient] == [0.0, 1.0]
+@pytest.mark.parametrize("status", [None, MPI.Status()], ids=["plain", "with a status"])
+def test_gradient_flows_to_recvbuf_where_nobody_sends(status):
+    def f(x, buf):
+        return pc.sendrecv(x, buf, MPI.PROC_NULL, MPI.PROC_NULL, status=status)
+
+    assert [float(g) for g in jax.grad(f, (0, 1))(1.0, 2.0)] == [0.0, 1.0]
+    assert [float(y) for y in jax.jvp(f, (1.0, 2.0), (3.0, 4.0))] == [2.0, 4.0]
 
 
 @pytest.mark.mpi(min_size=2)
