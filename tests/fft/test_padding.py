@@ -344,8 +344,10 @@ def test_mistakes():
             function(*arguments)
         with pytest.raises(TypeError, match=f"{name}: a plan is a PencilFFT or a PencilTransform"):
             function(y, plan, (6, 6, 6))
-        with pytest.raises(ValueError, match=here(name) + "the plans may differ in their shape"):
-            function(y, plan, PencilFFT((6, 6, 6), grid))
+        for other in ({"real": not plan.real}, {"norm": "ortho"}, {"layout": "natural"}):
+            differs = PencilFFT((6, 6, 6), grid, **{"real": plan.real, **other})
+            with pytest.raises(ValueError, match=here(name) + "the plans may differ in their"):
+                function(y, plan, differs)
         right = (plan, fine) if name.startswith("pad") else (fine, plan)
         with pytest.raises(ValueError, match=here(name) + "the block has shape"):
             function(jnp.zeros((9, 9, 9)), *right)

@@ -240,7 +240,26 @@ def test_what_cannot_be_loaded(folder):
     other = pfftjax.Pencil((4, 5, 7), grids()[-1])
     said = r"has shape \(4, 5, 6\), but the pencil is of \(4, 5, 7\)"
     raised_everywhere(ValueError, said, load, path, "q", other)
-    # A lost part, which HDF5 would read as NaN.
+    # Another batch in the file that each rank finds.
+    if SIZE > 1:
+        mine = folder / f"{RANK}.h5"
+        with h5py.File(mine, "w") as file:
+            file["q"] = random((RANK + 1, 4, 5, 6))
+        raised_everywhere(RuntimeError, "rank 0 asks for .* and rank 1", load, mine, "q", pencil)
+    # Parts that are not all, which HDF5 would read as NaN.
+    if RANK == 0:
+        (folder / "parts").mkdir()
+        with h5py.File(folder / "parts" / "0.h5", "w") as file:
+            file["q"] = random((3, 5, 6))
+        with h5py.File(folder / "half.h5", "w") as file:
+            virtual = h5py.VirtualLayout((4, 5, 6), float)
+            virtual[:3] = h5py.VirtualSource("parts/0.h5", "q", (3, 5, 6), float)
+            file.create_virtual_dataset("q", virtual, np.nan)
+            file.attrs[_file.PARTS] = "parts"
+    CONTROL.barrier()
+    said = r"elements that are asked for of /q; it is not complete"
+    raised_everywhere(OSError, said, load, folder / "half.h5", "q", pencil)
+    # A lost part.
     if RANK == 0:
         (part,) = folder.glob("*.parts-*/000000.h5")
         part.unlink()

@@ -1,5 +1,7 @@
 """Fields in Zarr and compressed fields: what other readers see, and restarts on other grids."""
 
+import os
+
 import numpy as np
 import pytest
 import zarr
@@ -125,6 +127,21 @@ def test_compressed_parts_and_what_is_refused(folder, monkeypatch):
     said = f"save on rank {SIZE - 1} of {SIZE}: no space left"
     raised_everywhere(OSError, said, save, folder / "z", block, pencil, format="zarr")
     assert sorted(p.name for p in folder.glob("z*")) == []
+    # What was there before stays, where the new one cannot take its place.
+    monkeypatch.undo()
+    save(folder / "z", block, pencil, format="zarr")
+    rename = os.rename
+
+    def refused(source, target):
+        if ".tmp-" in str(source):
+            raise OSError("not now")
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refused)
+        raised_everywhere(OSError, "not now", save, folder / "z", block, pencil, format="zarr")
+    assert sorted(p.name for p in folder.glob("z*")) == ["z"]
+    assert_equal(pfftjax.io.load(folder / "z", "q", pencil), pencil.local_block(x))
     monkeypatch.setitem(__import__("sys").modules, "zarr", None)
     said = r"pip install pfftjax\[zarr\]"
     raised_everywhere(ImportError, said, save, folder / "z", block, pencil, format="zarr")

@@ -49,6 +49,14 @@ def _most(owner):
     return max(int((owner == rank).sum()) for rank in range(SIZE))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_coordinates_are_below_the_side_of_the_box(dtype):
+    """Also of what is hardly below zero, whose remainder is rounded to the side."""
+    offset = jnp.asarray([[-1e-30, 8.0, 7.5], [-8.0, 0.25, -0.5]], dtype)
+    at_rest = Particles(jnp.zeros((2, 3), "int32"), offset, offset, jnp.int32(2), 2, (8, 8, 8))
+    assert at_rest.coordinates(4.0).tolist() == [[0, 0, 3.75], [0, 0.125, 3.75]]
+
+
 PAYLOADS = {"int32": (), "float32": (3,), "float64": (2, 2), "complex64": (1,), "bool": (0, 3)}
 
 
