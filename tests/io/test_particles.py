@@ -92,9 +92,10 @@ def test_what_is_refused(folder):
     wrong = dataclasses.replace(particles, used=particles.used + (9, -9)[RANK % 2])
     what = "used is " if SIZE > 1 else "used is 50, but the arrays have 44 rows"
     raised_everywhere(ValueError, what, save, path, wrong, mesh)
-    lost = dataclasses.replace(particles, total=TOTAL + 1)
-    said = f"the ranks have {TOTAL} particles, but total is {TOTAL + 1}"
-    raised_everywhere(ValueError, said, save, path, lost, mesh)
+    for total in (TOTAL - 1, TOTAL + 1):
+        other_total = dataclasses.replace(particles, total=total)
+        said = f"the ranks have {TOTAL} particles, but total is {total}"
+        raised_everywhere(ValueError, said, save, path, other_total, mesh)
     save(path, particles, mesh)
     raised_everywhere(ValueError, "units of the cells of a mesh", load, path, other)
     pfftjax.io.save(path, {"q": jnp.zeros(mesh.local_shape)}, mesh)

@@ -275,21 +275,38 @@ def test_derivatives_in_the_side_of_the_box():
     y = plan.forward(x)
     w = jnp.asarray(plan.input.local_block(random(plan.shape, seed=4)))
 
-    @jax.jit
-    def loss(sides):
-        sides = replicate(sides)
+    def value(sides):
         late = spectral.gradient(y, plan, sides, from_spectrum=True)
         lines = spectral.gradient(x, plan, sides)
         early = spectral.divergence((x, w, x), plan, sides, to_spectrum=True)
         parts = [*(w * g**2 for g in (*late, *lines)), jnp.abs(early) ** 2]
         return allreduce(sum(jnp.sum(part) for part in parts))
 
+    @jax.jit
+    def loss(sides):
+        return value(replicate(sides))
+
     sides = np.array([2.0, 3.0, 4.0])
+    known = jax.jit(lambda: value((2.0, 3.0, 4.0)))
+    assert_close(loss(sides), known())
     slope = jax.grad(loss)(sides)
     for axis in range(3):
         step = 1e-5 * np.eye(3)[axis]
         difference = (loss(sides + step) - loss(sides - step)) / 2e-5
         assert abs(slope[axis] - difference) < 1e-7 * np.abs(slope).max()
+
+
+def test_components_in_different_precisions():
+    plan = PencilFFT((4, 5, 6), grids()[0], real=True)
+    fields = [plan.input.local_block(random(plan.shape, seed=s)) for s in range(3)]
+    v = [jnp.asarray(x, dtype) for x, dtype in zip(fields, ("f4", "f8", "f4"), strict=True)]
+    both = jax.jit(
+        lambda *v: [
+            spectral.divergence(u, plan, SIDES, to_spectrum=True)
+            for u in (v, [x.astype("f8") for x in v])
+        ]
+    )
+    np.testing.assert_array_equal(*both(*v))
 
 
 def test_batches():
