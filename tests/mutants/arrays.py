@@ -238,4 +238,33 @@ MUTANTS = [
         "return self",
         "tests/fft/test_derivatives.py",
     ),
+    Mutant(
+        "communicators of one size share their rows and columns",
+        PENCILS / "_process_grid.py",
+        "key = (self._comm, self.dims)",
+        "key = (self._comm.size, self.dims)",
+        "tests/pencils/test_process_grid.py",
+    ),
+    Mutant(
+        "an inner product without a conjugate",
+        PENCILS / "_sums.py",
+        "jnp.conj(x) * y",
+        "x * y",
+        "tests/pencils/test_sums.py",
+    ),
+    Mutant(
+        "ranks do not compare which halos go round",
+        PENCILS / "_halo.py",
+        'others {others}, {params}"',
+        'others {others}"',
+        "tests/test_agreement.py",
+    ),
+    Mutant(
+        "a side of the box that is traced is left out",
+        SPECTRAL / "_derivatives.py",
+        "return y * (2 * np.pi / side).astype(real_dtype(y)) if isinstance(side, Tracer) else y",
+        "return y",
+        "tests/spectral/test_derivatives.py::test_derivatives_in_the_side_of_the_box",
+        1,
+    ),
 ]

@@ -245,4 +245,19 @@ MUTANTS = [
         "tests/collectives/test_sendrecv.py::test_partners_that_do_not_fit",
         3,
     ),
+    Mutant(
+        "of a batch only the last member's room is checked",
+        CXX / "exchange.cc",
+        "mine[kNeeded] = std::max(mine[kNeeded], arriving);",
+        "mine[kNeeded] = arriving;",
+        "tests/collectives/test_alltoallv.py::test_overflow_of_one_member_of_a_batch",
+    ),
+    Mutant(
+        "the end of a long program is not compared",
+        PYTHON / "_first_call.py",
+        '        self.digest.update(line.encode() + b"\\n")\n        if len',
+        "        if len(self.lines) < _MOST_LINES:\n"
+        '            self.digest.update(line.encode() + b"\\n")\n        if len',
+        "tests/test_agreement.py",
+    ),
 ]
