@@ -37,9 +37,10 @@ LEFT_OUT = {
         *files("pm", "simulate"),
     ],
     3: [
-        *files("fft", "derivatives"),
-        *files("spectral", "derivatives"),
-        *files("pm", "painting", "lpt", "gravity", "field_and_spectrum", "simulate"),
+        *files("collectives", "while_loop"),
+        *files("fft", "derivatives", "tuning"),
+        *files("spectral", "derivatives", "errors"),
+        *files("pm", "noise", "painting", "lpt", "gravity", "field_and_spectrum", "simulate"),
         *files("io", "zarr"),
     ],
     4: [
