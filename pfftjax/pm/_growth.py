@@ -54,7 +54,7 @@ def are_positive(values: Any) -> bool:
     return bool(np.all(np.asarray(values) > 0))
 
 
-def scale_factors(a: Any) -> jax.Array:
+def checked_scale_factors(a: Any) -> jax.Array:
     """`a` as an array, checked: others would make NaN."""
     if not are_positive(a):
         raise ValueError(f"scale factors must be positive, got {a!r}")
@@ -184,7 +184,7 @@ def growth(cosmology: Any, a: Any) -> Growth:
         (True, True)
 
     """
-    a = scale_factors(a)
+    a = checked_scale_factors(a)
     omega_m = jnp.asarray(cosmology.Omega_m, a.dtype)
 
     leaves, structure = jax.tree.flatten(cosmology)

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._growth import growth, hubble
-from ._growth import scale_factors as checked
+from ._growth import checked_scale_factors, growth, hubble
 
 
 class Steps(NamedTuple):
@@ -94,7 +93,7 @@ def leapfrog(cosmology: Any, scale_factors: Any) -> Steps:
 
 
 def _ends(scale_factors: Any) -> jax.Array:
-    a = checked(scale_factors)
+    a = checked_scale_factors(scale_factors)
     if a.ndim != 1 or a.shape[0] < 2:
         raise ValueError(
             "scale_factors are the ends of the steps, a vector of two or more, as "
