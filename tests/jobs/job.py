@@ -1,6 +1,7 @@
 """Starts a job of several ranks from a test and says how it ended."""
 
 import dataclasses
+import os
 import re
 import signal
 import subprocess
@@ -24,6 +25,8 @@ jax.block_until_ready(pc.allreduce(0))  # MPI and the watch are up
 """
 
 SECONDS_TO_END = 10.0
+# Ranks of the tests that tests/repeat.py runs on several numbers of them.
+RANKS = int(os.environ.get("PFFTJAX_TEST_RANKS", "2"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +53,6 @@ def run(script, ranks=2, limit=150.0, preamble=PREAMBLE, arguments=(), **environ
     try:
         output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        import os
-
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         raise AssertionError(f"the job hung for {limit} s:\n{output}") from None
