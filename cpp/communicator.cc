@@ -15,11 +15,11 @@
 namespace pfftjax {
 namespace {
 
-const MpiApi* mpi = nullptr;
-std::atomic<bool> finalized{false};
+process::Own<const MpiApi*> mpi;
+process::Own<process::Atomic<bool>> finalized;
 
-std::array<std::atomic<Communicator*>, kMaxCommunicators> communicators{};
-std::atomic<std::int64_t> communicator_count{0};
+process::Own<std::array<process::Atomic<Communicator*>, kMaxCommunicators>> communicators;
+process::Own<process::Atomic<std::int64_t>> communicator_count;
 
 void BecomePrivate(Communicator& comm) {
   comm.is_private.store(true, std::memory_order_release);
@@ -31,7 +31,7 @@ void BecomePrivate(Communicator& comm) {
 
 void AtFinalize() {
   Leave();  // where MPI is finalized by hand on some ranks and the others just end
-  finalized = true;
+  *finalized = true;
   LeaveLastCalls();
   StopProgress();
   StopWatch();
@@ -81,7 +81,7 @@ std::string Communicator::Where() const {
   return "rank " + std::to_string(rank) + " of " + std::to_string(size);
 }
 
-const MpiApi* Mpi() { return mpi; }
+const MpiApi* Mpi() { return *mpi; }
 
 void LoadMpi(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -93,49 +93,49 @@ void LoadMpi(const std::string& path) {
   if (api->version != kMpiApiVersion) {
     throw std::runtime_error(path + " is from another version of pfftjax; reinstall pfftjax");
   }
-  mpi = api;
-  mpi->on_finalize(AtFinalize);
+  *mpi = api;
+  Mpi()->on_finalize(AtFinalize);
 }
 
-bool Finalized() { return finalized; }
+bool Finalized() { return *finalized; }
 
 std::int64_t AddCommunicator(const void* address) {
-  const std::int64_t number = communicator_count.load();
+  const std::int64_t number = communicator_count->load();
   if (number >= kMaxCommunicators) {
     throw std::runtime_error("more than " + std::to_string(kMaxCommunicators) +
                              " communicators in one process; make them once and reuse them");
   }
   auto comm = new Communicator;  // stays: asynchronous work may look it up until the process ends
   comm->number = number;
-  mpi->from_address(address, &comm->user);
-  if (mpi->rank_and_size(comm->user, &comm->rank, &comm->size) != 0) {
+  Mpi()->from_address(address, &comm->user);
+  if (Mpi()->rank_and_size(comm->user, &comm->rank, &comm->size) != 0) {
     delete comm;
     throw std::runtime_error("MPI does not know this communicator; has it been freed?");
   }
-  communicators[number].store(comm, std::memory_order_release);
-  communicator_count = number + 1;
+  (*communicators)[number].store(comm, std::memory_order_release);
+  *communicator_count = number + 1;
   return number;
 }
 
 Communicator* FindCommunicator(std::int64_t number) {
   if (number < 0 || number >= kMaxCommunicators) return nullptr;
-  return communicators[number].load(std::memory_order_acquire);
+  return (*communicators)[number].load(std::memory_order_acquire);
 }
 
-std::int64_t CommunicatorCount() { return communicator_count.load(); }
+std::int64_t CommunicatorCount() { return communicator_count->load(); }
 
 int MakePrivate(Communicator& comm) {
   if (comm.is_private) return 0;
-  if (int code = mpi->duplicate(comm.user, &comm.data)) return code;
-  if (int code = mpi->duplicate(comm.user, &comm.control)) return code;
+  if (int code = Mpi()->duplicate(comm.user, &comm.data)) return code;
+  if (int code = Mpi()->duplicate(comm.user, &comm.control)) return code;
   BecomePrivate(comm);
   return 0;
 }
 
 int MakePrivateStart(Communicator& comm) {
   comm.is_duplicating = true;
-  if (int code = mpi->duplicate_start(comm.user, &comm.data, &comm.duplicating[0])) return code;
-  return mpi->duplicate_start(comm.user, &comm.control, &comm.duplicating[1]);
+  if (int code = Mpi()->duplicate_start(comm.user, &comm.data, &comm.duplicating[0])) return code;
+  return Mpi()->duplicate_start(comm.user, &comm.control, &comm.duplicating[1]);
 }
 
 int MakePrivatePoll(Communicator& comm, bool* done) {
@@ -143,11 +143,11 @@ int MakePrivatePoll(Communicator& comm, bool* done) {
   if (*done || !comm.is_duplicating) return 0;
   for (MpiHandle& request : comm.duplicating) {
     int complete = 0;
-    if (int code = mpi->test(&request, &complete)) return code;
+    if (int code = Mpi()->test(&request, &complete)) return code;
     if (!complete) return 0;
   }
-  if (int code = mpi->return_errors(comm.data)) return code;
-  if (int code = mpi->return_errors(comm.control)) return code;
+  if (int code = Mpi()->return_errors(comm.data)) return code;
+  if (int code = Mpi()->return_errors(comm.control)) return code;
   BecomePrivate(comm);
   *done = true;
   return 0;
@@ -156,7 +156,7 @@ int MakePrivatePoll(Communicator& comm, bool* done) {
 int MaxTag() {
   static const int limit = [] {
     int value = 0;
-    mpi->tag_limit(&value);
+    Mpi()->tag_limit(&value);
     return (value - 1) / 2;  // twice as many and one fit: see PointToPoint
   }();
   return limit;
@@ -164,7 +164,7 @@ int MaxTag() {
 
 bool PointToPoint(const Communicator& comm, int send_tag, int recv_tag, Channel* channel) {
   if (comm.is_private) {
-    *channel = {comm.data, send_tag, recv_tag < 0 ? mpi->any_tag : recv_tag};
+    *channel = {comm.data, send_tag, recv_tag < 0 ? Mpi()->any_tag : recv_tag};
     return true;
   }
   if (recv_tag == kAnyTag) return false;

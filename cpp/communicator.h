@@ -1,7 +1,6 @@
 // Communicators by number, with the private duplicates that traffic runs on.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "element.h"
 #include "mpi_api.h"
+#include "process.h"
 
 namespace pfftjax {
 
@@ -70,15 +70,15 @@ enum class Stage : std::int32_t { kIdle, kChecking, kRunning };
 
 // What this rank does on a communicator, written by the call and read by the watch thread.
 struct Progress {
-  std::atomic<std::int64_t> entered{0};  // calls begun
-  std::atomic<std::int64_t> passed{0};   // collectives that got beyond their checks
-  std::atomic<Stage> stage{Stage::kIdle};
-  std::atomic<Operation> operation{Operation::kNone};
-  std::atomic<Element> element{Element::kBool};
-  std::atomic<std::int64_t> count{0};
+  process::Atomic<std::int64_t> entered{0};  // calls begun
+  process::Atomic<std::int64_t> passed{0};   // collectives that got beyond their checks
+  process::Atomic<Stage> stage{Stage::kIdle};
+  process::Atomic<Operation> operation{Operation::kNone};
+  process::Atomic<Element> element{Element::kBool};
+  process::Atomic<std::int64_t> count{0};
   // The ranks that a message waits for, or kNobody or kAnybody. A collective waits for all.
-  std::atomic<int> source{kNobody};
-  std::atomic<int> dest{kNobody};
+  process::Atomic<int> source{kNobody};
+  process::Atomic<int> dest{kNobody};
 };
 
 class Node;
@@ -96,11 +96,11 @@ struct Communicator {
   MpiHandle control = 0;  // private: checks, the watch, the way out, exchanges made of messages
   bool is_duplicating = false;
   MpiHandle duplicating[2] = {};  // requests of MakePrivateStart
-  std::atomic<bool> is_private{false};
+  process::Atomic<bool> is_private{false};
   int rank = 0;
   int size = 1;
 
-  std::atomic<bool> busy{false};
+  process::Atomic<bool> busy{false};
   Progress progress;
   // Programs whose first call was compared; touched only by the call that holds `busy`.
   std::unordered_set<std::int64_t> verified;

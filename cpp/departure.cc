@@ -3,7 +3,6 @@
 #include <chrono>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "communicator.h"
@@ -12,17 +11,18 @@
 namespace pfftjax {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = process::Clock;
 
 // For calls that the watch cannot judge.
 constexpr auto kLongestWait = std::chrono::seconds(5);
 constexpr auto kPause = std::chrono::milliseconds(1);
 
-std::mutex mutex;
-bool started = false;
-bool joined = false;
-Clock::time_point since;
-std::vector<MpiHandle> barriers;  // one for each private communicator of more than one rank
+process::Own<process::Mutex> mutex;
+process::Own<bool> started;
+process::Own<bool> joined;
+process::Own<Clock::time_point> since;
+// One for each private communicator of more than one rank.
+process::Own<std::vector<MpiHandle>> barriers;
 
 // A communicator on which a call of another thread is under way, or null.
 const Communicator* UnderWay() {
@@ -46,51 +46,51 @@ void Join() {
     const Communicator* comm = FindCommunicator(i);
     if (!comm->is_private || comm->size == 1) continue;
     MpiHandle request = 0;
-    if (Mpi()->barrier_start(comm->control, &request) == 0) barriers.push_back(request);
+    if (Mpi()->barrier_start(comm->control, &request) == 0) barriers->push_back(request);
   }
 }
 
 }  // namespace
 
 void LeaveStart() {
-  const std::lock_guard lock(mutex);
-  if (started) return;
-  started = true;
-  since = Clock::now();
+  const std::lock_guard lock(*mutex);
+  if (*started) return;
+  *started = true;
+  *since = Clock::now();
   AnnounceLeaving();
 }
 
 bool LeavePoll() {
-  const std::lock_guard lock(mutex);
-  if (!joined) {
+  const std::lock_guard lock(*mutex);
+  if (!*joined) {
     // MPI must not be finalized under a call. One that can never end is for the watch to find,
     // while this rank and the others still answer.
     if (const Communicator* comm = UnderWay()) {
-      if (!comm->is_private && Clock::now() - since > kLongestWait) AbortUnder(*comm);
+      if (!comm->is_private && Clock::now() - *since > kLongestWait) AbortUnder(*comm);
       return false;
     }
     Join();
-    joined = true;
+    *joined = true;
   }
-  while (!barriers.empty()) {
+  while (!barriers->empty()) {
     int done = 0;
     // A barrier that fails has lost a rank: there is nothing to wait for.
-    if (Mpi()->test(&barriers.back(), &done) == 0 && !done) return false;
-    barriers.pop_back();
+    if (Mpi()->test(&barriers->back(), &done) == 0 && !done) return false;
+    barriers->pop_back();
   }
   return true;
 }
 
 void Leave() {
   LeaveStart();
-  while (!LeavePoll()) std::this_thread::sleep_for(kPause);
+  while (!LeavePoll()) process::SleepFor(kPause);
 }
 
 void LeaveLastCalls() {
   const auto limit = Clock::now() + kLongestWait;
   while (const Communicator* comm = UnderWay()) {
     if (Clock::now() > limit) AbortUnder(*comm);
-    std::this_thread::sleep_for(kPause);
+    process::SleepFor(kPause);
   }
 }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kLine = kCacheLine;
 constexpr std::size_t kChoiceEnd = kLine;  // after rank 0's choice (Choose)
 constexpr std::int64_t kSlots = 2;
-constexpr std::int64_t kSlotBytes = std::int64_t{512} << 10;
+constexpr std::int64_t kSlotBytes = process::Size(std::int64_t{512} << 10);
 // Results larger than this do not stay in a cache: they are written past it.
 constexpr std::int64_t kCachedResult = std::int64_t{8} << 20;
 // Less than this travels faster from cache to cache than through memory, wherever the cores are.
@@ -40,8 +40,8 @@ std::string Say(std::int64_t about) {
 // two slots suffice, and why nobody says that it has read.
 struct Node::Note {
   static constexpr std::size_t kPayload = kLine - 2 * sizeof(std::int64_t);
-  alignas(kLine) std::atomic<std::int64_t> round;
-  std::atomic<std::int64_t> about;
+  alignas(kLine) process::Atomic<std::int64_t> round;
+  process::Atomic<std::int64_t> about;
   char payload[kPayload];
 };
 
@@ -53,7 +53,7 @@ std::size_t Node::HeaderBytes(int ranks) {
 
 std::unique_ptr<Node> Node::Make(Communicator& comm) {
   if (comm.size > kMostRanks || !GetOptions().shared_memory) return nullptr;
-  static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+  static_assert(process::Atomic<std::int64_t>::is_always_lock_free);
   const std::size_t bytes = HeaderBytes(comm.size) + comm.size * kSlots * kSlotBytes;
   std::unique_ptr<SharedMemory> memory = SharedMemory::Make(comm, bytes);
   if (!memory) return nullptr;
@@ -96,14 +96,19 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
     const bool is_noted = piece <= Note::kPayload;
     const std::int64_t round = ++round_;
     char* slot = Slot(rank, round);
-    if (is_same_for_all && !is_noted) copy_in(slot, send + offset, piece);
+    if (is_same_for_all && !is_noted) {
+      process::Writes(slot, piece);
+      copy_in(slot, send + offset, piece);
+    }
     for (int step = 1; step < size; ++step) {
       const int dest = (rank + step) % size;
       const char* from = send + (is_same_for_all ? 0 : dest * block) + offset;
       Note& note = NoteOf(rank, dest, round);
       if (is_noted) {
+        process::Writes(note.payload, piece);
         std::memcpy(note.payload, from, piece);
       } else if (!is_same_for_all) {
+        process::Writes(slot + place(dest), piece);
         copy_in(slot + place(dest), from, piece);
       }
       note.about.store(about, std::memory_order_relaxed);
@@ -128,6 +133,7 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
         return kOtherSizes;
       }
       const char* from = is_noted ? note.payload : Slot(source, round) + place(rank);
+      process::Reads(from, piece);
       copy_out(recv + source * block + offset, from, piece);
     }
   }
@@ -165,7 +171,7 @@ void Node::Trials::Took(int method, double took) {
 }
 
 int Node::Choose(Trials& trials, int methods, int* method) {
-  auto& choice = *reinterpret_cast<std::atomic<std::int64_t>*>(base_);
+  auto& choice = *reinterpret_cast<process::Atomic<std::int64_t>*>(base_);
   const std::int64_t number = choices_++;
   if (comm_.rank == 0) {
     *method = trials.Next(methods);

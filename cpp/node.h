@@ -54,8 +54,8 @@ class Node {
 
  private:
   struct Note;
-  using Clock = std::chrono::steady_clock;
-  static constexpr std::int64_t kLargeBytes = std::int64_t{1} << 20;
+  using Clock = process::Clock;
+  static constexpr std::int64_t kLargeBytes = process::Size(std::int64_t{1} << 20);
   static constexpr int kMpi = 2;  // after those of Slots
   static constexpr int kMethods = 3;
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "process.h"
+
 namespace pfftjax {
 
 struct Options {
@@ -21,8 +23,8 @@ struct Options {
 };
 
 inline Options& GetOptions() {
-  static Options options;
-  return options;
+  static process::Own<Options> options;
+  return *options;
 }
 
 }  // namespace pfftjax

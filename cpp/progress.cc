@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <map>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "exchange.h"
@@ -64,7 +62,7 @@ class Progressor {
 
  private:
   void Move(std::shared_ptr<Pending> pending) {
-    if (!thread_.joinable() && !stop_) thread_ = std::thread([this] { Loop(); });
+    if (!thread_.joinable() && !stop_) thread_ = process::Thread([this] { Loop(); });
     moving_.push_back(std::move(pending));
     wake_.notify_one();
   }
@@ -82,26 +80,22 @@ class Progressor {
       moving.erase(std::remove_if(moving.begin(), moving.end(),
                                   [](const auto& pending) { return pending->TryTest(); }),
                    moving.end());
-      std::this_thread::sleep_for(kPause);
+      process::SleepFor(kPause);
       lock.lock();
       moving_.insert(moving_.end(), moving.begin(), moving.end());
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  process::Mutex mutex_;
+  process::Condition wake_;
   std::map<std::int64_t, std::shared_ptr<Pending>> pending_;
   std::vector<std::shared_ptr<Pending>> moving_;  // of which messages may be on their way
   std::int64_t last_ = 0;
   bool stop_ = false;
-  std::thread thread_;
+  process::Thread thread_;
 };
 
-// Never destroyed, as the watch.
-Progressor& TheProgressor() {
-  static auto* progressor = new Progressor;
-  return *progressor;
-}
+Progressor& TheProgressor() { return process::Lasting<Progressor>(); }
 
 }  // namespace
 

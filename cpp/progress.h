@@ -51,7 +51,7 @@ class Pending {
  private:
   bool TestLocked();
 
-  std::mutex mutex_;  // of what follows
+  process::Mutex mutex_;  // of what follows
   struct Message {
     MpiHandle request = 0;
     std::int64_t expected = 0;  // bytes; -1 for one that is sent

@@ -1,16 +1,10 @@
 // Memory that the ranks of a communicator map that run on one node.
 #pragma once
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-#include <sched.h>
-
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "communicator.h"
@@ -37,9 +31,9 @@ class Waiting {
       if (const int code = Mpi()->progress(comm.control)) return code;
     }
     if (steps_ <= kYields) {
-      sched_yield();
+      process::Yield();
     } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      process::SleepFor(std::chrono::microseconds(20));
     }
     return 0;
   }
@@ -71,7 +65,7 @@ class SharedMemory {
     constexpr int kSpins = 4000;
     for (int i = 0; i < (is_crowded_ ? 1 : kSpins); ++i) {
       if (condition()) return 0;
-      Pause();
+      process::Pause();
     }
     for (Waiting waiting; !condition();) {
       if (const int code = waiting.Step(comm)) return code;
@@ -82,12 +76,6 @@ class SharedMemory {
  private:
   SharedMemory(char* base, std::size_t bytes, bool is_crowded)
       : base_(base), bytes_(bytes), is_crowded_(is_crowded) {}
-
-  static void Pause() {
-#if defined(__x86_64__)
-    _mm_pause();
-#endif
-  }
 
   char* base_;
   std::size_t bytes_;

@@ -6,7 +6,6 @@
 // may copy freely.
 #include <cstring>
 #include <memory>
-#include <thread>
 
 #include "gpu/staged.h"
 #include "handlers.h"
@@ -76,7 +75,7 @@ ffi::Error Wait(std::int64_t number, std::int64_t ranks, std::int64_t signature,
               "this exchange has been waited for already, or was not started in this way; "
               "wait once for each start");
         }
-        while (!pending->Test()) std::this_thread::yield();
+        while (!pending->Test()) process::Yield();
         if (const int code = pending->code()) {
           KeepForEver(pending);
           return MpiFailed(site.operation, comm, *element, count, code);

@@ -230,6 +230,7 @@ int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const vo
       for (Box piece; pieces.Next(&piece);) {
         const auto size = static_cast<std::size_t>(piece.count() * bytes);
         CopyBox(source, piece, buffers.Sending(0), Contiguous(piece), bytes);
+        process::Writes(to, size);
         CopyUndrained(to, buffers.Sending(0), size);
         to += size;
       }
@@ -244,8 +245,10 @@ int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const vo
     const char* at = window.PartOf(from) + PlaceOf(from, comm.rank) * part;
     Pieces pieces(BoxFrom(boxes, from), PieceElements(element));
     for (Box piece; pieces.Next(&piece);) {
+      const std::int64_t size = piece.count() * bytes;
+      process::Reads(at, static_cast<std::size_t>(size));
       CopyBox(at, Contiguous(piece), target, piece, bytes);
-      at += piece.count() * bytes;
+      at += size;
     }
   }
   return 0;

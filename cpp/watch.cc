@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -12,7 +11,6 @@
 #include <mutex>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,7 +21,7 @@
 namespace pfftjax {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = process::Clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr int kAskTag = 1;
@@ -31,7 +29,7 @@ constexpr int kAnswerTag = 2;
 constexpr int kRounds = 2;      // answers in a row before they are believed
 constexpr int kMostAsked = 32;  // ranks asked in one round, drawn at random beyond that
 
-std::atomic<bool> is_leaving{false};
+process::Own<process::Atomic<bool>> is_leaving;
 
 // What one rank tells another about itself.
 struct State {
@@ -49,7 +47,7 @@ struct State {
   static State Of(const Communicator& comm, std::int64_t question) {
     const Progress& now = comm.progress;
     // First: who has left has passed no fewer than is read after it.
-    const bool leaving = is_leaving;
+    const bool leaving = *is_leaving;
     const std::int64_t entered = now.entered;
     State state{question, now.passed, now.stage, now.operation, now.element, now.count, leaving};
     // The call moved on while it was read: it waits for nobody. `entered` last: it counts before
@@ -114,7 +112,7 @@ class Watch {
     const std::lock_guard lock(mutex_);
     if (started_) return;
     started_ = true;
-    thread_ = std::thread([this] { Loop(); });
+    thread_ = process::Thread([this] { Loop(); });
   }
 
   void Stop() {
@@ -329,23 +327,19 @@ class Watch {
     AbortJob(text.c_str());
   }
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  process::Mutex mutex_;
+  process::Condition wake_;
   bool started_ = false;
   bool stop_ = false;
-  std::thread thread_;
+  process::Thread thread_;
   std::map<std::int64_t, Watched> watched_;
   std::list<Outgoing> outgoing_;  // a list: MPI keeps the addresses of the words
-  std::minstd_rand random_{std::random_device{}()};
-  std::mutex looks_mutex_;
+  std::minstd_rand random_{process::Entropy()};
+  process::Mutex looks_mutex_;
   std::vector<std::function<void()>> looks_;
 };
 
-// Never destroyed: the thread may outlive static destruction where MPI is never finalized.
-Watch& TheWatch() {
-  static auto* watch = new Watch;
-  return *watch;
-}
+Watch& TheWatch() { return process::Lasting<Watch>(); }
 
 }  // namespace
 
@@ -355,14 +349,13 @@ void AlsoWatch(std::function<void()> look) { TheWatch().Also(std::move(look)); }
 
 void StopWatch() { TheWatch().Stop(); }
 
-void AnnounceLeaving() { is_leaving = true; }
+void AnnounceLeaving() { *is_leaving = true; }
 
 void AbortJob(const char* text) {
   const std::string line = std::string("pfftjax: ") + text + "\npfftjax: ending the job\n";
-  std::fwrite(line.data(), 1, line.size(), stderr);
-  std::fflush(stderr);
+  process::WriteError(line);
   // Launchers kill at once, before they have passed on what was written (MPICH's does).
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  process::SleepFor(std::chrono::milliseconds(300));
   Mpi()->abort(1);
   std::abort();
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kPage = 4096;
 // A window grows by more than is asked for, so that slowly growing exchanges make few of them.
-constexpr std::int64_t kStep = std::int64_t{1} << 20;
+constexpr std::int64_t kStep = process::Size(std::int64_t{1} << 20);
 
 constexpr std::uint64_t kGaveUp = 0;  // in place of what an exchange is about
 
@@ -21,9 +21,9 @@ std::int64_t RoundUp(std::int64_t value, std::int64_t to) { return (value + to -
 // Of one rank: the last exchange that it has published, and what it was about; the last one that
 // it has read. On cache lines of their own.
 struct Window::Flags {
-  alignas(kCacheLine) std::atomic<std::int64_t> written;
-  std::atomic<std::uint64_t> about;
-  alignas(kCacheLine) std::atomic<std::int64_t> read;
+  alignas(kCacheLine) process::Atomic<std::int64_t> written;
+  process::Atomic<std::uint64_t> about;
+  alignas(kCacheLine) process::Atomic<std::int64_t> read;
 };
 
 std::unique_ptr<Window> Window::Make(const Communicator& comm, std::int64_t bytes_a_rank) {
