@@ -53,6 +53,12 @@ $(VENV)/built: pyproject.toml CMakeLists.txt $(wildcard cpp/*/*.cmake) $(CXX_SOU
 	  --config-settings=cmake.define.PFFTJAX_WERROR=ON --editable '.[dev]'
 	touch $@
 
+# mpi4py on the standard ABI of MPI 5, for the tests: no wheel of it has that. Not compiled for
+# speed, and kept out of pip's cache, where another environment would take it for its own.
+$(VENV)/abi/mpi4py: | $(VENV)/built
+	CFLAGS=-O0 MPICC=mpicc_abi $(PIP) install --no-cache-dir --no-deps --no-binary=mpi4py \
+	  --target $(VENV)/abi mpi4py
+
 DEMO ?= demo
 demo: setup
 	$(WITH_PATH) $(BIN)/python -m tests.launcher 2 examples/nbody_pm.py \
@@ -61,7 +67,7 @@ demo: setup
 validate: setup
 	$(WITH_PATH) $(BIN)/python -m tests.launcher 2 examples/validate.py --out docs/validation.md
 
-test: setup
+test: setup $(if $(filter mpich,$(MPI)),$(VENV)/abi/mpi4py)
 	$(WITH_PATH) $(BIN)/python -m tests.run --ranks $(RANKS) --only $(PARTS) $(PYTEST)
 
 lint: setup

@@ -17,7 +17,7 @@ from ._info import Info, info
 from ._self_test import wrong_operations
 from ._single_copy import can_read_neighbour
 from .collectives import alltoall
-from .collectives._ffi import family_of
+from .collectives._ffi import implementation_of
 from .collectives._options import VARIABLES
 
 _SMALL_BLOCK = 2
@@ -57,7 +57,7 @@ def doctor() -> int:
             ranks=ranks,
             small=small,
             large=large,
-            mpirun_family=_mpirun_family(here),
+            mpirun_implementation=_mpirun_implementation(here),
             has_compilation_cache=bool(jax.config.values["jax_compilation_cache_dir"]),
         )
         status = int(any(finding.wrong for finding in findings(job)))
@@ -142,12 +142,12 @@ def _unknown_variables() -> tuple[str, ...]:
 
 
 def _yields(here: Info) -> bool:
-    if here.mpi_family == "openmpi":
+    if here.mpi_implementation == "openmpi":
         return os.environ.get("OMPI_MCA_mpi_yield_when_idle") in ("1", "true")
     return os.environ.get("MPIR_CVAR_POLLS_BEFORE_YIELD") == "0"
 
 
-def _mpirun_family(here: Info) -> str | None:
+def _mpirun_implementation(here: Info) -> str | None:
     """Asked of a job that was started without it: one that was has shown what it does."""
     mpirun = shutil.which("mpirun")
     if mpirun is None or here.size > 1 or here.launched_ranks is not None:
@@ -158,4 +158,4 @@ def _mpirun_family(here: Info) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return family_of(asked.stdout)
+    return implementation_of(asked.stdout)

@@ -40,7 +40,7 @@ class Job:
         ranks: of each rank, in order, its `Info` and what was seen there.
         small: time of an exchange of a few bytes.
         large: time of an exchange of some MiB.
-        mpirun_family: MPI family of the mpirun on PATH, where it has been asked.
+        mpirun_implementation: kind of MPI of the mpirun on PATH, where it has been asked.
         has_compilation_cache: whether JAX keeps compiled programs.
 
     """
@@ -48,7 +48,7 @@ class Job:
     ranks: Sequence[tuple[Info, Observed]]
     small: ExchangeTime
     large: ExchangeTime
-    mpirun_family: str | None = None
+    mpirun_implementation: str | None = None
     has_compilation_cache: bool = True
 
 
@@ -154,10 +154,11 @@ def _started(job: Job) -> Iterator[Finding]:
             "--mpi=pmi2)",
             wrong=True,
         )
-    if job.mpirun_family not in (None, info.mpi_family):
+    kinds = {job.mpirun_implementation, info.mpi_implementation}
+    if len(kinds) > 1 and None not in kinds:
         yield Finding(
-            f"the mpirun on PATH is one of {job.mpirun_family}, and mpi4py runs on "
-            f"{info.mpi_family}",
+            f"the mpirun on PATH is one of {job.mpirun_implementation}, and mpi4py runs on "
+            f"{info.mpi_implementation}",
             "it would start as many jobs of one rank; put the mpirun of that MPI first on PATH, "
             "or install mpi4py and pfftjax for the other one",
         )
@@ -199,7 +200,7 @@ def _cores(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
         if not all(observed.yields for _, observed in ranks):
             remedy += (
                 ", or at least let them yield: mpirun --oversubscribe"
-                if info.mpi_family == "openmpi"
+                if info.mpi_implementation == "openmpi"
                 else ", or at least let them yield: MPIR_CVAR_POLLS_BEFORE_YIELD=0"
             )
         yield Finding(f"{count} ranks run on {all_cores} cores", remedy)

@@ -13,7 +13,7 @@ from . import _machine
 from .collectives import _gpu, _launcher
 from .collectives._comm import world
 from .collectives._device import Binding, binding
-from .collectives._ffi import family, library_version, native, platforms
+from .collectives._ffi import family, implementation_of, library_version, native, platforms
 from .collectives._options import Options, options
 from .collectives._support import mpi_takes_cuda_pointers
 
@@ -26,7 +26,10 @@ class Info:
 
     Attributes:
         versions: of packages and Python, by name.
-        mpi_family: openmpi, or mpich for all that share MPICH's ABI.
+        mpi_family: openmpi, mpich for all that share MPICH's ABI, or abi for the standard ABI of
+            MPI 5: what MPI's handles are, and so which backend is loaded.
+        mpi_implementation: openmpi, or mpich for its kin too, by the library's own words: whose
+            launcher and variables apply.
         mpi_library: name and version, in the words of the library.
         mpi_standard: version of the standard that the library implements.
         thread_level: of MPI; always multiple where pfftjax could be imported.
@@ -57,6 +60,7 @@ class Info:
 
     versions: Mapping[str, str]
     mpi_family: str
+    mpi_implementation: str | None
     mpi_library: str
     mpi_standard: str
     thread_level: str
@@ -173,6 +177,7 @@ def info(*, devices: bool = False) -> Info:
     return Info(
         versions={**versions, "Python": platform.python_version()},
         mpi_family=family,
+        mpi_implementation=implementation_of(library_version),
         mpi_library=library_version,
         mpi_standard="{}.{}".format(*MPI.Get_version()),
         thread_level=_THREAD_LEVELS[level],

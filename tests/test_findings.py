@@ -13,6 +13,7 @@ from pfftjax.collectives._options import Options
 HEALTHY = dataclasses.replace(
     pfftjax.info(),
     mpi_family="openmpi",
+    mpi_implementation="openmpi",
     size=2,
     host="node1",
     local_ranks=2,
@@ -84,9 +85,12 @@ def test_processes_of_another_mpi():
 
 
 def test_another_mpirun_on_the_path():
-    finding = one(job(ranks=1, mpirun_family="mpich"))
+    finding = one(job(ranks=1, mpirun_implementation="mpich"))
     assert "mpirun on PATH is one of mpich, and mpi4py runs on openmpi" in str(finding)
-    assert findings(job(ranks=1, mpirun_family="openmpi")) == []
+    assert findings(job(ranks=1, mpirun_implementation="openmpi")) == []
+    # An MPI that does not say what it is cannot be compared.
+    unknown = job(lambda _: {"mpi_implementation": None}, ranks=1, mpirun_implementation="mpich")
+    assert findings(unknown) == []
 
 
 def test_what_differs():
@@ -111,17 +115,21 @@ def test_a_variable_with_a_wrong_name():
 
 
 @pytest.mark.parametrize(
-    ("family", "yields", "remedy"),
+    ("implementation", "yields", "remedy"),
     [
         ("openmpi", False, "--oversubscribe"),
         ("mpich", False, "MPIR_CVAR_POLLS_BEFORE_YIELD=0"),
         ("mpich", True, "start at most 2 ranks on each node"),
     ],
 )
-def test_more_ranks_than_cores(family, yields, remedy):
+def test_more_ranks_than_cores(implementation, yields, remedy):
     finding = one(
         job(
-            lambda _: {"mpi_family": family, "node_cores": 2, "cores": (0, 1)},
+            lambda _: {
+                "mpi_implementation": implementation,
+                "node_cores": 2,
+                "cores": (0, 1),
+            },
             lambda _: {"yields": yields, "xla_threads": 2},
             ranks=3,
         )

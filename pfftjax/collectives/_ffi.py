@@ -3,6 +3,7 @@
 The only module that imports the extension.
 """
 
+import ctypes
 import os
 import pathlib
 
@@ -13,13 +14,40 @@ from . import _native as native
 from ._options import options
 
 
-def family_of(text: str) -> str | None:
-    """The MPI family that a library or a launcher names: those of one family share an ABI."""
+def implementation_of(text: str) -> str | None:
+    """The kind of MPI that a library or a launcher names: openmpi, or mpich for all its kin.
+
+    For advice only: it decides which launcher and which variables apply. What a handle is may be
+    another matter, as either may be used through the standard ABI.
+    """
     if "Open MPI" in text:
         return "openmpi"
     if any(name in text for name in ("MPICH", "HYDRA", "Intel(R) MPI", "MVAPICH")):
         return "mpich"
     return None
+
+
+# MPI_COMM_WORLD in MPICH's ABI, an int, and in the standard ABI of MPI 5, an invalid pointer.
+_WORLD_OF_MPICH = 0x44000000
+_WORLD_OF_THE_STANDARD = 0x101
+
+
+def _family() -> str | None:
+    """The family of the MPI below mpi4py, by what its handles are; None for an unknown one."""
+    is_pointer = MPI._sizeof(MPI.COMM_WORLD) == ctypes.sizeof(ctypes.c_void_p)
+    world = MPI._handleof(MPI.COMM_WORLD)
+    if not is_pointer:
+        return "mpich" if world == _WORLD_OF_MPICH else None
+    # Open MPI's is the address of an object.
+    return "abi" if world == _WORLD_OF_THE_STANDARD else "openmpi"
+
+
+_ABIS = {
+    "openmpi": "Open MPI's ABI",
+    "mpich": "MPICH's ABI",
+    "abi": "the standard ABI of MPI 5",
+    None: "an unknown ABI",
+}
 
 
 def _load() -> tuple[str, str]:
@@ -37,15 +65,16 @@ def _load() -> tuple[str, str]:
             "not help, this MPI was built without thread support"
         )
     version = MPI.Get_library_version().split("\x00")[0].strip().splitlines()[0]
-    family = family_of(version)
+    family = _family()
     folder = pathlib.Path(native.__file__).parent
     built = {path.name.split(".")[0][len("_mpi_") :]: path for path in folder.glob("_mpi_*.so")}
-    if family not in built:
+    if family is None or family not in built:
+        compiler = "mpicc_abi" if family == "abi" else "mpicc"
         raise ImportError(
-            f"mpi4py runs on {version!r}, but this pfftjax was built for "
-            f"{' and '.join(sorted(built)) or 'no MPI'}: install mpi4py for the same MPI, or "
-            "build pfftjax with the mpicc of that MPI on PATH: "
-            "pip install --force-reinstall --no-binary=pfftjax pfftjax"
+            f"mpi4py runs on {version!r} through {_ABIS[family]}, but this pfftjax was built for "
+            f"{' and '.join(_ABIS.get(name, name) for name in sorted(built)) or 'no MPI'}: "
+            f"install mpi4py for the same MPI, or build pfftjax with the {compiler} of that MPI "
+            "on PATH: pip install --force-reinstall --no-binary=pfftjax pfftjax"
         )
     native.load_mpi(str(built[family]))
     native.choose_simd(options.simd)

@@ -44,7 +44,7 @@ def mpi_takes_cuda_pointers() -> bool | None:
         return None
     # A name is searched for in what mpi4py is linked with: the very MPI that it runs on.
     library = ctypes.CDLL(MPI.__file__)
-    if family == "mpich":
+    if family != "openmpi":
         ask = getattr(library, "MPIX_GPU_query_support", None)
         supported = ctypes.c_int(0)
         # Where it is there the other is not asked, which ends the job in some of Cray's MPICH.

@@ -1,5 +1,7 @@
 """What import pfftjax checks, and says."""
 
+import os
+import pathlib
 import subprocess
 import sys
 
@@ -65,6 +67,48 @@ with mock.patch.object(pathlib.Path, "glob", lambda self, pattern: []):
     assert "ImportError" in ended.stderr
     assert "mpi4py runs on" in ended.stderr
     assert "mpicc of that MPI on PATH" in ended.stderr
+
+
+# Another mpi4py for each further ABI that the MPI of this environment has (Makefile).
+OTHER_ABIS = [folder for folder in [pathlib.Path(sys.prefix) / "abi"] if folder.exists()]
+
+
+@pytest.mark.parametrize("abi", [None, *OTHER_ABIS], ids=lambda abi: abi.name if abi else "own")
+def test_every_abi(abi):
+    """What a handle is decides which backend is loaded, whatever the MPI says of itself.
+
+    An mpi4py on the standard ABI was given the backend for MPICH's, and died in the import.
+    """
+    path = {} if abi is None else {"PYTHONPATH": os.fspath(abi)}
+    code = """
+from unittest import mock
+from mpi4py import MPI
+with mock.patch.object(MPI, "Get_library_version", lambda: "Another MPI 1.0"):
+    import pfftjax
+print(pfftjax.info().mpi_family, MPI._sizeof(MPI.COMM_WORLD), pfftjax.info().mpi_implementation)
+"""
+    ended = _python(code, **path)
+    families = ("abi 8",) if abi else ("openmpi 8", "mpich 4")
+    assert ended.stdout.strip() in [f"{family} None" for family in families], ended.stderr
+    if abi:  # all other tests are of the own one
+        _tests_of(abi)
+
+
+def _tests_of(abi):
+    """The doctor, and tests of what an ABI may change: types, reductions, statuses, wildcards."""
+    tests = [f"tests/collectives/test_{name}.py" for name in ("messages", "reductions")]
+    pytest = ["-m", "pytest", "--with-mpi", "-q", *tests, "-k", "all_dtypes or user or status or arguments"]
+    for arguments in (["-m", "pfftjax", "doctor"], pytest):
+        ended = subprocess.run(
+            launcher.command(2, *arguments),
+            env=launcher.environment(PYTHONPATH=os.fspath(abi)),
+            cwd=launcher.ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert "(abi)" in ended.stdout or " passed" in ended.stdout
 
 
 def test_import_does_not_start_a_backend():
