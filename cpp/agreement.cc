@@ -30,6 +30,39 @@ std::string Line(const std::vector<std::string_view>& lines, std::size_t index) 
   return index < lines.size() ? std::string(lines[index]) : "nothing";
 }
 
+// What a comparison over the ranks has found, the same on every rank.
+struct Comparison {
+  bool is_equal = false;
+  std::string failure;    // why there is no answer
+  std::int64_t rank = 0;  // the first one that differs from rank 0; their number where none does
+  std::string reference;  // rank 0's text
+  std::string other;      // that rank's
+};
+
+Comparison Compare(Communicator& comm, std::int64_t hash, std::string_view text) {
+  Comparison found;
+  // The maximum of the hash and of its complement: equal to one's own on all ranks or on none.
+  const std::array<std::int64_t, 2> mine = {hash, ~hash};
+  std::array<std::int64_t, 2> most{};
+  int code =
+      Mpi()->allreduce(mine.data(), most.data(), 2, Element::kS64, Reduction::kMax, comm.control);
+  found.is_equal = code == 0 && most[0] == ~most[1];
+  if (found.is_equal) return found;
+
+  if (code == 0) found.reference = Broadcast(comm, text, 0, &code);
+  std::int64_t candidate = comm.rank > 0 && text != found.reference ? comm.rank : comm.size;
+  found.rank = comm.size;
+  if (code == 0) {
+    code =
+        Mpi()->allreduce(&candidate, &found.rank, 1, Element::kS64, Reduction::kMin, comm.control);
+  }
+  if (code == 0 && found.rank < comm.size) {
+    found.other = Broadcast(comm, text, static_cast<int>(found.rank), &code);
+  }
+  if (code != 0) found.failure = "the ranks differ, and the comparison itself failed in MPI";
+  return found;
+}
+
 }  // namespace
 
 std::uint64_t Hash(const void* bytes, std::size_t size) {
@@ -40,32 +73,27 @@ std::uint64_t Hash(const void* bytes, std::size_t size) {
 }
 
 std::string Disagreement(Communicator& comm, std::int64_t hash, std::string_view text) {
-  // The maximum of the hash and of its complement: equal to one's own on all ranks or on none.
-  const std::array<std::int64_t, 2> mine = {hash, ~hash};
-  std::array<std::int64_t, 2> most{};
-  int code =
-      Mpi()->allreduce(mine.data(), most.data(), 2, Element::kS64, Reduction::kMax, comm.control);
-  if (code == 0 && most[0] == ~most[1]) return {};
-
-  const std::string reference = code == 0 ? Broadcast(comm, text, 0, &code) : std::string{};
-  std::int64_t candidate = comm.rank > 0 && text != reference ? comm.rank : comm.size;
-  std::int64_t first = comm.size;
-  if (code == 0) {
-    code = Mpi()->allreduce(&candidate, &first, 1, Element::kS64, Reduction::kMin, comm.control);
+  const Comparison found = Compare(comm, hash, text);
+  if (found.is_equal) return {};
+  if (!found.failure.empty()) return found.failure;
+  if (found.rank == comm.size) {
+    return "the ranks differ further on than the first collectives listed:\n" + found.reference;
   }
-  if (code == 0 && first == comm.size) {
-    return "the ranks differ further on than the first collectives listed:\n" + reference;
-  }
-  const std::string other =
-      code == 0 ? Broadcast(comm, text, static_cast<int>(first), &code) : std::string{};
-  if (code != 0) return "the ranks differ, and the comparison itself failed in MPI";
-
-  const auto expected = Lines(reference);
-  const auto found = Lines(other);
+  const auto expected = Lines(found.reference);
+  const auto other = Lines(found.other);
   std::size_t at = 0;
-  while (at < expected.size() && at < found.size() && expected[at] == found[at]) ++at;
-  return "number " + std::to_string(at + 1) + " is " + Line(found, at) + " on rank " +
-         std::to_string(first) + " and " + Line(expected, at) + " on rank 0";
+  while (at < expected.size() && at < other.size() && expected[at] == other[at]) ++at;
+  return "number " + std::to_string(at + 1) + " is " + Line(other, at) + " on rank " +
+         std::to_string(found.rank) + " and " + Line(expected, at) + " on rank 0";
+}
+
+std::string Difference(Communicator& comm, std::int64_t hash, std::string_view text) {
+  const Comparison found = Compare(comm, hash, text);
+  if (found.is_equal) return {};
+  if (!found.failure.empty()) return found.failure;
+  if (found.rank == comm.size) return "different on some ranks, and written alike on all of them";
+  return found.other + " on rank " + std::to_string(found.rank) + " and " + found.reference +
+         " on rank 0";
 }
 
 std::string FirstText(Communicator& comm, std::string_view mine) {

@@ -18,6 +18,10 @@ std::uint64_t Hash(const void* bytes, std::size_t size);
 // Collective. Returns an empty string when all agree, and otherwise the same text on every rank.
 std::string Disagreement(Communicator& comm, std::int64_t hash, std::string_view text);
 
+// The same for one value in place of a list: "X on rank 2 and Y on rank 0", of the first rank
+// whose `text` differs from rank 0's, or an empty string. Collective.
+std::string Difference(Communicator& comm, std::int64_t hash, std::string_view text);
+
 // The text of the first rank that has one, "on rank 2: ...", the same on every rank; empty where
 // no rank has one. Collective.
 std::string FirstText(Communicator& comm, std::string_view mine);

@@ -68,8 +68,9 @@ const char* NameOf(Operation operation) {
                                 "return_rows",
                                 "fft",
                                 "transpose_start",
-                                "transpose_wait"};
-  static_assert(names.size() == static_cast<std::size_t>(Operation::kTransposeWait) + 1);
+                                "transpose_wait",
+                                "same"};
+  static_assert(names.size() == static_cast<std::size_t>(Operation::kSame) + 1);
   const auto index = static_cast<std::size_t>(operation);
   return index < names.size() ? names[index] : "an unknown operation";
 }

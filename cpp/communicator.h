@@ -51,6 +51,7 @@ enum class Operation : std::int32_t {
   kFft,
   kTransposeStart,
   kTransposeWait,
+  kSame,
 };
 
 const char* NameOf(Operation operation);
@@ -102,7 +103,8 @@ struct Communicator {
 
   process::Atomic<bool> busy{false};
   Progress progress;
-  // Programs whose first call was compared; touched only by the call that holds `busy`.
+  // Programs whose first call was compared, and places in them where values were (`same`); touched
+  // only by the call that holds `busy`.
   std::unordered_set<std::int64_t> verified;
   std::int64_t last_verified = 0;
   // Shared memory of the ranks, made by the first call that wants it (node.h); null where there is

@@ -19,6 +19,7 @@ struct Registration {
 };
 std::vector<Registration> CollectiveHandlers();
 std::vector<Registration> MessageHandlers();
+std::vector<Registration> SameHandlers();
 std::vector<Registration> ScanHandlers();
 std::vector<Registration> SplitHandlers();
 std::vector<Registration> ExchangeHandlers();

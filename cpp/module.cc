@@ -30,7 +30,7 @@ namespace {
 std::vector<Registration> AllHandlers() {
   std::vector<Registration> all;
   for (const auto& handlers :
-       {CollectiveHandlers(), MessageHandlers(), ScanHandlers(), SplitHandlers(),
+       {CollectiveHandlers(), MessageHandlers(), ScanHandlers(), SplitHandlers(), SameHandlers(),
         ExchangeHandlers(), PencilHandlers(), FftHandlers(), FusedHandlers(), ParticleHandlers(),
         PaintingHandlers()}) {
     all.insert(all.end(), handlers.begin(), handlers.end());

@@ -10,6 +10,9 @@ JAX lowers the bodies of loops and branches aside and copies them in, so the cop
 as it was when they were made; the first collective after them carries the rest.
 
 Point-to-point operations are not on the list: ranks may differ in them.
+
+An operation that does something on the first call of its program only (`same`) knows its place in
+the list: the signature of the collectives up to and including it, which is the same on all ranks.
 """
 
 import dataclasses
@@ -38,10 +41,13 @@ class _List:
         if len(self.lines) < _MOST_LINES:
             self.lines.append(line)
 
+    @property
+    def signature(self) -> int:
+        return int.from_bytes(self.digest.digest()[:8], "little", signed=True) or 1
+
     def write(self) -> None:
-        signature = int.from_bytes(self.digest.digest()[:8], "little", signed=True) or 1
         for carrier in self.carriers:
-            _write(carrier, signature, "\n".join(self.lines))
+            _write(carrier, signature=np.int64(self.signature), program="\n".join(self.lines))
 
 
 @dataclasses.dataclass
@@ -51,22 +57,29 @@ class _Program:
     preceding: dict[Any, frozenset[int]] = dataclasses.field(default_factory=dict)
 
 
-def _write(operation: Any, signature: int, program: str) -> None:
+def _write(operation: Any, **attributes: Any) -> None:
     config = operation.attributes[_CONFIG]
     entries = {config[i].name: config[i].attr for i in range(len(config))}
-    entries["signature"] = mlir.ir_attribute(np.int64(signature))
-    entries["program"] = mlir.ir_attribute(program)
+    entries |= {name: mlir.ir_attribute(value) for name, value in attributes.items()}
     operation.attributes[_CONFIG] = mlir.ir.DictAttr.get(entries)
 
 
 # What the custom call of a collective says that carries no list.
 NO_LIST = {"signature": np.int64(0), "program": ""}
+# What an operation says in addition that knows its place, before it is recorded.
+NO_PLACE = {"place": np.int64(0)}
 
 _programs: weakref.WeakKeyDictionary[Any, _Program] = weakref.WeakKeyDictionary()
 
 
 def record(
-    ctx: Any, token: Any, operation: mlir.ir.OpView, communicator: int, line: str | None
+    ctx: Any,
+    token: Any,
+    operation: mlir.ir.OpView,
+    communicator: int,
+    line: str | None,
+    *,
+    has_place: bool = False,
 ) -> None:
     """Take note of `operation`, just lowered.
 
@@ -76,6 +89,7 @@ def record(
         operation: the custom call.
         communicator: number of its communicator.
         line: what ranks must agree on; None for a point-to-point operation.
+        has_place: whether the custom call has the attribute `NO_PLACE`.
 
     """
     program = _programs.setdefault(ctx.module_context.module, _Program())
@@ -90,4 +104,6 @@ def record(
             collectives.carriers.append(operation)
             preceding |= {communicator}
         collectives.write()
+        if has_place:
+            _write(operation, place=np.int64(collectives.signature))
     program.preceding[operation.operation] = preceding

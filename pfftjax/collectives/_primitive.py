@@ -45,6 +45,7 @@ def communicating(
     multiple_results: bool = False,
     on_gpus: Callable[..., Any] | None = None,
     check_on_cpus: Callable[..., None] = lambda **_: None,
+    has_place: bool = False,
 ) -> Primitive:
     """Make the primitive `name`, lowered to the FFI handler ``pfftjax_<name>``; CPU and CUDA.
 
@@ -60,6 +61,7 @@ def communicating(
         on_gpus: (*operands, comm, **params) -> result (or results), by other primitives, for an
             operation that has no handler there.
         check_on_cpus: (comm, **params), raises for what is for GPUs only.
+        has_place: whether the handler is told its place in the program (`_first_call`).
 
     """
     primitive = Primitive(name)
@@ -75,19 +77,18 @@ def communicating(
             "comm": np.int64(comm.number),
             "ranks": np.int64(comm.size),
             **_first_call.NO_LIST,
+            **(_first_call.NO_PLACE if has_place else {}),
             **attributes(**params),
         }
 
-    def lowered(
-        ctx: Any, token: Any, operation: Any, *, comm: Communicator, **params: Any
-    ) -> None:
+    def lowered(ctx: Any, token: Any, call: Any, /, *, comm: Communicator, **params: Any) -> None:
         if comm.size > 1:
             line = agreement(*ctx.avals_in, comm=comm, **params)
             if line is not None:
                 # A handler for CPUs and one for GPUs would wait for each other for ever.
                 on_gpus = "" if "cpu" in platforms_of(ctx) else " on GPUs"
                 line = f"{name} {line}".strip() + on_gpus
-            _first_call.record(ctx, token, operation, comm.number, line)
+            _first_call.record(ctx, token, call, comm.number, line, has_place=has_place)
 
     def handled(**options: Any) -> Callable[..., Any]:
         return ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered, **options)
@@ -194,6 +195,13 @@ def elements(x: Any, **_: Any) -> str:
 def as_array(x: Any, operation: str, comm: Communicator) -> jax.Array:
     """`x` as a JAX array of a dtype that can be sent."""
     array = jnp.asarray(x)
+    check_dtype(array, operation, comm)
+    # A Python number has a weak type, which jitted code would not keep either.
+    return array.astype(array.dtype) if array.weak_type else array
+
+
+def check_dtype(array: jax.Array, operation: str, comm: Communicator) -> None:
+    """Refuse a dtype that cannot be sent."""
     if array.dtype not in _DTYPES:
         remedy = (
             "send jax.random.key_data(x) and wrap it again"
@@ -201,8 +209,6 @@ def as_array(x: Any, operation: str, comm: Communicator) -> jax.Array:
             else "cast it first"
         )
         raise TypeError(f"{where(operation, comm)}: dtype {array.dtype} cannot be sent; {remedy}")
-    # A Python number has a weak type, which jitted code would not keep either.
-    return array.astype(array.dtype) if array.weak_type else array
 
 
 def over_leaves(operation: Callable[..., Any]) -> Callable[..., Any]:

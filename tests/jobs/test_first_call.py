@@ -17,11 +17,13 @@ pytestmark = pytest.mark.timeout(180)
         ("pc.allreduce(x)", "pc.allreduce(x, MPI.MAX)", 1),
         ("pc.alltoall(x)", "pc.allgather(pc.alltoall(x))", 2),
         ("pc.barrier() or pc.alltoall(x)", "pc.alltoall(x)", 1),
+        ("pc.alltoall(same(x, 'x'))", "pc.alltoall(x)", 1),
     ],
 )
 def test_programs_that_differ(rank0, rank1, number):
     assert_ends_in_error(
         f"""
+        from pfftjax.collectives._same import same
         f = jax.jit(lambda x: {rank0}) if RANK == 0 else jax.jit(lambda x: {rank1})
         jax.block_until_ready(f(x))
         """,
@@ -98,6 +100,7 @@ def test_check_mode_finds_a_cotangent_that_is_not_replicated():
 
 
 def test_check_mode_lets_right_programs_pass():
+    """And finds on any call of a program that what is to be the same is not."""
     assert_succeeds(
         """
         f = lambda x, t: pc.allreduce(jnp.sum(jnp.sin(pc.replicate(t) * pc.alltoall(x))))
@@ -107,6 +110,16 @@ def test_check_mode_lets_right_programs_pass():
         jax.block_until_ready(jax.jvp(jax.grad(f, 1), (x, 0.5), (x, 1.0)))
         y = pc.sendrecv(x, x, (RANK - 1) % SIZE, (RANK + 1) % SIZE)
         y, n = pc.alltoallv(jnp.ones(4), jnp.full(SIZE, 1 + RANK), capacity=8)
+        from pfftjax.collectives._same import same
+        f = jax.jit(lambda t: same(t, "t"))
+        f(1.0), f(2.0)
+        try:
+            f(RANK * 1.0).block_until_ready()
+        except jax.errors.JaxRuntimeError as error:
+            assert "t must be the same on every rank, but is 1 on rank 1 and 0" in str(error)
+            pc.recover()
+        else:
+            raise AssertionError("not compared")
         """,
         PFFTJAX_CHECK="1",
     )
