@@ -97,7 +97,15 @@ print(pfftjax.info().mpi_family, MPI._sizeof(MPI.COMM_WORLD), pfftjax.info().mpi
 def _tests_of(abi):
     """The doctor, and tests of what an ABI may change: types, reductions, statuses, wildcards."""
     tests = [f"tests/collectives/test_{name}.py" for name in ("messages", "reductions")]
-    pytest = ["-m", "pytest", "--with-mpi", "-q", *tests, "-k", "all_dtypes or user or status or arguments"]
+    pytest = [
+        "-m",
+        "pytest",
+        "--with-mpi",
+        "-q",
+        *tests,
+        "-k",
+        "all_dtypes or user or status or arguments",
+    ]
     for arguments in (["-m", "pfftjax", "doctor"], pytest):
         ended = subprocess.run(
             launcher.command(2, *arguments),
