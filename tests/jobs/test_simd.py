@@ -32,9 +32,9 @@ def test_every_version_of_the_transform(simd):
     assert "passed" in ended.stdout
 
 
-@pytest.mark.parametrize("simd", native.runnable_simd()[1:] or ["baseline"])
-def test_every_version_on_two_ranks(simd):
-    """Whole plans, whose transforms read and write columns."""
+@pytest.mark.parametrize("simd", native.runnable_simd()[1:2] or ["baseline"])
+def test_another_version_on_two_ranks(simd):
+    """Whole plans, whose transforms read and write columns; `make matrix` has every version."""
     command = launcher.command(2, "-m", "pytest", "--with-mpi", "-q", "tests/fft/test_values.py")
     ended = subprocess.run(
         command,
