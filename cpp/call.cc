@@ -81,6 +81,12 @@ ffi::Error Call::Begin() {
   return ffi::Error::Success();
 }
 
+int Call::End() {
+  const bool is_empty = payload_.count == 0 && !payload_.is_own_count &&
+                        site_.operation != Operation::kBarrier && !IsPointToPoint();
+  return is_empty && comm_->size > 1 ? Mpi()->barrier(comm_->control) : 0;
+}
+
 ffi::Error Call::Check() {
   const Options& options = GetOptions();
   if (site_.signature != 0 && site_.signature != comm_->last_verified && options.first_call) {

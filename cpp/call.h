@@ -44,6 +44,9 @@ class Call {
 
   // Everything that happens before the operation itself.
   ffi::Error Begin();
+  // The end of a collective that went well; an MPI code. One of nothing moves no data, and a rank
+  // whose operand is not empty, by mistake, would wait for ranks that nobody could find there.
+  int End();
   Communicator& comm() { return *comm_; }
 
  private:
@@ -85,10 +88,13 @@ ffi::Error Run(const CallSite& site, const Payload& payload, Body&& body) {
       if (const int code = body(call.comm()); code != 0) {
         return MpiFailed(site.operation, call.comm(), payload.element, payload.count, code);
       }
-      return ffi::Error::Success();
     } else {
-      return body(call.comm());
+      if (ffi::Error error = body(call.comm()); error.failure()) return error;
     }
+    const int code = call.End();
+    return code == 0
+               ? ffi::Error::Success()
+               : MpiFailed(site.operation, call.comm(), payload.element, payload.count, code);
   } catch (const std::exception& error) {  // out of memory, or of threads
     return Failed(site.operation, call.comm(), error.what());
   }

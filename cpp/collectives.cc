@@ -30,11 +30,10 @@ ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signat
   return RunOn(site, x, y, {}, [&](Communicator& comm, Element element) {
     const auto total = static_cast<std::int64_t>(x.element_count());
     const std::int64_t block = total / comm.size;
-    if (block == 0) return 0;
-    const bool is_in_place = x.untyped_data() == y->untyped_data();
     const auto by_mpi = [&] {
       const void* send = x.untyped_data();
       // Other ranks need not be in place: the messages are the same.
+      const bool is_in_place = send == y->untyped_data();
       const std::unique_ptr<char[]> copy(is_in_place ? new char[x.size_bytes()] : nullptr);
       if (is_in_place) send = std::memcpy(copy.get(), send, x.size_bytes());
       if (total <= ChunkElements(element)) {
@@ -45,13 +44,8 @@ ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signat
     };
     Node* node = NodeOf(comm);
     if (!node) return by_mpi();
-    const std::int64_t bytes = block * InfoOf(element).bytes;
-    return node->Fastest(
-        bytes * comm.size, is_in_place,
-        [&](Node::Slots slots) {
-          return node->Alltoall(x.untyped_data(), y->untyped_data(), bytes, slots);
-        },
-        by_mpi);
+    return node->Exchange(x.untyped_data(), y->untyped_data(),
+                          {block * InfoOf(element).bytes, element, false}, by_mpi);
   });
 }
 
@@ -60,7 +54,6 @@ ffi::Error Allgather(std::int64_t number, std::int64_t ranks, std::int64_t signa
   const CallSite site{Operation::kAllgather, number, ranks, signature, program};
   return RunOn(site, x, y, {}, [&](Communicator& comm, Element element) {
     const auto block = static_cast<std::int64_t>(x.element_count());
-    if (block == 0) return 0;
     const auto by_mpi = [&] {
       if (block * comm.size <= ChunkElements(element)) {
         return Mpi()->allgather(x.untyped_data(), y->untyped_data(), block, element, comm.data);
@@ -71,13 +64,8 @@ ffi::Error Allgather(std::int64_t number, std::int64_t ranks, std::int64_t signa
     };
     Node* node = NodeOf(comm);
     if (!node) return by_mpi();
-    const std::int64_t bytes = block * InfoOf(element).bytes;
-    return node->Fastest(
-        bytes * comm.size, false,
-        [&](Node::Slots slots) {
-          return node->Allgather(x.untyped_data(), y->untyped_data(), bytes, slots);
-        },
-        by_mpi);
+    return node->Exchange(x.untyped_data(), y->untyped_data(),
+                          {block * InfoOf(element).bytes, element, true}, by_mpi);
   });
 }
 

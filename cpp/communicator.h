@@ -63,6 +63,9 @@ constexpr bool IsMessage(Operation operation) {
          operation == Operation::kRecv;
 }
 
+// Whether the numbers of elements of the ranks may differ: they fit between partners.
+constexpr bool HasOwnCount(Operation operation) { return operation == Operation::kSendrecvAll; }
+
 // In place of a rank that a message waits for.
 inline constexpr int kNobody = -1;
 inline constexpr int kAnybody = -2;

@@ -23,13 +23,17 @@ constexpr std::int64_t kCachedResult = std::int64_t{8} << 20;
 constexpr std::int64_t kCachedPiece = std::int64_t{8} << 10;
 constexpr int kMostRanks = 64;  // beyond, a rank's share of a slot is too small to be worth it
 
+constexpr auto kElementCount = static_cast<std::int64_t>(kElements.size());
+
 // What a slot is about, in one number.
-std::int64_t About(std::int64_t block, bool is_same_for_all) {
-  return 2 * block + is_same_for_all;
+std::int64_t About(const Node::Blocks& blocks) {
+  return 2 * (blocks.bytes * kElementCount + static_cast<std::int64_t>(blocks.element)) +
+         blocks.is_same_for_all;
 }
 std::string Say(std::int64_t about) {
+  const ElementInfo& element = kElements[static_cast<std::size_t>(about / 2 % kElementCount)];
   return std::string(about % 2 != 0 ? "allgather" : "alltoall") + " with blocks of " +
-         std::to_string(about / 2) + " bytes";
+         std::to_string(about / 2 / kElementCount) + " bytes of " + element.name;
 }
 
 }  // namespace
@@ -77,8 +81,49 @@ char* Node::Slot(int rank, std::int64_t round) const {
   return base_ + HeaderBytes(comm_.size) + (rank * kSlots + round % kSlots) * kSlotBytes;
 }
 
-int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all,
-                   Slots slots) {
+template <typename Read>
+int Node::EndRound(std::int64_t round, std::int64_t about, Read&& read) {
+  const int size = comm_.size;
+  const int rank = comm_.rank;
+  int result = 0;
+  for (int step = 1; step < size; ++step) {
+    const int source = (rank + size - step) % size;
+    const Note& note = NoteOf(source, rank, round);
+    const int code = memory_->WaitFor(
+        comm_, [&] { return note.round.load(std::memory_order_acquire) == round; });
+    if (code != 0) return code;
+    if (result != 0) continue;
+    const std::int64_t other = note.about.load(std::memory_order_relaxed);
+    if (other == about) {
+      read(source, note);
+    } else {
+      // The others are waited for nevertheless: a rank that began its next round now could write
+      // to a slot that one of them still reads.
+      comm_.difference = "rank " + std::to_string(source) + " is in " + Say(other) +
+                         ", and this rank in " + Say(about);
+      result = kOtherSizes;
+    }
+  }
+  return result;
+}
+
+int Node::Compare(const Blocks& blocks) {
+  const std::int64_t about = About(blocks);
+  const std::int64_t round = ++round_;
+  for (int step = 1; step < comm_.size; ++step) {
+    Note& note = NoteOf(comm_.rank, (comm_.rank + step) % comm_.size, round);
+    note.about.store(about, std::memory_order_relaxed);
+    note.round.store(round, std::memory_order_release);
+  }
+  return EndRound(round, about, [](int, const Note&) {});
+}
+
+int Node::ThroughSlots(const void* from_here, void* to_here, const Blocks& blocks, Slots slots) {
+  const auto* const send = static_cast<const char*>(from_here);
+  auto* const recv = static_cast<char*>(to_here);
+  const std::int64_t block = blocks.bytes;
+  if (block == 0) return Compare(blocks);  // another rank's may not be empty
+  const bool is_same_for_all = blocks.is_same_for_all;
   const int size = comm_.size;
   const int rank = comm_.rank;
   // What one rank has for another in one round.
@@ -86,7 +131,7 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
       is_same_for_all ? kSlotBytes : kSlotBytes / size / std::int64_t{kLine} * std::int64_t{kLine};
   const std::int64_t most = std::min(share, GetOptions().max_chunk_bytes);
   const auto place = [&](int dest) { return is_same_for_all ? 0 : dest * share; };
-  const std::int64_t about = About(block, is_same_for_all);
+  const std::int64_t about = About(blocks);
   const bool is_past_cache = slots == Slots::kPastCache && std::min(most, block) >= kCachedPiece;
   const auto copy_in = is_past_cache ? CopyPastCache : Copy;
   const auto copy_out = block * size > kCachedResult ? CopyPastCache : Copy;
@@ -120,22 +165,12 @@ int Node::Exchange(const char* send, char* recv, std::int64_t block, bool is_sam
                piece);
     }
     // In place, what arrives takes the room of what has just left for the same rank.
-    for (int step = 1; step < size; ++step) {
-      const int source = (rank + size - step) % size;
-      const Note& note = NoteOf(source, rank, round);
-      const int code = memory_->WaitFor(
-          comm_, [&] { return note.round.load(std::memory_order_acquire) == round; });
-      if (code != 0) return code;
-      const std::int64_t other = note.about.load(std::memory_order_relaxed);
-      if (other != about) {
-        comm_.difference = "rank " + std::to_string(source) + " is in " + Say(other) +
-                           ", and this rank in " + Say(about);
-        return kOtherSizes;
-      }
+    const int code = EndRound(round, about, [&](int source, const Note& note) {
       const char* from = is_noted ? note.payload : Slot(source, round) + place(rank);
       process::Reads(from, piece);
       copy_out(recv + source * block + offset, from, piece);
-    }
+    });
+    if (code != 0) return code;
   }
   return 0;
 }
@@ -172,29 +207,28 @@ void Node::Trials::Took(int method, double took) {
 
 int Node::Choose(Trials& trials, int methods, int* method) {
   auto& choice = *reinterpret_cast<process::Atomic<std::int64_t>*>(base_);
-  const std::int64_t number = choices_++;
+  const std::int64_t round = round_ + 1;  // the next one, on all ranks
   if (comm_.rank == 0) {
     *method = trials.Next(methods);
     ++trials.number;
-    choice.store(kMethods * (number + 1) + *method, std::memory_order_release);
+    choice.store(kMethods * round + *method, std::memory_order_release);
     return 0;
   }
-  // Rank 0 comes to the next choice only when all have taken part in this exchange.
+  // Rank 0 comes to another choice only when all have ended this round. If it makes a small
+  // exchange there is no choice but its note, which goes through the slots, as the comparison does
+  // that finds the difference.
+  const Note& note = NoteOf(0, comm_.rank, round);
   std::int64_t made = 0;
-  const int code = memory_->WaitFor(comm_, [&] {
+  const auto is_made = [&] {
     made = choice.load(std::memory_order_acquire);
-    return made / kMethods == number + 1;
-  });
-  *method = static_cast<int>(made % kMethods);
+    return made / kMethods == round;
+  };
+  const int code = memory_->WaitFor(
+      comm_, [&] { return is_made() || note.round.load(std::memory_order_acquire) == round; });
+  // A choice is older than the note of the same round.
+  *method = code == 0 && is_made() ? static_cast<int>(made % kMethods)
+                                   : static_cast<int>(Slots::kPastCache);
   return code;
-}
-
-int Node::Alltoall(const void* send, void* recv, std::int64_t block, Slots slots) {
-  return Exchange(static_cast<const char*>(send), static_cast<char*>(recv), block, false, slots);
-}
-
-int Node::Allgather(const void* send, void* recv, std::int64_t block, Slots slots) {
-  return Exchange(static_cast<const char*>(send), static_cast<char*>(recv), block, true, slots);
 }
 
 Node* NodeOf(Communicator& comm) {

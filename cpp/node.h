@@ -26,31 +26,45 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
+  // What all ranks must mean alike.
+  struct Blocks {
+    std::int64_t bytes;  // of one block
+    Element element;
+    bool is_same_for_all;
+  };
+
+  // Alltoall: block j of `send` becomes block i of `recv` on rank j, where i is this rank; both
+  // may be the same memory. Allgather (`is_same_for_all`): all of `send` becomes block i of `recv`
+  // on every rank. `mpi()` does the same, in place or not. kOtherSizes on every rank if any of
+  // them means something else; then the next exchange can be right again.
+  //
+  // Small exchanges are always faster through shared memory. For large ones it depends on their
+  // size, how far apart the cores are and on the pages of the buffers, so all ways are timed, on
+  // rank 0, which tells the others. In place, MPI would want a copy: rank 0 leaves it out.
+  template <typename ByMpi>
+  int Exchange(const void* send, void* recv, const Blocks& blocks, ByMpi&& mpi) {
+    const std::int64_t bytes = blocks.bytes * comm_.size;
+    if (bytes < kLargeBytes) return ThroughSlots(send, recv, blocks, Slots::kPastCache);
+    Trials& trials = TrialsOf(bytes, send == recv);
+    int method = 0;
+    if (const int code = Choose(trials, send == recv ? kMpi : kMethods, &method)) return code;
+    const auto start = Clock::now();
+    int code = 0;
+    if (method != kMpi) {
+      code = ThroughSlots(send, recv, blocks, static_cast<Slots>(method));
+    } else if ((code = Compare(blocks)) == 0) {
+      code = mpi();
+    }
+    if (code == 0)
+      trials.Took(method, std::chrono::duration<double>(Clock::now() - start).count());
+    return code;
+  }
+
   // How the slots are written: kThroughCache is the fastest where the ranks' cores share a cache,
   // and several times slower than kPastCache where not.
   enum class Slots { kPastCache, kThroughCache };
-
-  // Block j of `send` becomes block i of `recv` on rank j, where i is this rank; `block` bytes
-  // each. Both may be the same memory.
-  int Alltoall(const void* send, void* recv, std::int64_t block, Slots slots);
-  // All of `send`, `block` bytes, becomes block i of `recv` on every rank.
-  int Allgather(const void* send, void* recv, std::int64_t block, Slots slots);
-
-  // Runs `shared(slots)` or `mpi()`, which do the same, for an exchange with a result of `bytes`.
-  // Small ones are always faster through shared memory. For large ones it depends on their size,
-  // how far apart the cores are and on the pages of the buffers, so all ways are timed, on rank 0,
-  // which tells the others. In place, MPI would want a copy: rank 0 leaves it out.
-  template <typename Shared, typename ByMpi>
-  int Fastest(std::int64_t bytes, bool is_in_place, Shared&& shared, ByMpi&& mpi) {
-    if (bytes < kLargeBytes) return shared(Slots::kPastCache);
-    Trials& trials = TrialsOf(bytes, is_in_place);
-    int method = 0;
-    if (const int code = Choose(trials, is_in_place ? kMpi : kMethods, &method)) return code;
-    const auto start = Clock::now();
-    const int code = method == kMpi ? mpi() : shared(static_cast<Slots>(method));
-    trials.Took(method, std::chrono::duration<double>(Clock::now() - start).count());
-    return code;
-  }
+  // An exchange in one way.
+  int ThroughSlots(const void* send, void* recv, const Blocks& blocks, Slots slots);
 
  private:
   struct Note;
@@ -72,8 +86,12 @@ class Node {
   int Choose(Trials& trials, int methods, int* method);
 
   Node(Communicator& comm, std::unique_ptr<SharedMemory> memory);
-  int Exchange(const char* send, char* recv, std::int64_t block, bool is_same_for_all,
-               Slots slots);
+  // A round without data: whether all ranks mean the same.
+  int Compare(const Blocks& blocks);
+  // Waits until all ranks have come to `round`, and calls read(source, note) for the others; after
+  // the first of them that is about something else, no more of it.
+  template <typename Read>
+  int EndRound(std::int64_t round, std::int64_t about, Read&& read);
   static std::size_t HeaderBytes(int ranks);
   Note& NoteOf(int source, int dest, std::int64_t round) const;
   char* Slot(int rank, std::int64_t round) const;
@@ -82,7 +100,6 @@ class Node {
   std::unique_ptr<SharedMemory> memory_;
   char* base_;
   std::int64_t round_ = 0;
-  std::int64_t choices_ = 0;  // large exchanges so far
   std::array<std::array<Trials, kSizes>, 2> trials_{};
 };
 

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -222,13 +223,51 @@ void Slots(Communicator& comm, const std::vector<Exchange>& plan) {
     const auto slots = n % 3 == 0 ? Node::Slots::kThroughCache : Node::Slots::kPastCache;
     const bool is_in_place = !plan[n].is_same_for_all && n % 5 == 0;
     if (is_in_place) recv = send;
-    const int code = plan[n].is_same_for_all
-                         ? node->Allgather(send.data(), recv.data(), plan[n].block, slots)
-                         : node->Alltoall(is_in_place ? recv.data() : send.data(), recv.data(),
-                                          plan[n].block, slots);
+    const Node::Blocks blocks{plan[n].block, Element::kU8, plan[n].is_same_for_all};
+    const int code =
+        node->ThroughSlots(is_in_place ? recv.data() : send.data(), recv.data(), blocks, slots);
     Expect(code == 0, comm.difference, comm.rank, number);
     Expect(IsRight(recv.data(), plan[n], comm.rank, comm.size, number), "shared memory", comm.rank,
            number);
+  }
+}
+
+// Now and then one rank makes another exchange than the others. All of them find out, and the next
+// exchange is right.
+void Differences(Communicator& comm, int exchanges) {
+  std::mt19937 shared(2);
+  std::mt19937 random(comm.rank);
+  Node* node = NodeOf(comm);
+  constexpr std::array<std::int64_t, 5> kBlocks = {0, 7, 1000, 60'000, 1'100'000};
+  std::vector<char> send;
+  std::vector<char> recv;
+  for (int n = 0; n < exchanges; ++n) {
+    const Exchange usual{kBlocks[shared() % kBlocks.size()], shared() % 2 == 0};
+    const Exchange unusual{kBlocks[shared() % kBlocks.size()], shared() % 2 == 0};
+    const bool is_unusual =
+        shared() % 2 == 0 &&
+        (unusual.block != usual.block || unusual.is_same_for_all != usual.is_same_for_all);
+    const int odd = static_cast<int>(shared() % comm.size);
+    const Exchange& mine = is_unusual && comm.rank == odd ? unusual : usual;
+    Fill(send, mine, comm.rank, comm.size, n);
+    recv.assign(static_cast<std::size_t>(mine.block * comm.size), 0);
+    if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+    const auto by_mpi = [&] {
+      const Rank& here = At<Rank>(comm.control);
+      const auto all = here.world->Gather(comm.rank, send.data(), send.size());
+      const std::int64_t own = mine.is_same_for_all ? 0 : comm.rank * mine.block;
+      for (int from = 0; from < comm.size; ++from) {
+        std::memcpy(recv.data() + from * mine.block,
+                    all.data() + from * static_cast<std::int64_t>(send.size()) + own,
+                    static_cast<std::size_t>(mine.block));
+      }
+      return 0;
+    };
+    const int code = node->Exchange(send.data(), recv.data(),
+                                    {mine.block, Element::kU8, mine.is_same_for_all}, by_mpi);
+    Expect(code == (is_unusual ? kOtherSizes : 0), "a difference", comm.rank, n);
+    if (is_unusual) continue;
+    Expect(IsRight(recv.data(), mine, comm.rank, comm.size, n), "after differences", comm.rank, n);
   }
 }
 
@@ -298,6 +337,7 @@ void Run(int ranks, int exchanges) {
       comm.size = ranks;
       comm.control = HandleOf(&here);
       Slots(comm, plan);
+      Differences(comm, static_cast<int>(plan.size()));
       Windows(comm, plan);
       Background(comm, plan);
     });

@@ -186,9 +186,25 @@ MUTANTS = [
     Mutant(
         "shared memory: a slot is read without acquiring it",
         CXX / "node.cc",
-        "note.round.load(std::memory_order_acquire)",
-        "note.round.load(std::memory_order_relaxed)",
+        "comm_, [&] { return note.round.load(std::memory_order_acquire) == round; });",
+        "comm_, [&] { return note.round.load(std::memory_order_relaxed) == round; });",
         "tests/jobs/test_threads.py",
+        0,
+    ),
+    Mutant(
+        "shared memory: a rank leaves a round that others are in",
+        CXX / "node.cc",
+        "result = kOtherSizes;",
+        "return kOtherSizes;",
+        "tests/jobs/test_threads.py",
+        0,
+    ),
+    Mutant(
+        "shared memory: a large exchange waits for a choice that is not made",
+        CXX / "node.cc",
+        "return is_made() || note.round.load(std::memory_order_acquire) == round;",
+        "return is_made();",
+        "tests/jobs/test_calls_that_differ.py::test_exchanges_in_shared_memory",
         0,
     ),
     Mutant(
