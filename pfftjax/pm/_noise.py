@@ -1,6 +1,6 @@
 """White noise that does not depend on the process grid."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.extend.random as jxr
@@ -8,22 +8,37 @@ import jax.numpy as jnp
 import numpy as np
 
 from pfftjax.collectives._primitive import where
+from pfftjax.collectives._same import same
 from pfftjax.pencils import Pencil
 from pfftjax.pencils._pencil import checked_pencil
 
 
-def white_noise(key: jax.Array, pencil: Pencil, dtype: Any = None) -> jax.Array:
-    """Standard normal numbers: this rank's block of ``jax.random.normal(key, global_shape)``.
+def white_noise(
+    key: jax.Array,
+    pencil: Pencil,
+    dtype: Any = None,
+    *,
+    drawn_in: Literal["float32", "float64"] = "float32",
+) -> jax.Array:
+    """Standard normal numbers: this rank's block of one array, the same on any process grid.
 
     A cell's number depends on the key and on the cell's global index alone (threefry as a counter
-    of cells, Salmon et al. 2011), so it has the same bits on any process grid. Numbers are drawn
-    in float32 and then cast: a run in float64 starts from the same universe.
+    of cells, Salmon et al. 2011). The array is that of ``jax.random.normal(key, global_shape,
+    drawn_in)`` to the last bit, then cast to `dtype`.
+
+    In float32 and in float64 `jax.random.normal` draws different numbers, not the same ones to
+    more digits. Here they are drawn in float32 unless `drawn_in` says otherwise, so that runs in
+    single and in double precision start from the same universe. With ``JAX_ENABLE_X64=1``
+    ``jax.random.normal(key, shape)`` draws in float64: its numbers are those of
+    ``drawn_in="float64"``.
 
     Args:
         key: a key of `jax.random.key` or `jax.random.PRNGKey`, of the default implementation,
-            threefry2x32. The same on every rank.
+            threefry2x32. The same on every rank: the ranks compare it when a jitted program runs
+            for the first time, and outside of jit on each call.
         pencil: the distributed array, in any memory order.
-        dtype: float32 or float64; JAX's default by default.
+        dtype: of the result, floating-point; JAX's default by default.
+        drawn_in: in which precision numbers are drawn; "float64" needs ``JAX_ENABLE_X64=1``.
 
     Returns:
         Array of shape ``(*pencil.local_shape,)``.
@@ -31,6 +46,10 @@ def white_noise(key: jax.Array, pencil: Pencil, dtype: Any = None) -> jax.Array:
     Raises:
         TypeError: a key of another implementation, a dtype that is not floating-point, or no
             pencil.
+        ValueError: another `drawn_in`, or float64 without x64.
+        jax.errors.JaxRuntimeError: when it runs, on every rank: the key differs between ranks.
+
+    Collective over the ranks of the pencil's grid, as all of them compare the key.
 
     Example:
         >>> from pfftjax import ProcessGrid
@@ -41,19 +60,30 @@ def white_noise(key: jax.Array, pencil: Pencil, dtype: Any = None) -> jax.Array:
         True
 
     """
-    here = where("white_noise", checked_pencil(pencil, "white_noise").grid._comm)
+    comm = checked_pencil(pencil, "white_noise").grid._comm
+    here = where("white_noise", comm)
     dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"{here}: dtype must be floating-point, got {dtype}")
-    words = _key_words(key, here)
+    if not isinstance(drawn_in, str) or drawn_in not in _NORMAL:
+        raise ValueError(f"{here}: drawn_in must be 'float32' or 'float64', got {drawn_in!r}")
+    if jax.dtypes.canonicalize_dtype(drawn_in) != drawn_in:
+        raise ValueError(f"{here}: drawn_in='float64' needs JAX_ENABLE_X64=1")
+    words = same(
+        _key_words(key, here),
+        "the key",
+        operation="white_noise",
+        remedy="make it of one seed, jax.random.key(seed): the ranks' blocks differ anyway",
+        comm=comm,
+    )
     high, low = _global_index(pencil)
-    first, second = jxr.threefry2x32_p.bind(
+    bits = jxr.threefry2x32_p.bind(
         *(jnp.broadcast_to(word, high.shape) for word in words), high, low
     )
-    return _normal(first ^ second).astype(dtype)
+    return _NORMAL[drawn_in](*bits).astype(dtype)
 
 
-def _key_words(key: Any, here: str) -> tuple[jax.Array, jax.Array]:
+def _key_words(key: Any, here: str) -> jax.Array:
     if not isinstance(key, jax.Array | np.ndarray):
         raise TypeError(f"{here}: the key must be one of jax.random.key(seed), got {key!r}")
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
@@ -68,7 +98,7 @@ def _key_words(key: Any, here: str) -> tuple[jax.Array, jax.Array]:
         raise TypeError(
             f"{here}: a threefry key is one pair of uint32, got {key.dtype} of shape {key.shape}"
         )
-    return key[0], key[1]
+    return jnp.asarray(key)
 
 
 def _global_index(pencil: Pencil) -> tuple[jax.Array, jax.Array]:
@@ -94,10 +124,26 @@ def _times(high: jax.Array, low: jax.Array, n: int) -> tuple[jax.Array, jax.Arra
     return high * n_low + low * n_high + upper, low * n_low
 
 
-def _normal(bits: jax.Array) -> jax.Array:
-    """As `jax.random.normal` makes float32 of 32 bits: sqrt(2) erfinv(u), u uniform in (-1, 1)."""
+def _normal_float32(first: jax.Array, second: jax.Array) -> jax.Array:
+    """As `jax.random.normal` makes a float32 of two words."""
+    bits = first ^ second
     mantissa = (bits >> np.uint32(32 - 23)) | np.float32(1).view(np.uint32)
-    uniform = jax.lax.bitcast_convert_type(mantissa, jnp.float32) - np.float32(1)
-    least = np.nextafter(np.float32(-1), np.float32(0))
-    u = jnp.maximum(least, uniform * (np.float32(1) - least) + least)
-    return np.float32(np.sqrt(2)) * jax.lax.erf_inv(u)
+    return _normal(jax.lax.bitcast_convert_type(mantissa, jnp.float32))
+
+
+def _normal_float64(first: jax.Array, second: jax.Array) -> jax.Array:
+    bits = (first.astype(jnp.uint64) << np.uint64(32)) | second.astype(jnp.uint64)
+    mantissa = (bits >> np.uint64(64 - 52)) | np.float64(1).view(np.uint64)
+    return _normal(jax.lax.bitcast_convert_type(mantissa, jnp.float64))
+
+
+_NORMAL = {"float32": _normal_float32, "float64": _normal_float64}
+
+
+def _normal(from_1_to_2: jax.Array) -> jax.Array:
+    """sqrt(2) erfinv(u), u uniform in (-1, 1), in the operations of `jax.random.normal`."""
+    real = from_1_to_2.dtype.type
+    uniform = from_1_to_2 - real(1)
+    least = np.nextafter(real(-1), real(0))
+    u = jnp.maximum(least, uniform * (real(1) - least) + least)
+    return real(np.sqrt(2)) * jax.lax.erf_inv(u)

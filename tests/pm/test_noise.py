@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from pfftjax import Pencil
+from pfftjax.collectives import recover
 from pfftjax.pm import white_noise
 from pfftjax.pm._noise import _global_index, _times
 from tests.distributed import grids
-from tests.helpers import assert_equal
+from tests.helpers import RANK, SIZE, assert_equal
 from tests.pm.universe import on_one_rank
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
@@ -34,6 +35,45 @@ def test_it_is_the_block_of_jax_random_normal():
         whole = np.asarray(wholes[pencil.global_shape])
         # In double precision the same universe, and not a finer one.
         assert_equal(block, pencil.local_block(whole).astype("float64"))
+    # Without x64 these are the numbers of jax.random.normal(key, shape).
+    with jax.enable_x64(False):
+        plain = np.asarray(jax.random.normal(key, SHAPES[0]))
+    assert_equal(plain, np.asarray(wholes[SHAPES[0]]))
+
+
+def test_drawn_in_float64_it_is_that_of_jax_with_x64():
+    """And then another universe, not the same one to more digits."""
+    key, shape = jax.random.key(2**40 + 3), SHAPES[1]
+    pencils = [Pencil(shape, grid) for grid in grids()]
+
+    @jax.jit
+    def everything(key):
+        whole = jax.random.normal(key, shape), jax.random.normal(key, shape, "float32")
+        return whole, [white_noise(key, p, drawn_in="float64") for p in pencils]
+
+    (whole, single), blocks = everything(key)
+    assert whole.dtype == "float64"
+    assert np.abs(whole - single).max() > 1
+    for pencil, block in zip(pencils, blocks, strict=True):
+        assert_equal(block, pencil.local_block(np.asarray(whole)))
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has one key")
+def test_a_key_that_differs_between_ranks_is_an_error():
+    pencil = Pencil((4, 4, 4), grids()[-1])
+    of_rank = jax.random.key(RANK)
+    noise = jax.jit(lambda key: white_noise(key, pencil))
+    for f in (noise, lambda key: white_noise(key, pencil)):
+        with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+            jax.block_until_ready(f(of_rank))
+        recover()
+        assert f"white_noise failed on rank {RANK} of {SIZE}" in str(raised.value)
+        assert "the key must be the same on every rank, but is [0, 1] on rank 1 and [0, 0] on" in (
+            str(raised.value)
+        )
+        assert "jax.random.key(seed)" in str(raised.value)
+    # Programs can go on, with one key.
+    assert bool(jnp.isfinite(noise(jax.random.key(0))).all())
 
 
 def test_any_key_with_and_without_jit():
@@ -118,5 +158,13 @@ def test_what_is_refused():
         white_noise(jax.random.split(key), pencil)
     with pytest.raises(TypeError, match="one pair of uint32"):
         white_noise(jnp.zeros(4, "uint32"), pencil)
+    for other in ("float16", 64, None, ["float32"]):
+        with pytest.raises(ValueError, match="drawn_in must be 'float32' or 'float64', got"):
+            white_noise(key, pencil, drawn_in=other)
+    with (
+        jax.enable_x64(False),
+        pytest.raises(ValueError, match="drawn_in='float64' needs JAX_ENABLE_X64=1"),
+    ):
+        white_noise(key, pencil, drawn_in="float64")
     with pytest.raises(TypeError, match=r"white_noise: pencil must be a Pencil, .* got tuple"):
         white_noise(key, (4, 5, 6))
