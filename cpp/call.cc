@@ -67,7 +67,7 @@ ffi::Error Call::Begin() {
 
   // Python has made the duplicates while it traced, except for a program from jax.export.
   if (!comm->is_private.load(std::memory_order_acquire)) {
-    if (const int code = MakePrivate(*comm); code != 0) {
+    if (const int code = MakePrivate(*comm, NameOf(site_.operation)); code != 0) {
       return MpiFailed(site_.operation, *comm, payload_.element, payload_.count, code);
     }
   }

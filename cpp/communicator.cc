@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <chrono>
 #include <stdexcept>
+#include <utility>
 
 #include "departure.h"
 #include "node.h"
@@ -23,10 +25,7 @@ process::Own<process::Atomic<std::int64_t>> communicator_count;
 
 void BecomePrivate(Communicator& comm) {
   comm.is_private.store(true, std::memory_order_release);
-  if (comm.size == 1) return;
-  StartWatch();
-  static const bool once = (ReportTermination(), true);
-  static_cast<void>(once);
+  comm.is_gathering.store(false, std::memory_order_release);
 }
 
 void AtFinalize() {
@@ -100,7 +99,7 @@ void LoadMpi(const std::string& path) {
 
 bool Finalized() { return *finalized; }
 
-std::int64_t AddCommunicator(const void* address) {
+std::int64_t AddCommunicator(const void* address, std::vector<int> world_ranks) {
   const std::int64_t number = communicator_count->load();
   if (number >= kMaxCommunicators) {
     throw std::runtime_error("more than " + std::to_string(kMaxCommunicators) +
@@ -108,6 +107,7 @@ std::int64_t AddCommunicator(const void* address) {
   }
   auto comm = new Communicator;  // stays: asynchronous work may look it up until the process ends
   comm->number = number;
+  comm->world_ranks = std::move(world_ranks);
   Mpi()->from_address(address, &comm->user);
   if (Mpi()->rank_and_size(comm->user, &comm->rank, &comm->size) != 0) {
     delete comm;
@@ -125,16 +125,27 @@ Communicator* FindCommunicator(std::int64_t number) {
 
 std::int64_t CommunicatorCount() { return communicator_count->load(); }
 
-int MakePrivate(Communicator& comm) {
+int MakePrivate(Communicator& comm, const std::string& operation) {
+  constexpr auto kPause = std::chrono::microseconds(100);
   if (comm.is_private) return 0;
-  if (int code = Mpi()->duplicate(comm.user, &comm.data)) return code;
-  if (int code = Mpi()->duplicate(comm.user, &comm.control)) return code;
-  BecomePrivate(comm);
-  return 0;
+  if (const int code = MakePrivateStart(comm, operation)) return code;
+  for (bool done = false;;) {
+    if (const int code = MakePrivatePoll(comm, &done)) return code;
+    if (done) return 0;
+    process::SleepFor(kPause);
+  }
 }
 
-int MakePrivateStart(Communicator& comm) {
+int MakePrivateStart(Communicator& comm, const std::string& operation) {
+  if (comm.is_duplicating) return 0;  // by a call that was interrupted
   comm.is_duplicating = true;
+  comm.gathers_for = operation;
+  if (comm.size > 1) {
+    comm.is_gathering.store(true, std::memory_order_release);
+    StartWatch();
+    static const bool once = (ReportTermination(), true);
+    static_cast<void>(once);
+  }
   if (int code = Mpi()->duplicate_start(comm.user, &comm.data, &comm.duplicating[0])) return code;
   return Mpi()->duplicate_start(comm.user, &comm.control, &comm.duplicating[1]);
 }
@@ -142,6 +153,7 @@ int MakePrivateStart(Communicator& comm) {
 int MakePrivatePoll(Communicator& comm, bool* done) {
   *done = comm.is_private;
   if (*done || !comm.is_duplicating) return 0;
+  ++comm.looks;
   for (MpiHandle& request : comm.duplicating) {
     int complete = 0;
     if (int code = Mpi()->test(&request, &complete)) return code;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <unordered_set>
+#include <vector>
 
 #include "element.h"
 #include "mpi_api.h"
@@ -100,6 +101,14 @@ struct Communicator {
   MpiHandle control = 0;  // private: checks, the watch, the way out, exchanges made of messages
   bool is_duplicating = false;
   MpiHandle duplicating[2] = {};  // requests of MakePrivateStart
+  // Whether this rank waits for the others to come and make the duplicates with it, for which
+  // operation it does, and how often it has looked.
+  process::Atomic<bool> is_gathering{false};
+  std::string gathers_for;
+  process::Atomic<std::int64_t> looks{0};
+  // Its ranks, as MPI_COMM_WORLD numbers them: these can be asked before the duplicates are there.
+  // Empty for MPI_COMM_WORLD itself.
+  std::vector<int> world_ranks;
   process::Atomic<bool> is_private{false};
   int rank = 0;
   int size = 1;
@@ -139,15 +148,17 @@ bool Finalized();
 inline constexpr std::int64_t kMaxCommunicators = 1 << 16;
 
 // Adds the communicator whose MPI_Comm lies at `address`; the next free number. No communication.
-std::int64_t AddCommunicator(const void* address);
+// The first one is MPI_COMM_WORLD.
+std::int64_t AddCommunicator(const void* address, std::vector<int> world_ranks = {});
 // Null for a number that is not registered.
 Communicator* FindCommunicator(std::int64_t number);
 std::int64_t CommunicatorCount();
 
-// Makes the private duplicates if they are missing. Collective; returns MPI's error code.
-int MakePrivate(Communicator& comm);
-// The same without waiting: start once, then poll until true.
-int MakePrivateStart(Communicator& comm);
+// Makes the private duplicates if they are missing, for an operation that errors name. Collective;
+// returns MPI's error code.
+int MakePrivate(Communicator& comm, const std::string& operation);
+// The same without waiting: start, then poll until true.
+int MakePrivateStart(Communicator& comm, const std::string& operation);
 int MakePrivatePoll(Communicator& comm, bool* done);
 
 // Tags as sendrecv passes them: 0 and above as given, or one of these.

@@ -6,23 +6,38 @@
 #include <vector>
 
 #include "communicator.h"
+#include "stepped_clock.h"
 #include "watch.h"
 
 namespace pfftjax {
 namespace {
 
-using Clock = process::Clock;
-
-// For calls that the watch cannot judge.
-constexpr auto kLongestWait = std::chrono::seconds(5);
+// Seconds, for calls that the watch cannot judge.
+constexpr double kLongestWait = 5.0;
+// The most that counts from one look at such a call to the next: Python looks every 0.05 s.
+constexpr double kLongestStep = 0.25;
 constexpr auto kPause = std::chrono::milliseconds(1);
 
+struct Departure {
+  bool started = false;
+  bool joined = false;
+  bool completed = false;
+  SteppedClock clock{kLongestStep};  // since it was started
+  std::vector<MpiHandle> barriers;   // one for each private communicator of more than one rank
+};
+
+// A call under way that holds up the first departure.
+struct Held {
+  SteppedClock clock{kLongestStep};
+  std::int64_t comm = -1;
+  std::int64_t entered = -1;
+  double since = 0.0;
+};
+
 process::Own<process::Mutex> mutex;
-process::Own<bool> started;
-process::Own<bool> joined;
-process::Own<Clock::time_point> since;
-// One for each private communicator of more than one rank.
-process::Own<std::vector<MpiHandle>> barriers;
+process::Own<Departure> of_the_program;
+process::Own<Departure> for_good;
+process::Own<Held> held;
 
 // A communicator on which a call of another thread is under way, or null.
 const Communicator* UnderWay() {
@@ -41,55 +56,85 @@ void AbortUnder(const Communicator& comm) {
   AbortJob(text.c_str());
 }
 
-void Join() {
+void Join(Departure& departure) {
   for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
     const Communicator* comm = FindCommunicator(i);
     if (!comm->is_private || comm->size == 1) continue;
     MpiHandle request = 0;
-    if (Mpi()->barrier_start(comm->control, &request) == 0) barriers->push_back(request);
+    if (Mpi()->barrier_start(comm->control, &request) == 0) departure.barriers.push_back(request);
   }
+}
+
+void Start(Departure& departure) {
+  const std::lock_guard lock(*mutex);
+  if (departure.started) return;
+  departure.started = true;
+  departure.clock.Look();
+  AnnounceDeparture();
+}
+
+bool Poll(Departure& departure) {
+  const std::lock_guard lock(*mutex);
+  const double waited = departure.clock.Look();
+  if (!departure.joined) {
+    // MPI must not be finalized under a call. One that can never end is for the watch to find,
+    // while this rank and the others still answer.
+    if (const Communicator* comm = UnderWay()) {
+      if (!comm->is_private && waited > kLongestWait) AbortUnder(*comm);
+      return false;
+    }
+    Join(departure);
+    departure.joined = true;
+  }
+  while (!departure.barriers.empty()) {
+    int done = 0;
+    // A barrier that fails has lost a rank: there is nothing to wait for.
+    if (Mpi()->test(&departure.barriers.back(), &done) == 0 && !done) return false;
+    departure.barriers.pop_back();
+  }
+  if (!departure.completed) CompleteDeparture();
+  departure.completed = true;
+  return true;
+}
+
+void Leave(Departure& departure) {
+  Start(departure);
+  while (!Poll(departure)) process::SleepFor(kPause);
 }
 
 }  // namespace
 
-void LeaveStart() {
-  const std::lock_guard lock(*mutex);
-  if (*started) return;
-  *started = true;
-  *since = Clock::now();
-  AnnounceLeaving();
-}
+void LeaveStart() { Start(*of_the_program); }
 
-bool LeavePoll() {
+bool LeavePoll() { return Poll(*of_the_program); }
+
+bool LeaveIsStuck() {
   const std::lock_guard lock(*mutex);
-  if (!*joined) {
-    // MPI must not be finalized under a call. One that can never end is for the watch to find,
-    // while this rank and the others still answer.
-    if (const Communicator* comm = UnderWay()) {
-      if (!comm->is_private && Clock::now() - *since > kLongestWait) AbortUnder(*comm);
-      return false;
-    }
-    Join();
-    *joined = true;
+  const double now = held->clock.Look();
+  const Communicator* comm = UnderWay();
+  if (!comm) {
+    held->comm = -1;
+    return false;
   }
-  while (!barriers->empty()) {
-    int done = 0;
-    // A barrier that fails has lost a rank: there is nothing to wait for.
-    if (Mpi()->test(&barriers->back(), &done) == 0 && !done) return false;
-    barriers->pop_back();
+  if (!comm->is_private) return true;  // Poll counts how long
+  const std::int64_t entered = comm->progress.entered;
+  if (comm->number != held->comm || entered != held->entered) {
+    held->comm = comm->number;
+    held->entered = entered;
+    held->since = now;
   }
-  return true;
+  return now - held->since > kLongestWait;
 }
 
 void Leave() {
-  LeaveStart();
-  while (!LeavePoll()) process::SleepFor(kPause);
+  Leave(*of_the_program);
+  Leave(*for_good);
 }
 
 void LeaveLastCalls() {
-  const auto limit = Clock::now() + kLongestWait;
+  SteppedClock clock(kLongestStep);
   while (const Communicator* comm = UnderWay()) {
-    if (Clock::now() > limit) AbortUnder(*comm);
+    if (clock.Look() > kLongestWait) AbortUnder(*comm);
     process::SleepFor(kPause);
   }
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agreement.h"
@@ -151,12 +152,15 @@ NB_MODULE(_native, m) {
 
   m.def(
       "add_communicator",
-      [](std::uintptr_t address) {
-        return AddCommunicator(reinterpret_cast<const void*>(address));  // NOLINT
+      [](std::uintptr_t address, std::vector<int> world_ranks) {
+        return AddCommunicator(reinterpret_cast<const void*>(address),  // NOLINT
+                               std::move(world_ranks));
       },
-      nb::arg("address"), "Registers the communicator whose MPI_Comm is at `address`.");
-  m.def("duplicate_start",
-        [](std::int64_t number) { ThrowOn(MakePrivateStart(Known(number)), "duplicate"); });
+      nb::arg("address"), nb::arg("world_ranks"),
+      "Registers the communicator whose MPI_Comm is at `address`.");
+  m.def("duplicate_start", [](std::int64_t number, const std::string& operation) {
+    ThrowOn(MakePrivateStart(Known(number), operation), "duplicate");
+  });
   m.def("duplicate_poll", [](std::int64_t number) {
     bool done = false;
     ThrowOn(MakePrivatePoll(Known(number), &done), "duplicate");
@@ -201,6 +205,7 @@ NB_MODULE(_native, m) {
       nb::arg("number"),
       "Gives back what exchanges have kept. On all ranks alike, while they make no calls.");
 
+  m.def("leave_is_stuck", &LeaveIsStuck, "Whether a call under way here may never end.");
   m.def("leave_start", &LeaveStart, "Says that this rank makes no further calls.");
   m.def("leave_poll", &LeavePoll, "Whether every rank has said so.");
   m.def(

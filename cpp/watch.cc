@@ -17,19 +17,22 @@
 #include "communicator.h"
 #include "errors.h"
 #include "options.h"
+#include "stepped_clock.h"
 
 namespace pfftjax {
 namespace {
-
-using Clock = process::Clock;
-using Seconds = std::chrono::duration<double>;
 
 constexpr int kAskTag = 1;
 constexpr int kAnswerTag = 2;
 constexpr int kRounds = 2;      // answers in a row before they are believed
 constexpr int kMostAsked = 32;  // ranks asked in one round, drawn at random beyond that
+// How often a rank that waits for a communicator's duplicates looks for them between two answers
+// that are to be believed: what the other rank did before it left has arrived by then.
+constexpr std::int64_t kLooks = 10;
 
-process::Own<process::Atomic<bool>> is_leaving;
+// The departures (departure.h) that this rank has announced, and that all ranks have come to.
+process::Own<process::Atomic<int>> announced_departures;
+process::Own<process::Atomic<int>> completed_departures;
 
 // What one rank tells another about itself.
 struct State {
@@ -39,23 +42,45 @@ struct State {
   Operation operation;
   Element element;
   std::int64_t count;
-  bool leaving;
+  std::int64_t departures;  // that it has announced
+  std::int64_t comm;        // number of the communicator, in which the ranks usually agree
+  bool is_gathering = false;
 
-  static constexpr int kWords = 7;
+  static constexpr int kWords = 9;
   using Words = std::array<std::int64_t, kWords>;
 
   static State Of(const Communicator& comm, std::int64_t question) {
     const Progress& now = comm.progress;
     // First: who has left has passed no fewer than is read after it.
-    const bool leaving = *is_leaving;
+    const int departures = *announced_departures;
     const std::int64_t entered = now.entered;
-    State state{question, now.passed, now.stage, now.operation, now.element, now.count, leaving};
+    State state{question,    now.passed, now.stage,  now.operation,
+                now.element, now.count,  departures, comm.number};
     // The call moved on while it was read: it waits for nobody. `entered` last: it counts before
     // the stage of a new call is set.
     if (now.passed != state.passed || now.stage != state.stage || now.entered != entered) {
       state.stage = Stage::kIdle;
     }
     return state;
+  }
+  // What this rank does, on whatever communicator, for a rank that waits for it on one that the
+  // watch cannot talk over yet.
+  static State Anywhere(std::int64_t question) {
+    State found{question,       0, Stage::kIdle,          Operation::kNone,
+                Element::kBool, 0, *announced_departures, 0};
+    for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
+      const Communicator* comm = FindCommunicator(i);
+      if (comm->is_gathering) {
+        found.comm = comm->number;
+        found.is_gathering = true;
+        return found;
+      }
+      if (found.stage == Stage::kIdle) {
+        const State here = Of(*comm, question);
+        if (here.stage != Stage::kIdle) found = here;
+      }
+    }
+    return found;
   }
   static State From(const Words& w) {
     return {w[0],
@@ -64,7 +89,9 @@ struct State {
             static_cast<Operation>(w[3]),
             static_cast<Element>(w[4]),
             w[5],
-            w[6] != 0};
+            w[6],
+            w[7],
+            w[8] != 0};
   }
   Words ToWords() const {
     return {question,
@@ -73,19 +100,33 @@ struct State {
             static_cast<std::int64_t>(operation),
             static_cast<std::int64_t>(element),
             count,
-            leaving};
+            departures,
+            comm,
+            is_gathering};
   }
   bool IsPointToPoint() const { return IsMessage(operation); }
+  // Whether it makes no more calls, seen from here: where all ranks have come to a departure, it
+  // is no departure from this one any more, even if this answer was given before it was over.
+  bool IsLeaving() const { return departures > *completed_departures; }
 
   // "in alltoall float32[12], after 3 collectives"
   std::string Say() const {
     const std::string after = ", after " + std::to_string(passed - (InCollective() ? 1 : 0)) +
                               " collectives on this communicator";
     if (stage == Stage::kIdle) {
-      return (leaving ? "has ended" : "is in no operation of pfftjax") + after;
+      return (IsLeaving() ? "has ended" : "is in no operation of pfftjax") + after;
     }
     return std::string(stage == Stage::kChecking ? "waits in the check before " : "is in ") +
            Describe(operation, element, count) + after;
+  }
+  // The same of an answer from Anywhere: "is in alltoall float32[12] on communicator 0".
+  std::string SayAnywhere() const {
+    const std::string where = "communicator " + std::to_string(comm);
+    if (is_gathering) return "waits for the other ranks to come to a first collective on " + where;
+    if (stage == Stage::kIdle) {
+      return IsLeaving() ? "has ended" : "is in no operation of pfftjax";
+    }
+    return "is in " + Describe(operation, element, count) + " on " + where;
   }
   bool InCollective() const { return stage == Stage::kRunning && !IsPointToPoint(); }
 };
@@ -94,11 +135,22 @@ struct State {
 // others have answered.
 struct Watched {
   std::int64_t entered = -1;
-  Clock::time_point since;
+  double since = 0.0;       // when it was first seen, as the watch counts time
   double next_round = 0.0;  // seconds of waiting at which to ask
   bool timed_out = false;
   std::map<int, State> answers;
   std::map<int, int> suspicions;  // answers in a row that cannot be reconciled with waiting
+};
+
+// The same of one whose duplicates are being made.
+struct Gathering {
+  double waited = 0.0;
+  std::int64_t looks = 0;
+  double next_round = GetOptions().patience;
+  bool timed_out = false;
+  std::map<int, State> answers;
+  std::map<int, int> suspicions;
+  std::map<int, std::int64_t> suspected_at;  // how often this rank had looked
 };
 
 struct Outgoing {
@@ -132,16 +184,19 @@ class Watch {
 
  private:
   void Loop() {
-    const Seconds tick(GetOptions().tick);
+    const std::chrono::duration<double> tick(GetOptions().tick);
+    SteppedClock clock(2 * tick.count());
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, tick, [this] { return stop_; })) {
       lock.unlock();
-      Tick();
+      const double before = now_;
+      now_ = clock.Look();
+      Tick(now_ - before);
       lock.lock();
     }
   }
 
-  void Tick() {
+  void Tick(double passed) {
     for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
       Communicator* comm = FindCommunicator(i);
       if (!comm || comm->size == 1) continue;
@@ -151,6 +206,11 @@ class Watch {
         Collect(*comm, watched);
       }
       Look(*comm, watched);
+      if (comm->is_gathering.load(std::memory_order_acquire)) {
+        LookAtGathering(*comm, gatherings_[i], passed);
+      } else {
+        gatherings_.erase(i);
+      }
     }
     outgoing_.remove_if([](Outgoing& out) {
       int done = 0;
@@ -182,7 +242,9 @@ class Watch {
     int source = 0;
     State asked{};
     while (Receive(comm, kAskTag, &source, &asked)) {
-      Send(comm, source, kAnswerTag, State::Of(comm, asked.question));
+      Send(comm, source, kAnswerTag,
+           IsAboutGathering(asked.question) ? State::Anywhere(asked.question)
+                                            : State::Of(comm, asked.question));
     }
   }
 
@@ -190,6 +252,10 @@ class Watch {
     int source = 0;
     State answer{};
     while (Receive(comm, kAnswerTag, &source, &answer)) {
+      if (IsAboutGathering(answer.question)) {
+        HearOfGathering(source, answer);
+        continue;
+      }
       const State here = State::Of(comm, comm.progress.entered);
       if (answer.question != here.question || here.stage == Stage::kIdle) continue;
       watched.answers[source] = answer;
@@ -223,12 +289,12 @@ class Watch {
   static std::string WhyNever(const State& here, int rank, const State& there) {
     const std::string who = "rank " + std::to_string(rank) + " ";
     if (here.IsPointToPoint()) {
-      if (there.leaving) return who + "has ended without the matching call";
+      if (there.IsLeaving()) return who + "has ended without the matching call";
       return {};
     }
     // The collective waited for is number `here.passed + 1` while checking, `here.passed` after.
     const std::int64_t wanted = here.passed + (here.stage == Stage::kChecking ? 1 : 0);
-    if (there.leaving && there.passed < wanted) {
+    if (there.IsLeaving() && there.passed < wanted) {
       return who + there.Say() + "; every rank of a communicator must make the same collectives";
     }
     if (here.stage == Stage::kChecking && there.passed >= wanted) {
@@ -254,32 +320,120 @@ class Watch {
 
   void Look(Communicator& comm, Watched& watched) {
     const std::int64_t entered = comm.progress.entered;
-    if (comm.progress.stage == Stage::kIdle || entered != watched.entered) {
+    if (comm.progress.stage == Stage::kIdle || entered != watched.entered || comm.is_gathering) {
       watched = Watched{};
       watched.entered = entered;
-      watched.since = Clock::now();
+      watched.since = now_;
       watched.next_round = GetOptions().patience;
       return;
     }
-    const double waited = Seconds(Clock::now() - watched.since).count();
+    const double waited = now_ - watched.since;
+    if (HasTimedOut(watched, waited)) Report(comm, watched, waited);
+    if (comm.is_private && IsTimeToAsk(watched, waited)) Ask(comm, entered, watched);
+  }
+
+  // Whether the other ranks have had time to answer since PFFTJAX_TIMEOUT.
+  template <typename Wait>
+  static bool HasTimedOut(Wait& watched, double waited) {
     const double timeout = GetOptions().timeout;
     if (timeout > 0 && waited > timeout && !watched.timed_out) {
       watched.timed_out = true;
       watched.next_round = waited;
-    } else if (watched.timed_out && waited > timeout + 1.0) {
-      Report(comm, watched, waited);
     }
-    if (comm.is_private && waited >= watched.next_round) {
-      // The second round follows soon, and so does one that may confirm a suspicion; the others
-      // are ever rarer.
-      const double patience = GetOptions().patience;
-      const bool soon = waited < 2 * patience || Suspects(watched);
-      watched.next_round = waited + (soon ? patience : std::min(waited, 60.0));
-      Ask(comm, entered, watched);
+    return watched.timed_out && waited > timeout + 1.0;
+  }
+
+  template <typename Wait>
+  static bool IsTimeToAsk(Wait& watched, double waited) {
+    if (waited < watched.next_round) return false;
+    // The second round follows soon, and so does one that may confirm a suspicion; the others
+    // are ever rarer.
+    const double patience = GetOptions().patience;
+    const bool soon = waited < 2 * patience || Suspects(watched);
+    watched.next_round = waited + (soon ? patience : std::min(waited, 60.0));
+    return true;
+  }
+
+  // Questions about communicators that are being duplicated go over MPI_COMM_WORLD, and have
+  // negative numbers: one for each communicator.
+  static bool IsAboutGathering(std::int64_t question) { return question < 0; }
+
+  void LookAtGathering(const Communicator& comm, Gathering& gathering, double passed) {
+    // Nobody looks while it is interrupted, or has no core to run on.
+    if (comm.looks == gathering.looks) return;
+    gathering.looks = comm.looks;
+    gathering.waited += passed;
+    if (HasTimedOut(gathering, gathering.waited)) ReportGathering(comm, gathering);
+    if (!IsTimeToAsk(gathering, gathering.waited) || comm.world_ranks.empty()) return;
+    const Communicator* world = FindCommunicator(0);
+    if (!world || !world->is_private) return;
+    std::vector<int> ranks;
+    for (int r = 0; r < comm.size; ++r) {
+      if (r != comm.rank && comm.world_ranks[r] >= 0) ranks.push_back(r);
+    }
+    ChooseAmong(ranks, gathering);
+    for (int rank : ranks) {
+      Send(*world, comm.world_ranks[rank], kAskTag, State::Anywhere(-1 - comm.number));
     }
   }
 
-  static bool Suspects(const Watched& watched) {
+  void HearOfGathering(int world_rank, const State& answer) {
+    const std::int64_t number = -1 - answer.question;
+    const Communicator* comm = FindCommunicator(number);
+    const auto found = gatherings_.find(number);
+    if (!comm || !comm->is_gathering || found == gatherings_.end()) return;
+    Gathering& gathering = found->second;
+    const auto& ranks = comm->world_ranks;
+    const auto at = std::find(ranks.begin(), ranks.end(), world_rank);
+    const auto rank = static_cast<int>(at - ranks.begin());
+    gathering.answers[rank] = answer;
+    int& times = gathering.suspicions[rank];
+    std::int64_t& looks = gathering.suspected_at[rank];
+    if (!answer.IsLeaving()) {
+      times = 0;
+    } else if (times == 0 || comm->looks >= looks + kLooks) {
+      ++times;
+      looks = comm->looks;
+    }
+    if (times < kRounds) return;
+    AbortJob((Gathers(*comm) + ", but " + Member(*comm, rank) +
+              " has ended; every rank of a communicator must make the same collectives: let all "
+              "of them call " +
+              comm->gathers_for + ", or make a communicator of those that do")
+                 .c_str());
+  }
+
+  static std::string Gathers(const Communicator& comm) {
+    return comm.Where() + " (communicator " + std::to_string(comm.number) + ") waits in " +
+           comm.gathers_for + " for the other ranks to come to their first collective on this " +
+           "communicator";
+  }
+
+  // "rank 1 (rank 3 of MPI_COMM_WORLD)"
+  static std::string Member(const Communicator& comm, int rank) {
+    const std::string here = "rank " + std::to_string(rank);
+    const int in_world = comm.world_ranks[rank];
+    if (in_world == rank) return here;
+    return here + " (rank " + std::to_string(in_world) + " of MPI_COMM_WORLD)";
+  }
+
+  [[noreturn]] static void ReportGathering(const Communicator& comm, const Gathering& gathering) {
+    std::string text = After(gathering.waited) + Gathers(comm);
+    for (const auto& [rank, state] : gathering.answers) {
+      text += "\n  " + Member(comm, rank) + " " + state.SayAnywhere();
+    }
+    AbortJob(text.c_str());
+  }
+
+  // "after 61.2 s (PFFTJAX_TIMEOUT) "
+  static std::string After(double waited) {
+    std::array<char, 64> text{};
+    std::snprintf(text.data(), text.size(), "after %.1f s (PFFTJAX_TIMEOUT) ", waited);
+    return text.data();
+  }
+
+  template <typename Wait>
+  static bool Suspects(const Wait& watched) {
     return std::any_of(watched.suspicions.begin(), watched.suspicions.end(),
                        [](const auto& entry) { return entry.second > 0; });
   }
@@ -297,6 +451,13 @@ class Watch {
         if (r != comm.rank && !(is_message && Suspected(watched, comm, r))) ranks.push_back(r);
       }
     }
+    ChooseAmong(ranks, watched);
+    for (int rank : ranks) Send(comm, rank, kAskTag, State::Of(comm, question));
+  }
+
+  // Not all of very many.
+  template <typename Wait>
+  void ChooseAmong(std::vector<int>& ranks, const Wait& watched) {
     if (ranks.size() > kMostAsked) {
       std::shuffle(ranks.begin(), ranks.end(), random_);
       // Those under suspicion are asked again, whoever else is.
@@ -306,15 +467,12 @@ class Watch {
       });
       ranks.resize(kMostAsked);
     }
-    for (int rank : ranks) Send(comm, rank, kAskTag, State::Of(comm, question));
   }
 
   [[noreturn]] static void Report(const Communicator& comm, const Watched& watched,
                                   double waited) {
     const State here = State::Of(comm, watched.entered);
-    std::array<char, 64> head{};
-    std::snprintf(head.data(), head.size(), "after %.1f s (PFFTJAX_TIMEOUT) ", waited);
-    std::string text = head.data() + Waits(comm, here);
+    std::string text = After(waited) + Waits(comm, here);
     for (const auto& [rank, state] : watched.answers) {
       text += "\n  rank " + std::to_string(rank) + " " + state.Say();
     }
@@ -332,7 +490,9 @@ class Watch {
   bool started_ = false;
   bool stop_ = false;
   process::Thread thread_;
+  double now_ = 0.0;  // seconds, as the thread sees them go by
   std::map<std::int64_t, Watched> watched_;
+  std::map<std::int64_t, Gathering> gatherings_;
   std::list<Outgoing> outgoing_;  // a list: MPI keeps the addresses of the words
   std::minstd_rand random_{process::Entropy()};
   process::Mutex looks_mutex_;
@@ -349,7 +509,9 @@ void AlsoWatch(std::function<void()> look) { TheWatch().Also(std::move(look)); }
 
 void StopWatch() { TheWatch().Stop(); }
 
-void AnnounceLeaving() { *is_leaving = true; }
+void AnnounceDeparture() { ++*announced_departures; }
+
+void CompleteDeparture() { ++*completed_departures; }
 
 void AbortJob(const char* text) {
   const std::string line = std::string("pfftjax: ") + text + "\npfftjax: ending the job\n";

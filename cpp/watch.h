@@ -4,14 +4,16 @@
 // answer that shows that they can never come (they have ended, or have gone past this point
 // another way) ends the job with a message; under PFFTJAX_TIMEOUT any long wait does. It talks
 // over the control communicators, so MPI_THREAD_MULTIPLE is needed, and it costs one probe a
-// communicator four times a second.
+// communicator four times a second. A communicator whose control communicator is still to be made
+// is asked about over that of MPI_COMM_WORLD.
 #pragma once
 
 #include <functional>
 
 namespace pfftjax {
 
-// Starts the thread once; called with the first private communicator of more than one rank.
+// Starts the thread once; called with the first communicator of more than one rank whose private
+// duplicates are made.
 void StartWatch();
 // Lets the thread call `look` at each of its ticks, as long as it runs: for what goes on where no
 // call waits for it. It must neither wait nor throw.
@@ -19,8 +21,10 @@ void AlsoWatch(std::function<void()> look);
 // Ends it and waits for it. Called at the start of MPI_Finalize.
 void StopWatch();
 
-// This rank will make no further calls; answers say so from now on.
-void AnnounceLeaving();
+// This rank makes no further calls before all ranks have come to this departure (departure.h);
+// answers say so from now on, until they have.
+void AnnounceDeparture();
+void CompleteDeparture();
 
 // Prints to standard error in one piece and ends the job on all ranks.
 [[noreturn]] void AbortJob(const char* text);

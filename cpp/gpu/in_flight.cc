@@ -41,15 +41,14 @@ std::optional<InFlight::Unfinished> InFlight::Look() {
   // A call that holds it may wait for room in the stream.
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return std::nullopt;
+  const double now = clock_.Look();
   ForgetFinished();
   if (exchanges_.empty()) return std::nullopt;
   Exchange& first = exchanges_.front();
   if (!first.is_enqueued || !IsDone(first.events.before)) return std::nullopt;
-  const Clock::time_point now = Clock::now();
   if (!first.since) first.since = now;
-  return Unfinished{std::chrono::duration<double>(now - *first.since).count(),
-                    Describe(first.operation, first.element, first.count) + ", collective " +
-                        std::to_string(first.number)};
+  return Unfinished{now - *first.since, Describe(first.operation, first.element, first.count) +
+                                            ", collective " + std::to_string(first.number)};
 }
 
 void InFlight::ForgetFinished() {

@@ -5,13 +5,13 @@
 // what the GPU computes before it is not its time, as that is counted from the first event on.
 #pragma once
 
-#include <chrono>
 #include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "../stepped_clock.h"
 #include "queue.h"
 
 namespace pfftjax::gpu {
@@ -34,7 +34,6 @@ class InFlight {
   std::optional<Unfinished> Look();
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Events {
     Event before;
     Event after;
@@ -46,12 +45,13 @@ class InFlight {
     std::int64_t count;
     std::int64_t number;  // of the call
     bool is_enqueued = false;
-    std::optional<Clock::time_point> since{};
+    std::optional<double> since{};
   };
   void ForgetFinished();
 
   int device_ = 0;
   std::mutex mutex_;
+  SteppedClock clock_{0.5};
   std::deque<Exchange> exchanges_;  // as they were enqueued
   std::vector<Events> spare_;
 };

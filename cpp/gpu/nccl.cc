@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <map>
 #include <mutex>
 #include <optional>
 
+#include "../stepped_clock.h"
 #include "../watch.h"
 #include "in_flight.h"
 #include "nccl_api.h"
@@ -365,17 +365,15 @@ std::string Duplicate(const std::vector<std::string>& devices) {
 // Where one has failed and others have not, those never come: then the reason is said, and the job
 // ends.
 void ComeOut(Communicator& comm, const std::string& failure) {
-  using Clock = std::chrono::steady_clock;
   const double timeout = GetOptions().timeout;
   constexpr double longest = 60;  // seconds; less than the watch's, which knows no reason
-  const std::chrono::duration<double> patience(timeout > 0 ? std::min(longest, timeout / 2)
-                                                           : longest);
-  const auto begin = Clock::now();
+  const double patience = timeout > 0 ? std::min(longest, timeout / 2) : longest;
+  SteppedClock clock(0.5);
   MpiHandle request = 0;
   int code = Mpi()->barrier_start(comm.control, &request);
   for (int done = 0; code == 0 && !done; sched_yield()) {
     code = Mpi()->test(&request, &done);
-    if (!done && !failure.empty() && Clock::now() - begin > patience) {
+    if (!done && !failure.empty() && clock.Look() > patience) {
       AbortJob(("pfftjax: on " + comm.Where() + " " + failure +
                 ", and others wait in it for this one; PFFTJAX_GPU_TRANSPORT=ipc or staging does "
                 "without NCCL")

@@ -13,6 +13,16 @@ from mpi4py import MPI
 
 from ._ffi import native
 from ._options import options
+from ._ordering import communicates
+
+
+def _world_ranks(mpi: MPI.Intracomm) -> list[int]:
+    """The ranks of `mpi`, as MPI_COMM_WORLD numbers them; negative for those that it has not."""
+    group, of_world = mpi.Get_group(), MPI.COMM_WORLD.Get_group()
+    ranks = group.Translate_ranks(group=of_world)
+    group.Free()
+    of_world.Free()
+    return [max(rank, -1) for rank in ranks]
 
 
 @jax.tree_util.register_static
@@ -26,7 +36,9 @@ class Communicator:
 
     def __init__(self, mpi: MPI.Intracomm):
         """Register `mpi` under the next number. No communication."""
-        self.number: int = native.add_communicator(MPI._addressof(mpi))
+        is_world = mpi == MPI.COMM_WORLD
+        world_ranks = [] if is_world else _world_ranks(mpi)
+        self.number: int = native.add_communicator(MPI._addressof(mpi), world_ranks)
         self.mpi = mpi
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
@@ -49,9 +61,12 @@ _keyval = MPI.Comm.Create_keyval()
 _SECONDS_TO_REPORT = 10.0
 
 
-def _make_private(comm: Communicator, waits_for: str) -> None:
-    """Duplicate `comm`, collectively, saying after a while what this rank waits for."""
-    native.duplicate_start(comm.number)
+def _make_private(comm: Communicator, operation: str, waits_for: str) -> None:
+    """Duplicate `comm`, collectively, saying after a while what this rank waits for.
+
+    The watch looks after this wait as after those of calls.
+    """
+    native.duplicate_start(comm.number, operation)
     report = time.monotonic() + _SECONDS_TO_REPORT
     while not native.duplicate_poll(comm.number):
         if time.monotonic() > report:
@@ -84,6 +99,7 @@ def _register_world() -> Communicator:
     if not options.lazy_world:
         _make_private(
             world,
+            "import pfftjax",
             "all ranks of MPI_COMM_WORLD to import pfftjax; import it on every rank, or set "
             "PFFTJAX_LAZY_WORLD=1 and pass a communicator of the ranks that use it",
         )
@@ -95,6 +111,7 @@ world = _register_world()
 
 def as_communicator(comm: MPI.Comm | Communicator | None, operation: str) -> Communicator:
     """The wrapper of `comm`, MPI_COMM_WORLD for None; the same one for the same communicator."""
+    communicates()
     if comm is None:
         return world
     if isinstance(comm, Communicator):
@@ -131,6 +148,7 @@ def as_private(comm: MPI.Comm | Communicator | None, operation: str) -> Communic
         jax.effects_barrier()
         _make_private(
             wrapper,
+            operation,
             f"the other ranks of the communicator to come to their first collective on it; here "
             f"it is {operation}",
         )

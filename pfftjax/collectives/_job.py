@@ -10,11 +10,13 @@ import os
 import sys
 import threading
 import time
+import traceback
 from types import TracebackType
 
 import jax
 from mpi4py import MPI
 
+from . import _ordering
 from ._comm import world
 from ._ffi import native
 
@@ -38,8 +40,21 @@ def _name(kind: type[BaseException], value: BaseException | None) -> str:
     return f"{kind.__name__}: {value}".strip()
 
 
+def _is_from_here(trace: TracebackType | None) -> bool:
+    """Whether the exception comes from this package, or through it."""
+    package = __name__.partition(".")[0]
+    return any(
+        frame.f_globals.get("__name__", "").partition(".")[0] == package
+        for frame, _ in traceback.walk_tb(trace)
+    )
+
+
 def abort_on_error() -> None:
-    """Install the hooks: on uncaught exceptions, in any thread, and on the way out."""
+    """Install the hooks: on uncaught exceptions, and on the way out.
+
+    Of exceptions in threads, those in threads that communicate: nobody waits for another one's
+    message (one that writes a log, say), and Python shows its exception and goes on.
+    """
     show = sys.excepthook
 
     def on_exception(
@@ -54,7 +69,9 @@ def abort_on_error() -> None:
 
     def on_thread_exception(args: threading.ExceptHookArgs) -> None:
         show_in_thread(args)
-        if not issubclass(args.exc_type, SystemExit):
+        if issubclass(args.exc_type, SystemExit):
+            return
+        if _ordering.has_communicated() or _is_from_here(args.exc_traceback):
             abort_job(
                 f"failed in a thread with {_name(args.exc_type, args.exc_value)}; the other "
                 "ranks would wait for it"
@@ -87,16 +104,17 @@ def _leave_before_finalize() -> None:
 
 
 def _leave() -> None:
-    """Finish what is still running, then wait until every rank has come here; before
-    MPI_Finalize, and once.
+    """Finish what is still running, in whatever thread it was called, then wait until every rank
+    has come here; before MPI_Finalize, and once.
 
     Until then the watch thread answers for this rank: one that waits for it learns that it has
-    ended.
+    ended. Exit handlers that come later may communicate, until MPI is finalized.
     """
     if os.getpid() != _PID or native.finalized():
         return
     try:
         jax.effects_barrier()
+        _ordering.wait_for_threads(native.leave_is_stuck)
     except Exception as error:
         # An error that nobody has looked at must not end with status 0.
         sys.excepthook(type(error), error, error.__traceback__)
@@ -108,3 +126,4 @@ def _leave() -> None:
     while not native.leave_poll():
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
+    _ordering.run_at_once()

@@ -3,7 +3,8 @@
 ============================  =====================================================================
 ``PFFTJAX_CHECK=1``           compare operation, size, dtype and order across ranks before each
                               collective, and verify replicated values
-``PFFTJAX_TIMEOUT=SECONDS``   report who waits where once a call waits longer, then end the job
+``PFFTJAX_TIMEOUT=SECONDS``   report who waits where once a call waits longer, then end the job;
+                              time for which the process is stopped does not count
 ``PFFTJAX_DEBUG=1``           one line a call on standard error
 ``PFFTJAX_MAX_CHUNK_BYTES``   the most bytes that one MPI call moves (1 GiB); small values are for
                               tests

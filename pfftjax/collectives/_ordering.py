@@ -8,7 +8,10 @@ successive programs. Users never see it.
 The only module that imports from `jax._src`.
 """
 
+import dataclasses
 import inspect
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -201,6 +204,112 @@ def _keep_token() -> bool:
 
 
 TOKEN_IS_KEPT = _keep_token()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Dispatcher:
+    """A thread that has dispatched programs that communicate, with what JAX keeps for it: its
+    tokens, which nobody else would find, and which would be forgotten when the thread ends.
+    """
+
+    thread: threading.Thread
+    kept: dict[str, Any]
+
+    def last(self) -> Any:
+        """What is ready once the last of these programs has ended; None if there is none."""
+        return getattr(self.kept["current_tokens"].get(communication), "_buf", None)
+
+    def is_over(self) -> bool:
+        """Whether nothing is left to wait for, nor an error to report."""
+        if self.thread.is_alive():
+            return False
+        last = self.last()
+        if last is None:
+            return True
+        if not last.is_ready():
+            return False
+        try:
+            last.block_until_ready()
+        except jax.errors.JaxRuntimeError:
+            return False
+        return True
+
+
+_dispatchers: list[_Dispatcher] = []
+_dispatchers_lock = threading.Lock()
+# Whether this thread has dispatched, or tried to make, an operation.
+_here = threading.local()
+_run_at_once = False
+
+
+def communicates() -> None:
+    """Note that the present thread calls an operation."""
+    _here.communicates = True
+
+
+def has_communicated() -> bool:
+    """Whether the present thread has called an operation, or a program that contains one."""
+    return getattr(_here, "communicates", False)
+
+
+def _note_threads() -> None:
+    """Keep the tokens of every thread that dispatches a program that communicates."""
+    tokens: Any = _dispatch.RuntimeTokenSet
+    get_token_input, set_token_result = tokens.get_token_input, tokens.set_token_result
+
+    def noted(self: Any, eff: Any, *arguments: Any, **options: Any) -> Any:
+        if eff == communication and not getattr(_here, "is_noted", False):
+            communicates()
+            _here.is_noted = True
+            dispatcher = _Dispatcher(threading.current_thread(), vars(self))
+            with _dispatchers_lock:
+                _dispatchers[:] = [other for other in _dispatchers if not other.is_over()]
+                _dispatchers.append(dispatcher)
+        return get_token_input(self, eff, *arguments, **options)
+
+    def set_and_wait(self: Any, eff: Any, token: Any) -> None:
+        set_token_result(self, eff, token)
+        if _run_at_once and eff == communication:
+            token.block_until_ready()
+
+    tokens.get_token_input = noted
+    tokens.set_token_result = set_and_wait
+
+
+_note_threads()
+
+
+def run_at_once() -> None:
+    """From now on a program that communicates has ended when its call returns.
+
+    For exit handlers that run after those that wait for asynchronous work.
+    """
+    global _run_at_once
+    _run_at_once = True
+
+
+def wait_for_threads(is_stuck: Callable[[], bool]) -> None:
+    """Wait for the programs that communicate and that any thread of this process has dispatched.
+
+    Those of threads that have ended are waited for as long as they take. A thread that goes on (a
+    daemon) may wait for a message that nobody sends: `is_stuck` says when to give it up.
+
+    Raises:
+        jax.errors.JaxRuntimeError: one of these programs has failed.
+
+    """
+    with _dispatchers_lock:
+        dispatchers = list(_dispatchers)
+    for dispatcher in dispatchers:
+        pause = 1e-4
+        while (last := dispatcher.last()) is not None:
+            if last.is_ready():
+                last.block_until_ready()
+                break
+            if dispatcher.thread.is_alive() and is_stuck():
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
 
 
 def backends_have_started() -> bool:

@@ -35,7 +35,7 @@ using std::chrono::milliseconds;
 constexpr int kRanks = 3;  // of which rank 0 is real
 constexpr int kAskTag = 1;
 constexpr int kAnswerTag = 2;
-constexpr int kWords = 7;
+constexpr int kWords = 9;
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
 std::atomic<bool> announced{false};  // LeaveStart was called, or is about to be
@@ -64,7 +64,7 @@ struct Channel {
   const int size;
   // Control: the watch's messages, and the barrier of the way out.
   Mail<std::pair<int, int>, Message> mail;  // to rank, with tag
-  std::atomic<bool> has_left{false};
+  std::atomic<int> departures{0};
   std::array<std::atomic<bool>, kRanks> peer_has_left{};
   // Data: meetings of all ranks.
   std::atomic<std::int64_t> met{0};
@@ -152,7 +152,7 @@ int ReceiveWords(std::int64_t* words, int count, int tag, MpiHandle comm, int* s
 
 int BarrierStart(MpiHandle comm, MpiHandle* request) {
   Channel& channel = ChannelOf(comm);
-  Expect(!channel.has_left.exchange(true, kRelaxed), "left twice");
+  Expect(channel.departures.fetch_add(1, kRelaxed) < 2, "left more than twice");
   *request = HandleOf(new Request{&channel, Request::Kind::kBarrier});
   return 0;
 }
@@ -370,7 +370,7 @@ void Watch(int rank, int number, Channel& control, Seen& seen) {
     return;
   }
   for (int i = 0; i < (number < kInOrder ? 512 : 16); ++i) {
-    control.mail.Put({0, kAskTag}, {rank, {++seen.asked, 0, 0, 0, 0, 0, 0}});
+    control.mail.Put({0, kAskTag}, {rank, {++seen.asked, 0, 0, 0, 0, 0, 0, 0, 0}});
   }
 }
 
@@ -391,7 +391,7 @@ void BePeer(int rank) {
       if (group.user.size == 1) continue;
       if (group.duplicates.load(kRelaxed) == 2 && !over) {
         Watch(rank, i, group.control, seen[i]);
-        if (group.control.has_left.load(kRelaxed) || (announced && random() % 8 == 0)) {
+        if (group.control.departures.load(kRelaxed) > 0 || (announced && random() % 8 == 0)) {
           group.control.peer_has_left[rank].store(true, kRelaxed);
         }
       }
@@ -424,7 +424,7 @@ std::int64_t Register(int size) {
 void BecomePrivate(std::int64_t comm) {
   {
     const std::lock_guard lock(python);
-    Expect(MakePrivateStart(*FindCommunicator(comm)) == 0, "duplicate_start");
+    Expect(MakePrivateStart(*FindCommunicator(comm), "allreduce") == 0, "duplicate_start");
   }
   for (bool done = false; !done; Pause(microseconds(100))) {
     const std::lock_guard lock(python);

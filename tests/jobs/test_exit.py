@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests import launcher
-from tests.jobs.job import SECONDS_TO_END, assert_ends_in_error, assert_succeeds, run
+from tests.jobs.job import RANKS, SECONDS_TO_END, assert_ends_in_error, assert_succeeds, run
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -142,6 +142,139 @@ def test_exit_handlers_that_communicate():
     assert ended.output.count("early 2.0") == 2
     assert ended.output.count("late 2.0") == 2
     _assert_no_crash(ended)
+
+
+# Seconds after which the watch, were it wrong, would have ended the job: it asks twice.
+LATE = 6
+
+
+@pytest.mark.reproducer
+def test_exit_handlers_that_communicate_late():
+    """All ranks have said that they end when the early one runs, and it waits for the last rank
+    for longer than the watch. A program that it only dispatches is run to its end too."""
+    ended = assert_succeeds(
+        f"""
+        import atexit, time
+        def report():
+            if rank == size - 1:
+                time.sleep({LATE})
+            total = float(pc.allreduce(1.0))
+            kept.append(later(jnp.ones(3)))
+            print(f"early {{total}}\\n", end="", flush=True)
+        atexit.register(report)
+        import jax, jax.numpy as jnp
+        from mpi4py import MPI
+        from pfftjax import collectives as pc
+        rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        kept = []
+        @jax.jit
+        def later(x):
+            x = jax.pure_callback(lambda x: (time.sleep(0.3), x)[1], x, x)
+            return pc.allreduce(x)
+        later.lower(jnp.ones(3)).compile()
+        """,
+        preamble="",
+        ranks=RANKS,
+        limit=50,
+    )
+    assert ended.output.count(f"early {RANKS}.0") == RANKS
+    _assert_no_crash(ended)
+
+
+@pytest.mark.reproducer
+def test_an_exit_handler_on_one_rank_only():
+    """The others have gone on to MPI_Finalize, and say so."""
+    ended = run(
+        """
+        import atexit
+        def report():
+            if MPI.COMM_WORLD.rank == 0:
+                pc.allreduce(1.0).block_until_ready()
+        atexit.register(report)
+        from mpi4py import MPI
+        from pfftjax import collectives as pc
+        """,
+        preamble="",
+        ranks=RANKS,
+        limit=50,
+    )
+    assert ended.status != 0
+    assert re.search(r"rank 0 of \d .*allreduce .*but rank \d has ended", ended.output), ended
+
+
+# `slow(n, w, x)` computes before it communicates, in the background, for about as many seconds as
+# rank 0 asks for. XLA would run at once what is cheap, or what calls Python.
+SLOW = """
+@jax.jit
+def slow(n, w, x):
+    y = jax.lax.fori_loop(0, n, lambda _, y: y @ w * 1e-3, w)
+    return pc.allreduce(x + 0 * y[0, 0])
+w = jnp.ones((300, 300))
+jax.block_until_ready(slow(1, w, x))
+start = time.perf_counter()
+jax.block_until_ready(slow(100, w, x))
+steps = 100 / (time.perf_counter() - start)
+def dispatch(seconds):
+    kept = slow(int(steps * seconds) if RANK == 0 else 1, w, x)
+    if not kept.is_ready():
+        print(f"under way on rank {RANK}", flush=True)
+"""
+
+
+@pytest.mark.reproducer
+@pytest.mark.parametrize("end", ["", "jax.effects_barrier(); MPI.Finalize()"])
+def test_a_thread_that_has_ended_with_work_under_way(end):
+    """JAX keeps tokens for each thread: nobody else knows of what this one has dispatched."""
+    ended = assert_succeeds(
+        SLOW
+        + f"""
+thread = threading.Thread(target=dispatch, args=({LATE + 2},))
+thread.start()
+thread.join()
+{end}
+""",
+        ranks=RANKS,
+        limit=50,
+    )
+    assert "under way on rank 0" in ended.output
+    _assert_no_crash(ended)
+
+
+def test_a_thread_that_goes_on_with_work_under_way():
+    """A daemon that takes its work from a queue: what it has dispatched is waited for."""
+    ended = assert_succeeds(
+        SLOW
+        + f"""
+import queue
+tasks = queue.Queue()
+def work():
+    while True:
+        dispatch(tasks.get())
+        tasks.task_done()
+threading.Thread(target=work, daemon=True).start()
+tasks.put({LATE + 2})
+tasks.join()
+""",
+        limit=50,
+    )
+    assert "under way on rank 0" in ended.output
+    _assert_no_crash(ended)
+
+
+def test_an_error_in_a_thread_that_has_ended():
+    """Nobody looks at it, and still the job does not end with status 0."""
+    assert_ends_in_error(
+        """
+        def work():
+            f = jax.jit(lambda x: pc.alltoallv(x, jnp.full(SIZE, 5), capacity=2)[0])
+            f(jnp.ones(10))
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        """,
+        r"alltoallv failed on rank \d of 2.*a capacity of 10 is enough on every rank",
+        limit=50,
+    )
 
 
 def test_a_thread_in_collectives_of_its_own_communicator():

@@ -3,7 +3,7 @@
 import pytest
 
 from tests import launcher
-from tests.jobs.job import assert_ends_in_error, assert_succeeds, run
+from tests.jobs.job import RANKS, assert_ends_in_error, assert_succeeds, run
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -22,18 +22,56 @@ def test_a_rank_that_raises(ranks):
     )
 
 
-def test_a_rank_that_raises_in_a_thread():
+@pytest.mark.reproducer
+@pytest.mark.parametrize(
+    ("work", "error"),
+    [
+        ("pc.allreduce(x, comm=own).block_until_ready(); [].pop()", "IndexError: pop from empty"),
+        ("f(x); [].pop()", "IndexError: pop from empty"),
+        ("pc.alltoall(jnp.ones((SIZE + 1, 2)), comm=own)", "ValueError: alltoall on rank 1"),
+        ("plan.forward(jnp.ones(5))", "ValueError"),
+    ],
+    ids=["after an operation", "after a program", "in an operation", "in a plan"],
+)
+def test_a_rank_that_raises_in_a_thread(work, error):
+    """One that communicates: others wait for it."""
     assert_ends_in_error(
-        """
+        f"""
+        own = MPI.COMM_WORLD.Dup()
+        f = jax.jit(lambda x: pc.allreduce(x, comm=own)).lower(x).compile()
+        plan = pfftjax.PencilFFT((4, 4, 4), pfftjax.ProcessGrid(comm=own))
         def work():
-            raise RuntimeError("in a thread")
+            {work}
         if RANK == 1:
             threading.Thread(target=work).start()
-        jax.block_until_ready(pc.allreduce(x) if RANK == 0 else x)
+        elif "pop" in {work!r}:
+            f(x)
+        if RANK == 0:
+            jax.block_until_ready(pc.allreduce(x))
         time.sleep(30)
         """,
-        r"rank 1 of 2 failed in a thread with RuntimeError: in a thread",
+        f"rank 1 of {RANKS} failed in a thread with {error}",
+        ranks=RANKS,
     )
+
+
+@pytest.mark.reproducer
+def test_a_thread_that_raises_and_never_communicates():
+    """A logger whose pipe is broken: Python shows it, and the job goes on."""
+    ended = assert_succeeds(
+        """
+        def log():
+            read, write = os.pipe()
+            os.close(read)
+            os.write(write, b"a line")
+        thread = threading.Thread(target=log)
+        thread.start()
+        thread.join()
+        assert pc.allreduce(x)[0, 0] == SIZE
+        """,
+        ranks=RANKS,
+    )
+    assert ended.output.count("BrokenPipeError: ") == RANKS, ended.output
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM"])
@@ -214,6 +252,85 @@ def test_timeout_reports_who_waits_where():
         PFFTJAX_TIMEOUT="2",
     )
     assert "FAILING" in ended.output
+
+
+# Another process stops all ranks for a while, as a batch system may.
+SUSPENDED = """
+import subprocess
+pids = MPI.COMM_WORLD.allgather(os.getpid())
+def suspend(seconds):
+    code = f"import os, time; [os.kill(pid, {signal.SIGSTOP:d}) for pid in {pids}]; "
+    code += f"time.sleep({seconds}); [os.kill(pid, {signal.SIGCONT:d}) for pid in {pids}]"
+    subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+"""
+
+
+@pytest.mark.reproducer
+def test_time_for_which_the_job_is_suspended_does_not_count():
+    assert_succeeds(
+        SUSPENDED
+        + """
+if RANK == 0:
+    suspend(7)
+    time.sleep(9)
+start = time.monotonic()
+assert pc.allreduce(x)[0, 0] == SIZE
+if RANK > 0:
+    assert time.monotonic() - start > 7
+""",
+        ranks=RANKS,
+        PFFTJAX_TIMEOUT="5",
+    )
+
+
+NEW = "new = MPI.COMM_WORLD.Split(0, key=-RANK)\n"
+
+
+@pytest.mark.reproducer
+def test_a_new_communicator_that_not_every_rank_comes_to():
+    """The first collective on it waits for its duplicates to be made, which all ranks make."""
+    ended = assert_ends_in_error(
+        NEW + "if RANK == 0: pc.allreduce(x, comm=new)",
+        rf"rank {RANKS - 1} of {RANKS} \(communicator 1\) waits in allreduce for the other ranks "
+        r"to come to their first collective on this communicator, but rank \d "
+        r"(\(rank \d of MPI_COMM_WORLD\) )?has ended",
+        "let all of them call allreduce, or make a communicator of those that do",
+        ranks=RANKS,
+    )
+    if RANKS == 2:
+        assert "but rank 0 (rank 1 of MPI_COMM_WORLD) has ended" in ended.output
+
+
+@pytest.mark.reproducer
+def test_a_new_communicator_under_a_timeout():
+    """Ranks that wait for each other on two communicators, each for its first collective."""
+    assert_ends_in_error(
+        NEW
+        + """
+another = MPI.COMM_WORLD.Dup()
+for comm in (new, another):
+    pc.communicator(comm)
+pc.allreduce(x, comm=new if RANK == 0 else another)
+""",
+        r"after 3\.\d s \(PFFTJAX_TIMEOUT\) rank \d of \d \(communicator \d\) waits in allreduce",
+        r"waits for the other ranks to come to a first collective on communicator \d",
+        ranks=RANKS,
+        PFFTJAX_TIMEOUT="2",
+    )
+
+
+@pytest.mark.reproducer
+def test_a_new_communicator_that_ranks_come_to_late():
+    """However late: they may write a file, or compile."""
+    assert_succeeds(
+        NEW
+        + """
+if RANK == 0:
+    time.sleep(6)
+assert pc.allreduce(x, comm=new)[0, 0] == SIZE
+""",
+        ranks=RANKS,
+    )
 
 
 def test_debug_logs_one_line_a_call():

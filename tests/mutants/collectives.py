@@ -118,8 +118,8 @@ MUTANTS = [
     Mutant(
         "trap 10: nobody says that a rank has ended",
         CXX / "watch.cc",
-        "void AnnounceLeaving() { *is_leaving = true; }",
-        "void AnnounceLeaving() {}",
+        "void AnnounceDeparture() { ++*announced_departures; }",
+        "void AnnounceDeparture() {}",
         "tests/jobs/test_failures.py::test_a_rank_that_exits",
         0,
     ),
