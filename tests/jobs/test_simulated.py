@@ -1,0 +1,34 @@
+"""The C++ core on a simulated MPI: tests/cpp/simulated/ and tests/simulate.py."""
+
+import subprocess
+
+import pytest
+
+from tests import simulate
+
+pytestmark = pytest.mark.timeout(600)
+SCHEDULES = 20_000
+
+
+@pytest.fixture(scope="module")
+def program():
+    return simulate.build()
+
+
+def test_the_same_seed_is_the_same_run(program):
+    """What failed once must fail again: in the same process, and in another."""
+    command = [program, "--first", "0", "--seeds", "300"]
+    once, twice = (
+        subprocess.run([*command, *more], capture_output=True, text=True, check=True).stdout
+        for more in ([], ["--twice"])
+    )
+    assert once.splitlines()[-1] == twice.splitlines()[-1]
+    other = [program, "--first", "1", "--seeds", "300"]
+    moved = subprocess.run(other, capture_output=True, text=True, check=True).stdout
+    assert moved.splitlines()[-1] != once.splitlines()[-1]
+
+
+def test_every_schedule_is_right(program):
+    done, failures = simulate.run_all(program, 0, SCHEDULES, 2)
+    assert not failures, "\n".join(failures)
+    assert done == SCHEDULES

@@ -1,0 +1,161 @@
+"""Runs the C++ core on a simulated MPI, one schedule for each seed: `make simulate`.
+
+    python -m tests.simulate --seeds 20000 [--first S] [--jobs 2] [--scenario X]
+
+A schedule is a job of simulated ranks (tests/cpp/simulated/): the seed decides what they do, who
+runs when, which message arrives first and what goes wrong. What fails prints its seed, and fails
+again with `--first SEED --seeds 1`, also with `--sanitize address,undefined` or in a debugger.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+
+from tests.launcher import ROOT
+
+SIMULATED = ROOT / "tests" / "cpp" / "simulated"
+# The core without GPUs, transforms, and what is of Python's or of an MPI library's.
+CORE = (
+    "agreement box call collectives communicator departure exchange messages node pages pencils "
+    "pm/exchange progress redistribute same scan shared_memory split stream terminate watch window"
+).split()
+# Calls of the system whose place the simulation takes.
+WRAPPED = (
+    "memfd_create ftruncate posix_fallocate fallocate open close mmap munmap stat "
+    "sched_getaffinity"
+).split()
+# A process takes no more seeds than this: what jobs that are ended leave behind goes with it.
+SEEDS_A_PROCESS = 2000
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of a range of seeds."""
+
+    done: int
+    failures: list  # texts, each beginning with its seed
+    summary: str
+
+
+def options(sanitize):
+    """The compiler's, for a build of which failures are to be understood."""
+    found = ["-std=c++17", "-g1", "-O2", "-Wall", "-Wextra", "-DPFFTJAX_SIMULATED"]
+    if sanitize:
+        found += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
+    return found
+
+
+def compile_all(folder, sources, core, flags, jobs):
+    """Objects of these sources; raises CalledProcessError where one cannot be compiled."""
+    launcher = ["ccache"] if shutil.which("ccache") else []
+    include = ["-I", SIMULATED / "ffi", "-I", core, "-I", SIMULATED.parent]
+
+    def compile_one(source):
+        target = folder / ("_".join(source.parts[-2:]) + ".o")
+        subprocess.run(
+            [*launcher, "g++", *flags, *include, "-c", source, "-o", target], check=True
+        )
+        return target
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(compile_one, sources))
+
+
+def digest(core, flags):
+    """Of everything that a build is made of."""
+    found = hashlib.sha256(repr(flags).encode())
+    for folder in (core, SIMULATED):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".cc", ".h"):
+                found.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def build(sanitize=None, core=ROOT / "cpp", folder=None, jobs=2):
+    """The program, compiled where what it is made of has changed."""
+    folder = folder or ROOT / "build" / ("simulated" + (f"-{sanitize}" if sanitize else ""))
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = options(sanitize)
+    program, made_of = folder / "simulated", folder / "made_of"
+    now = digest(core, flags)
+    if program.exists() and made_of.exists() and made_of.read_text() == now:
+        return program
+    sources = [core / f"{name}.cc" for name in CORE] + sorted(SIMULATED.glob("*.cc"))
+    objects = compile_all(folder, sources, core, flags, jobs)
+    wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
+    link = ["g++", *flags, *objects, *wraps, "-rdynamic", "-ldl", "-pthread", "-o", program]
+    subprocess.run(link, check=True)
+    made_of.write_text(now)
+    return program
+
+
+def run(program, first, seeds, *arguments, seconds=None):
+    """One process, and what it says of its seeds. A crash, and no end, are failures as well."""
+    command = [program, "--first", str(first), "--seeds", str(seeds), *arguments]
+    # What a job that is ended leaves behind is no leak.
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment, timeout=seconds
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome(0, [f"seeds {first} to {first + seeds - 1}: no end in {seconds} s"], "")
+    parts = ended.stdout.split("FAILED ")
+    failures = parts[1:]
+    if ended.returncode not in (0, 1):
+        begun = ended.stdout.rstrip().split("\n")[-1]
+        failures.append(
+            f"seeds {first} to {first + seeds - 1}: ended with {ended.returncode} {begun}\n"
+            + ended.stderr[-4000:]
+        )
+    summary = ended.stdout.rstrip().split("\n")[-1] if ended.stdout else ""
+    done = int(summary.split()[0]) if summary.endswith(tuple("0123456789abcdef")) else 0
+    return Outcome(done, failures, summary)
+
+
+def run_all(program, first, seeds, jobs, *arguments, most_failures=5):
+    """All seeds, in processes of some; stops after so many failures."""
+    starts = range(first, first + seeds, SEEDS_A_PROCESS)
+    done, failures = 0, []
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        waiting = [
+            pool.submit(run, program, s, min(SEEDS_A_PROCESS, first + seeds - s), *arguments)
+            for s in starts
+        ]
+        for future in concurrent.futures.as_completed(waiting):
+            outcome = future.result()
+            done += outcome.done
+            failures += outcome.failures
+            if len(failures) >= most_failures:
+                for other in waiting:
+                    other.cancel()
+                break
+    return done, failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description="The C++ core on a simulated MPI.")
+    parser.add_argument("--seeds", type=int, default=20000, help="how many schedules")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at the same time")
+    parser.add_argument("--scenario", default="", help="only this one")
+    parser.add_argument("--sanitize", help="address,undefined")
+    arguments = parser.parse_args()
+    program = build(arguments.sanitize, jobs=arguments.jobs)
+    only = ["--scenario", arguments.scenario] if arguments.scenario else []
+    if arguments.seeds == 1:
+        only.append("--verbose")
+    done, failures = run_all(program, arguments.first, arguments.seeds, arguments.jobs, *only)
+    for failure in failures:
+        print("FAILED", failure, flush=True)
+    print(f"{done} schedules, {len(failures)} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
