@@ -55,7 +55,7 @@ void Rank::Begin(bool makes_private) {
   for (std::int64_t number = kWorld; number <= kOther; ++number) {
     // As as_private in pfftjax/collectives/_comm.py.
     Communicator& comm = *FindCommunicator(number);
-    Expect(MakePrivateStart(comm) == 0, "duplicate_start");
+    Expect(MakePrivateStart(comm, "the simulation") == 0, "duplicate_start");
     for (bool is_done = false; !is_done;) {
       Expect(MakePrivatePoll(comm, &is_done) == 0, "duplicate_poll");
       if (!is_done) process::SleepFor(std::chrono::microseconds(100));
