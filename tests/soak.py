@@ -320,9 +320,8 @@ def verdict(seed: int, ranks: int) -> tuple[str, str]:
     except AssertionError as error:
         return "hang", str(error)
     output = ended.output
-    if "pfftjax: ending the job" in output and "Error" not in output.replace(
-        "BrokenPipeError", ""
-    ):
+    is_ended = "pfftjax: ending the job" in output
+    if is_ended and "AssertionError" not in output and " failed with " not in output:
         return "false kill", output
     handlers = [output.count(f"{name} handler of rank") for name in ("early", "late")]
     is_right = (
@@ -330,7 +329,7 @@ def verdict(seed: int, ranks: int) -> tuple[str, str]:
         and len(re.findall(r"rank \d+ is done", output)) == ranks
         and all(count in (0, ranks) for count in handlers)
         and "AssertionError" not in output
-        and "pfftjax: ending the job" not in output
+        and not is_ended
     )
     return "right" if is_right else "error", output
 
