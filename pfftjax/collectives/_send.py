@@ -149,9 +149,9 @@ def recv(
 
     Example:
         >>> from mpi4py import MPI
-        >>> status = MPI.Status()
-        >>> send(3.0, MPI.COMM_WORLD.rank, tag=5)
-        >>> float(recv(0.0, status=status)), status.Get_tag()
+        >>> rank, status = MPI.COMM_WORLD.rank, MPI.Status()
+        >>> send(3.0, rank, tag=5)
+        >>> float(recv(0.0, rank, status=status)), status.Get_tag()
         (3.0, 5)
 
     """

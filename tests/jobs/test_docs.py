@@ -1,11 +1,12 @@
 """The programs in the documentation and the examples run, and say what they should."""
 
 import re
+import subprocess
 
 import pytest
 
 from tests import launcher
-from tests.jobs.job import assert_succeeds
+from tests.jobs.job import RANKS, assert_succeeds
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -67,3 +68,33 @@ def test_poisson_against_the_analytic_solution(ranks, arguments, limit):
     assert len(errors) == 2
     for error in errors:
         assert error <= limit, ended.output
+
+
+LATE = """
+import time
+def pytest_runtest_call(item):
+    from mpi4py import MPI
+    if MPI.COMM_WORLD.rank == 0 and item.name.endswith("recv"):
+        time.sleep(2)
+"""
+
+
+@pytest.mark.reproducer
+def test_examples_of_messages_when_a_rank_is_late(tmp_path):
+    """Between two examples ranks do not wait for each other. The example of recv once took a
+    message from any rank: where rank 0 was late, that was the one of the example of send, which
+    then waited for it for ever."""
+    (tmp_path / "late.py").write_text(LATE)
+    files = [f"pfftjax/collectives/{name}.py" for name in ("_send", "_sendrecv")]
+    options = ["-p", "late", "-p", "no:cacheprovider", "-q", "--with-mpi", "--doctest-modules"]
+    ended = subprocess.run(
+        launcher.command(RANKS, "-m", "pytest", *options, *files),
+        env=launcher.environment(PYTHONPATH=str(tmp_path)),
+        cwd=launcher.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("3 passed") == RANKS, ended.stdout
