@@ -1,5 +1,7 @@
 """Whatever goes wrong on one rank ends the whole job within 10 seconds, with a reason."""
 
+import re
+
 import pytest
 
 from tests import launcher
@@ -88,6 +90,37 @@ def test_a_rank_that_is_killed(name):
     )
     if launcher.family() == "openmpi":
         assert "rank 0 of 2 (communicator 0) was terminated while in allreduce" in ended.output
+
+
+@pytest.mark.parametrize(
+    ("wait", "text"),
+    [
+        ("pc.recv(x, 1)", r"recv from rank 1$"),
+        ("pc.sendrecv(x, x, MPI.ANY_SOURCE, 1)", r"sendrecv from any rank to rank 1$"),
+        ("pc.alltoall(x)", r"alltoall$"),
+        (
+            "pc.alltoall(x, comm=MPI.COMM_WORLD.Dup())",
+            r"alltoall, which waits for the other ranks of the communicator$",
+        ),
+    ],
+)
+def test_a_rank_that_is_interrupted_while_it_waits(wait, text):
+    """Python raises KeyboardInterrupt when the call is over, which may be never."""
+    number = 1 if "Dup" in wait else 0
+    ended = assert_ends_in_error(
+        f"""
+        if RANK == 0:
+            threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            jax.block_until_ready({wait})
+        else:
+            if "Dup" in {wait!r}:
+                MPI.COMM_WORLD.Dup()
+            time.sleep(1.5)
+            os._exit(1)
+        """,
+    )
+    line = rf"pfftjax: rank 0 of 2 \(communicator {number}\) was interrupted while in {text}"
+    assert re.search(line, ended.output, re.MULTILINE), ended.output
 
 
 def test_a_handler_of_sigterm_is_left_alone():
