@@ -102,6 +102,45 @@ def test_launchers(environment, expected):
 
 
 @pytest.mark.parametrize(
+    ("environment", "size", "expected"),
+    [
+        (
+            {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"},
+            1,
+            "Open MPI's mpirun started 4",
+        ),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"}, 1, None),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}, 4, None),
+        ({"PMI_SIZE": "2", "PMI_RANK": "0"}, 1, "an mpirun of MPICH's kind started 2"),
+        ({"PMI_SIZE": "1", "PMI_RANK": "0"}, 1, None),
+        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "0"}, 1, "srun started 8"),
+        # A batch script, and what it runs without srun.
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, 1, None),
+        # One mpirun a task of srun.
+        (
+            {
+                "OMPI_COMM_WORLD_SIZE": "1",
+                "OMPI_COMM_WORLD_RANK": "0",
+                "SLURM_STEP_NUM_TASKS": "8",
+                "SLURM_PROCID": "0",
+            },
+            1,
+            None,
+        ),
+        ({}, 1, None),
+    ],
+)
+def test_jobs_of_their_own(environment, size, expected):
+    text = _launcher.warn_alone(environment, size, "An MPI 1.0", lambda _: False)
+    assert (text is None) == (expected is None)
+    if expected is not None:
+        assert text.startswith(f"{expected} processes, but each of them is a job of its own")
+        assert "pfftjax runs on 'An MPI 1.0' here" in text
+    # A rank hands its variables on to what it runs.
+    assert _launcher.warn_alone(environment, size, "An MPI 1.0", lambda _: True) is None
+
+
+@pytest.mark.parametrize(
     ("tasks", "node", "expected"),
     [("4", 0, 4), ("4(x2),3", 1, 4), ("4(x2),3", 2, 3), ("4(x2),3", 3, None), ("?", 0, None)],
 )

@@ -5,13 +5,16 @@ MPI_COMM_WORLD. No pointer, handle or rank enters a program, so all ranks, and a
 the same bytes.
 """
 
+import os
 import sys
 import time
+import warnings
 
 import jax
 from mpi4py import MPI
 
-from ._ffi import native
+from . import _launcher
+from ._ffi import library_version, native
 from ._options import options
 from ._ordering import communicates
 
@@ -103,6 +106,9 @@ def _register_world() -> Communicator:
             "all ranks of MPI_COMM_WORLD to import pfftjax; import it on every rank, or set "
             "PFFTJAX_LAZY_WORLD=1 and pass a communicator of the ranks that use it",
         )
+    text = _launcher.warn_alone(os.environ, world.size, library_version)
+    if text is not None:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
     return world
 
 

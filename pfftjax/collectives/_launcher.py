@@ -1,8 +1,10 @@
 """What the launcher has told this process, in environment variables: without communication."""
 
 import dataclasses
+import os
+import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +59,78 @@ def _tasks_on_node(environment: Mapping[str, str]) -> int | None:
         node -= int(found[2] or 1)
         if node < 0:
             return int(found[1])
+    return None
+
+
+# What started the processes, for each of _VARIABLES.
+_NAMES = ("Open MPI's mpirun", "an mpirun of MPICH's kind", "srun")
+
+
+def _is_child_of_rank(variable: str) -> bool:
+    """Whether a process that started this one, with the same variables, has loaded an MPI.
+
+    Then that is the rank, and this one a program that it runs beside.
+    """
+    pid = os.getppid()
+    try:
+        while pid > 1:
+            process = pathlib.Path(f"/proc/{pid}")
+            names = [entry.partition(b"=")[0] for entry in _entries(process / "environ")]
+            if variable.encode() not in names:
+                return False
+            if b"libmpi" in (process / "maps").read_bytes():
+                return True
+            status = (process / "stat").read_bytes()
+            pid = int(status.rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return False
+
+
+def _entries(environ: pathlib.Path) -> list[bytes]:
+    return environ.read_bytes().split(b"\0")
+
+
+def warn_alone(
+    environment: Mapping[str, str],
+    size: int,
+    mpi: str,
+    is_child: Callable[[str], bool] = _is_child_of_rank,
+) -> str | None:
+    """What to warn of where a launcher started several processes, and each is a job of its own.
+
+    Args:
+        environment: the variables of this process.
+        size: size of its MPI_COMM_WORLD.
+        mpi: what it runs on, as that names itself.
+        is_child: (name of a variable) -> whether this process was started by a rank, which
+            hands its variables on.
+
+    Returns:
+        The text, on the first process; None on the others, and where all is well.
+
+    >>> alone = {"PMI_SIZE": "8", "PMI_RANK": "0"}
+    >>> warn_alone(alone, 1, "Open MPI v5.0.11", lambda _: False)[:66]
+    "an mpirun of MPICH's kind started 8 processes, but each of them is"
+    >>> warn_alone({**alone, "PMI_RANK": "1"}, 1, "Open MPI v5.0.11") is None
+    True
+
+    """
+    if size > 1:
+        return None
+    for names, launcher in zip(_VARIABLES, _NAMES, strict=True):
+        ranks, rank = (_number(environment, name) for name in names[:2])
+        if ranks is None:
+            continue
+        if ranks == 1 or rank != 0 or is_child(names[0]):
+            return None
+        return (
+            f"{launcher} started {ranks} processes, but each of them is a job of its own, with "
+            f"one rank: pfftjax runs on {mpi!r} here, which does not know this launcher. Start "
+            "the program with the mpirun of that MPI, or install mpi4py and pfftjax for the MPI "
+            "of the launcher (srun: try --mpi=pmix or --mpi=pmi2); `python -m pfftjax doctor` "
+            "says more. Where independent processes are meant, ignore this warning"
+        )
     return None
 
 

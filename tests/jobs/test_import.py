@@ -41,6 +41,29 @@ print(float(pfftjax.collectives.allreduce(2.0)), jax.default_backend())
     assert ended.stdout.split() == ["2.0", "cpu"], ended.stderr
 
 
+def test_processes_of_another_mpi():
+    """Its mpirun starts several, and each is alone; what a rank runs beside it is rightly so."""
+    name, size = (
+        ("PMI_RANK", "PMI_SIZE")
+        if launcher.family() == "openmpi"
+        else ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    )
+    ended = _python("import pfftjax", **{name: "0", size: "2"})
+    assert ended.returncode == 0, ended.stderr
+    assert "RuntimeWarning" in ended.stderr
+    assert "started 2 processes, but each of them is a job of its own" in ended.stderr
+    assert "started" not in _python("import pfftjax", **{name: "1", size: "2"}).stderr
+    rank = """
+import subprocess, sys
+from mpi4py import MPI
+shell = f"{sys.executable} -c 'import pfftjax; print(1, flush=True)'; true"
+subprocess.run(shell, shell=True, check=True)
+"""
+    ended = _python(rank, **{name: "0", size: "2"})
+    assert ended.stdout.strip() == "1", ended.stderr
+    assert "started" not in ended.stderr
+
+
 def test_thread_level():
     ended = _python("import pfftjax", MPI4PY_RC_THREAD_LEVEL="single")
     assert ended.returncode != 0
