@@ -72,6 +72,14 @@ std::uint64_t Hash(const void* bytes, std::size_t size) {
   return hash;
 }
 
+Parameters& Parameters::Add(const char* name, const std::int64_t* values, std::size_t size) {
+  hash_ = (hash_ * 31 + size) ^ Hash(values, size * sizeof *values);
+  if (!in_words_) return *this;
+  words_ += std::string(", ") + name;
+  for (std::size_t i = 0; i < size; ++i) words_ += " " + std::to_string(values[i]);
+  return *this;
+}
+
 std::string Disagreement(Communicator& comm, std::int64_t hash, std::string_view text) {
   const Comparison found = Compare(comm, hash, text);
   if (found.is_equal) return {};

@@ -13,6 +13,27 @@ namespace pfftjax {
 // FNV-1a.
 std::uint64_t Hash(const void* bytes, std::size_t size);
 
+// What all ranks must mean alike in a call, besides its operation, dtype and number of elements:
+// as a hash, and in words where these are wanted.
+class Parameters {
+ public:
+  explicit Parameters(bool in_words) : in_words_(in_words) {}
+  Parameters& Add(const char* name, std::int64_t value) { return Add(name, &value, 1); }
+  Parameters& Add(const char* name, const std::int64_t* values, std::size_t size);
+  template <typename Values>
+  Parameters& Add(const char* name, const Values& values) {
+    return Add(name, values.size() == 0 ? nullptr : &*values.begin(), values.size());
+  }
+  std::uint64_t hash() const { return hash_; }
+  // ", axis 1, shape 8 6 8"
+  const std::string& words() const { return words_; }
+
+ private:
+  bool in_words_;
+  std::uint64_t hash_ = 0;
+  std::string words_;
+};
+
 // Compares `hash` over the ranks of `comm`; where they differ, compares `text`, a list of lines,
 // and names the first rank that differs from rank 0 and the first line in which it does.
 // Collective. Returns an empty string when all agree, and otherwise the same text on every rank.

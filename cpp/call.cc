@@ -57,6 +57,7 @@ ffi::Error Call::Begin() {
   progress.operation.store(site_.operation, std::memory_order_release);
   progress.element.store(payload_.element, std::memory_order_release);
   progress.count.store(payload_.count, std::memory_order_release);
+  progress.parameters.store(payload_.parameters, std::memory_order_release);
   progress.source.store(payload_.source, std::memory_order_release);
   progress.dest.store(payload_.dest, std::memory_order_release);
   progress.entered.fetch_add(1, std::memory_order_release);
@@ -82,7 +83,7 @@ ffi::Error Call::Begin() {
 }
 
 int Call::End() {
-  const bool is_empty = payload_.count == 0 && !payload_.is_own_count &&
+  const bool is_empty = payload_.count == 0 && !HasOwnCount(site_.operation) &&
                         site_.operation != Operation::kBarrier && !IsPointToPoint();
   return is_empty && comm_->size > 1 ? Mpi()->barrier(comm_->control) : 0;
 }
@@ -102,11 +103,14 @@ ffi::Error Call::Check() {
   }
   if (options.check || comm_->runs_ahead) {
     const std::string what =
-        payload_.is_own_count
+        HasOwnCount(site_.operation)
             ? NameOf(site_.operation) + std::string(" ") + InfoOf(payload_.element).name
             : Describe(site_.operation, payload_.element, payload_.count);
+    const bool is_in_words = !payload_.detail.empty() || payload_.parameters == 0;
+    const std::string detail =
+        is_in_words ? payload_.detail : " of parameters " + std::to_string(payload_.parameters);
     const std::string text =
-        what + payload_.detail + " as collective " + std::to_string(comm_->progress.passed + 1);
+        what + detail + " as collective " + std::to_string(comm_->progress.passed + 1);
     const auto hash = static_cast<std::int64_t>(Hash(text.data(), text.size()));
     const std::string how = Disagreement(*comm_, hash, text);
     if (!how.empty()) {

@@ -2,7 +2,9 @@
 // watch thread informed, and turns MPI's codes into errors. An operation adds only its MPI calls.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -29,10 +31,10 @@ struct CallSite {
 struct Payload {
   Element element = Element::kBool;
   std::int64_t count = 0;
-  std::string detail{};  // root, reduction: what else must agree under PFFTJAX_CHECK
-  int source = kNobody;  // ranks that a message waits for
+  std::string detail{};          // root, reduction, axes: what else must agree; for PFFTJAX_CHECK
+  std::uint64_t parameters = 0;  // the same as a hash, for all calls
+  int source = kNobody;          // ranks that a message waits for
   int dest = kNobody;
-  bool is_own_count = false;  // the ranks' counts may differ
 };
 
 class Call {
@@ -66,6 +68,11 @@ struct Detail {
   const char* manner = "";
 
   std::string Say() const { return GetOptions().check ? Words() : std::string(); }
+  std::uint64_t Number() const {
+    const int known = std::min(op, static_cast<int>(kReductions));
+    return (static_cast<std::uint64_t>(std::strlen(manner)) << 48) |
+           (static_cast<std::uint64_t>(known + 1) << 32) | static_cast<std::uint32_t>(root + 1);
+  }
   // For handlers whose calls may be compared without that (Communicator::runs_ahead).
   std::string Words() const {
     // Each process numbers the operations of its user in its own way.

@@ -20,7 +20,7 @@ ffi::Error RunOn(const CallSite& site, const Operand& x, Result& y, Detail detai
   if (!element) return BadElement(site.operation, x.element_type());
   const auto count = static_cast<std::int64_t>(x.element_count());
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Run(site, Payload{*element, count, detail.Say()},
+  return Run(site, Payload{*element, count, detail.Say(), detail.Number()},
              [&](Communicator& comm) { return body(comm, *element); });
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -81,6 +82,8 @@ struct Progress {
   process::Atomic<Operation> operation{Operation::kNone};
   process::Atomic<Element> element{Element::kBool};
   process::Atomic<std::int64_t> count{0};
+  // What else all ranks of a collective mean alike, as a hash: roots, axes, shapes.
+  process::Atomic<std::uint64_t> parameters{0};
   // The ranks that a message waits for, or kNobody or kAnybody. A collective waits for all.
   process::Atomic<int> source{kNobody};
   process::Atomic<int> dest{kNobody};
@@ -123,8 +126,9 @@ struct Communicator {
   // none. Touched only by the call that holds `busy`.
   std::unique_ptr<Node> node;
   bool is_node_known = false;
-  std::unique_ptr<Window> window;   // for transforms (window.h), under the same rules
-  std::int64_t refused_window = 0;  // so many bytes a rank could not be had; 0: all could
+  std::optional<bool> shares_memory;  // of more ranks than those that have a node
+  std::unique_ptr<Window> window;     // for transforms (window.h), under the same rules
+  std::int64_t refused_window = 0;    // so many bytes a rank could not be had; 0: all could
   // Of a transport between GPUs (gpu/transport.h), under the same rules. Shared, so that this file
   // need not know what it is.
   std::shared_ptr<gpu::Choice> gpu;

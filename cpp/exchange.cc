@@ -20,54 +20,57 @@ ffi::Error ExchangeCounts(std::int64_t number, std::int64_t ranks, std::int64_t 
                           ffi::Result<ffi::Buffer<ffi::S32>> incoming, TokenResult) {
   const CallSite site{Operation::kExchangeCounts, number, ranks, signature, program};
   const auto total = static_cast<std::int64_t>(counts.element_count());
-  return Run(site, Payload{Element::kS32, total}, [&](Communicator& comm) {
-    const std::int64_t batch = total / comm.size;
-    const std::int32_t* out = counts.typed_data();
-    std::int32_t* in = incoming->typed_data();
-    const auto block = [batch](int rank) { return Block{rank * batch, batch}; };
-    const int code = total <= ChunkElements(Element::kS32)
-                         ? Mpi()->alltoall(out, in, batch, Element::kS32, comm.data)
-                         : ExchangeBlocks(comm, out, block, in, block, Element::kS32);
-    if (code != 0) return MpiFailed(site.operation, comm, Element::kS32, total, code);
+  return Run(
+      site,
+      Payload{Element::kS32, total, " of " + std::string(what), Hash(what.data(), what.size())},
+      [&](Communicator& comm) {
+        const std::int64_t batch = total / comm.size;
+        const std::int32_t* out = counts.typed_data();
+        std::int32_t* in = incoming->typed_data();
+        const auto block = [batch](int rank) { return Block{rank * batch, batch}; };
+        const int code = total <= ChunkElements(Element::kS32)
+                             ? Mpi()->alltoall(out, in, batch, Element::kS32, comm.data)
+                             : ExchangeBlocks(comm, out, block, in, block, Element::kS32);
+        if (code != 0) return MpiFailed(site.operation, comm, Element::kS32, total, code);
 
-    // What is wrong here, if anything, and the capacity that all ranks need.
-    enum { kNeeded, kTooMany, kBadRank, kWords };
-    std::array<std::int64_t, kWords> mine{0, 0, -1};
-    for (std::int64_t b = 0; b < batch; ++b) {
-      std::int64_t leaving = 0;
-      std::int64_t arriving = 0;
-      for (int rank = 0; rank < comm.size; ++rank) {
-        leaving += out[rank * batch + b];
-        arriving += in[rank * batch + b];
-        if (out[rank * batch + b] < 0) mine[kBadRank] = comm.rank;
-      }
-      if (leaving > rows) mine[kBadRank] = comm.rank;
-      mine[kNeeded] = std::max(mine[kNeeded], arriving);
-    }
-    mine[kTooMany] = mine[kNeeded] > capacity;
-    std::array<std::int64_t, kWords> all{};
-    const int reduced = Mpi()->allreduce(mine.data(), all.data(), kWords, Element::kS64,
-                                         Reduction::kMax, comm.data);
-    if (reduced != 0) return MpiFailed(site.operation, comm, Element::kS64, kWords, reduced);
-    const Operation operation =
-        what == "gathered rows" ? Operation::kAllgatherv : Operation::kAlltoallv;
-    if (all[kBadRank] >= 0) {
-      const std::string there = " on rank " + std::to_string(all[kBadRank]);
-      return Failed(operation, comm,
-                    what == "particles"
-                        ? "a position of particles" + there + " is not finite"
-                        : "the counts" + there +
-                              " are negative, or add up to more than the rows of x there");
-    }
-    if (all[kTooMany]) {
-      return Failed(operation, comm,
-                    std::to_string(mine[kNeeded]) + " " + std::string(what) +
-                        " arrive here, where capacity is " + std::to_string(capacity) +
-                        "; a capacity of " + std::to_string(all[kNeeded]) +
-                        " is enough on every rank");
-    }
-    return ffi::Error::Success();
-  });
+        // What is wrong here, if anything, and the capacity that all ranks need.
+        enum { kNeeded, kTooMany, kBadRank, kWords };
+        std::array<std::int64_t, kWords> mine{0, 0, -1};
+        for (std::int64_t b = 0; b < batch; ++b) {
+          std::int64_t leaving = 0;
+          std::int64_t arriving = 0;
+          for (int rank = 0; rank < comm.size; ++rank) {
+            leaving += out[rank * batch + b];
+            arriving += in[rank * batch + b];
+            if (out[rank * batch + b] < 0) mine[kBadRank] = comm.rank;
+          }
+          if (leaving > rows) mine[kBadRank] = comm.rank;
+          mine[kNeeded] = std::max(mine[kNeeded], arriving);
+        }
+        mine[kTooMany] = mine[kNeeded] > capacity;
+        std::array<std::int64_t, kWords> all{};
+        const int reduced = Mpi()->allreduce(mine.data(), all.data(), kWords, Element::kS64,
+                                             Reduction::kMax, comm.data);
+        if (reduced != 0) return MpiFailed(site.operation, comm, Element::kS64, kWords, reduced);
+        const Operation operation =
+            what == "gathered rows" ? Operation::kAllgatherv : Operation::kAlltoallv;
+        if (all[kBadRank] >= 0) {
+          const std::string there = " on rank " + std::to_string(all[kBadRank]);
+          return Failed(operation, comm,
+                        what == "particles"
+                            ? "a position of particles" + there + " is not finite"
+                            : "the counts" + there +
+                                  " are negative, or add up to more than the rows of x there");
+        }
+        if (all[kTooMany]) {
+          return Failed(operation, comm,
+                        std::to_string(mine[kNeeded]) + " " + std::string(what) +
+                            " arrive here, where capacity is " + std::to_string(capacity) +
+                            "; a capacity of " + std::to_string(all[kNeeded]) +
+                            " is enough on every rank");
+        }
+        return ffi::Error::Success();
+      });
 }
 
 // Zeros after the first `filled` elements.

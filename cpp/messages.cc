@@ -58,6 +58,7 @@ ffi::Error Exchange(const CallSite& site, std::int64_t status, bool is_exact, co
   const Payload payload{out.IsNothing() ? in.element : out.element,
                         out.IsNothing() ? in.count : out.count,
                         {},
+                        0,
                         in.Partner(registered),
                         out.Partner(registered)};
   return Run(site, payload, [&](Communicator& comm) {
@@ -75,10 +76,9 @@ ffi::Error Exchange(const CallSite& site, std::int64_t status, bool is_exact, co
       std::memcpy(pending->outgoing.data(), send, static_cast<std::size_t>(size));
       const int code = pending->PostPieces(channel.comm, comm.rank, channel.send_tag, size,
                                            ChunkElements(out.element) * InfoOf(out.element).bytes);
-      if (code != 0) KeepForEver(pending);
+      if (code != 0) return MpiFailed(site.operation, comm, out.element, out.count, code);
       Detach(std::move(pending));
-      return code == 0 ? ffi::Error::Success()
-                       : MpiFailed(site.operation, comm, out.element, out.count, code);
+      return ffi::Error::Success();
     }
     const std::int64_t bytes = InfoOf(in.element).bytes;
     const std::int64_t send_limit = ChunkElements(out.element);
@@ -204,8 +204,7 @@ ffi::Error SendrecvAll(std::int64_t number, std::int64_t ranks, std::int64_t sig
   const CallSite site{operation, number, ranks, signature, program};
   const auto sends = static_cast<std::int64_t>(x.element_count());
   const auto receives = static_cast<std::int64_t>(y->element_count());
-  Payload payload{*element, sends};
-  payload.is_own_count = true;
+  const Payload payload{*element, sends};
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return Run(site, payload, [&](Communicator& comm) {
     const Partners mine(comm, source, dest, receives, sends);

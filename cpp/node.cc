@@ -21,7 +21,6 @@ constexpr std::int64_t kSlotBytes = process::Size(std::int64_t{512} << 10);
 constexpr std::int64_t kCachedResult = std::int64_t{8} << 20;
 // Less than this travels faster from cache to cache than through memory, wherever the cores are.
 constexpr std::int64_t kCachedPiece = std::int64_t{8} << 10;
-constexpr int kMostRanks = 64;  // beyond, a rank's share of a slot is too small to be worth it
 
 constexpr auto kElementCount = static_cast<std::int64_t>(kElements.size());
 
@@ -56,10 +55,10 @@ std::size_t Node::HeaderBytes(int ranks) {
 }
 
 std::unique_ptr<Node> Node::Make(Communicator& comm) {
-  if (comm.size > kMostRanks || !GetOptions().shared_memory) return nullptr;
+  if (comm.size > kMostRanksWithSlots || !GetOptions().shared_memory) return nullptr;
   static_assert(process::Atomic<std::int64_t>::is_always_lock_free);
   const std::size_t bytes = HeaderBytes(comm.size) + comm.size * kSlots * kSlotBytes;
-  std::unique_ptr<SharedMemory> memory = SharedMemory::Make(comm, bytes);
+  std::unique_ptr<SharedMemory> memory = SharedMemory::Make(comm, bytes, kSlots * kSlotBytes);
   if (!memory) return nullptr;
   std::unique_ptr<Node> node(new Node(comm, std::move(memory)));
   // Pages of a rank's own, near it, before the first exchange needs them.

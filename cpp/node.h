@@ -17,6 +17,10 @@
 
 namespace pfftjax {
 
+// Beyond, a rank's share of a slot is less than 8 KiB and a round has so many notes that MPI's own
+// algorithms may be faster; nobody has measured it. Transforms (window.h) know no such limit.
+inline constexpr int kMostRanksWithSlots = 64;
+
 class Node {
  public:
   // Null where the ranks cannot share memory (more than one node, or they may not open each

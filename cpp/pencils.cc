@@ -17,7 +17,7 @@ ffi::Error Transpose(std::int64_t number, std::int64_t ranks, std::int64_t signa
                      TokenResult) {
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return RunTranspose({Operation::kTranspose, number, ranks, signature, program}, order, scatter,
-                      gather, x, y->dimensions(),
+                      gather, method, x, y->dimensions(),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
                         return Redistribute(comm, static_cast<Method>(method), x.untyped_data(),
                                             y->untyped_data(), boxes, element);
@@ -28,21 +28,21 @@ ffi::Error Transpose(std::int64_t number, std::int64_t ranks, std::int64_t signa
 // exported for those run here, too: with nothing to overlap, all of it is done at the end.
 ffi::Error TransposeStart(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                           std::string_view program, Dimensions order, std::int64_t scatter,
-                          std::int64_t gather, std::int64_t whole, std::int64_t, Operand x, Token,
-                          ffi::Result<Bytes>, ffi::Result<Bytes>, TokenResult) {
+                          std::int64_t gather, std::int64_t whole, std::int64_t index, Operand x,
+                          Token, ffi::Result<Bytes>, ffi::Result<Bytes>, TokenResult) {
   const auto to = ShapeAfter(number, x.dimensions(), order, scatter, gather, whole);
   return RunTranspose({Operation::kTransposeStart, number, ranks, signature, program}, order,
-                      scatter, gather, x, Dimensions(to.data(), to.size()),
+                      scatter, gather, index, x, Dimensions(to.data(), to.size()),
                       [](Communicator&, const Transposition&, Element) { return 0; });
 }
 
 ffi::Error TransposeWait(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                          std::string_view program, Dimensions order, std::int64_t scatter,
-                         std::int64_t gather, std::int64_t, std::int64_t, Operand x, Bytes, Bytes,
-                         ffi::RemainingArgs, Result y, TokenResult) {
+                         std::int64_t gather, std::int64_t, std::int64_t index, Operand x, Bytes,
+                         Bytes, ffi::RemainingArgs, Result y, TokenResult) {
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return RunTranspose({Operation::kTransposeWait, number, ranks, signature, program}, order,
-                      scatter, gather, x, y->dimensions(),
+                      scatter, gather, index, x, y->dimensions(),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
                         return Redistribute(comm, Method::kAutomatic, x.untyped_data(),
                                             y->untyped_data(), boxes, element);

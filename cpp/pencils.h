@@ -34,9 +34,11 @@ inline std::vector<std::int64_t> ShapeAfter(std::int64_t number, Dimensions from
   return to;
 }
 
+// `manner`: the method, or the number of a chunk.
 template <typename Body>
 ffi::Error RunTranspose(const CallSite& site, Dimensions order, std::int64_t scatter,
-                        std::int64_t gather, const Operand& x, Dimensions to, Body&& body) {
+                        std::int64_t gather, std::int64_t manner, const Operand& x, Dimensions to,
+                        Body&& body) {
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(site.operation, x.element_type());
   const auto from = x.dimensions();
@@ -44,17 +46,23 @@ ffi::Error RunTranspose(const CallSite& site, Dimensions order, std::int64_t sca
   const bool is_order = IsOrder(order, from.size()) && from.size() == to.size() && scatter >= 0 &&
                         gather >= 0 && scatter < rank && gather < rank && scatter != gather;
   std::int64_t count = is_order ? 1 : 0;  // of the row, the same on all of its ranks
+  std::vector<std::int64_t> whole;
   for (std::size_t d = 0; is_order && d < from.size(); ++d) {
-    count *= order[d] == scatter ? from[scatter] : to[d];
+    whole.push_back(order[d] == scatter ? from[scatter] : to[d]);
+    count *= whole.back();
   }
-  return Run(site, Payload{*element, count}, [&](Communicator& comm) {
-    if (!is_order) return DoNotFit(site.operation, comm);
-    const Transposition boxes(comm, from, to, order, scatter, gather);
-    if (!boxes.Fits()) return DoNotFit(site.operation, comm);
-    const int code = body(comm, boxes, *element);
-    return code == 0 ? ffi::Error::Success()
-                     : MpiFailed(site.operation, comm, *element, count, code);
-  });
+  Parameters parameters(GetOptions().check);
+  parameters.Add("order", order).Add("shape", whole).Add("split axis", scatter);
+  parameters.Add("gathered axis", gather).Add("manner", manner);
+  return Run(site, Payload{*element, count, parameters.words(), parameters.hash()},
+             [&](Communicator& comm) {
+               if (!is_order) return DoNotFit(site.operation, comm);
+               const Transposition boxes(comm, from, to, order, scatter, gather);
+               if (!boxes.Fits()) return DoNotFit(site.operation, comm);
+               const int code = body(comm, boxes, *element);
+               return code == 0 ? ffi::Error::Success()
+                                : MpiFailed(site.operation, comm, *element, count, code);
+             });
 }
 
 // To the ghosts, or back from them to their owners.
@@ -69,13 +77,17 @@ ffi::Error RunHalo(const CallSite& site, const Halo& halo, const Operand& x, Res
   for (std::size_t d = 0; d < block.size(); ++d) {
     if (static_cast<std::int64_t>(d) != halo.axis) count *= block[d];
   }
-  return Run(site, Payload{*element, count}, [&](Communicator& comm) {
-    if (!HaloFits(halo, block, padded, comm)) return DoNotFit(site.operation, comm);
-    const HaloBoxes boxes(comm, halo, block, kToGhosts);
-    const int code = body(comm, boxes, *element);
-    return code == 0 ? ffi::Error::Success()
-                     : MpiFailed(site.operation, comm, *element, count, code);
-  });
+  Parameters parameters(GetOptions().check);
+  parameters.Add("axis", halo.axis).Add("length", halo.whole).Add("before", halo.before);
+  parameters.Add("after", halo.after).Add("periodic", std::int64_t{halo.is_periodic});
+  return Run(site, Payload{*element, count, parameters.words(), parameters.hash()},
+             [&](Communicator& comm) {
+               if (!HaloFits(halo, block, padded, comm)) return DoNotFit(site.operation, comm);
+               const HaloBoxes boxes(comm, halo, block, kToGhosts);
+               const int code = body(comm, boxes, *element);
+               return code == 0 ? ffi::Error::Success()
+                                : MpiFailed(site.operation, comm, *element, count, code);
+             });
 }
 
 // Whether the result is to be zeros before anything arrives: sums start from nothing, and so do

@@ -118,6 +118,7 @@ Staging::Staging(std::size_t bytes) {
 }
 
 Staging::~Staging() {
+  if (!data_) return;
   const std::lock_guard lock(spare_mutex);
   for (Spare& spare : spares) {
     if (bytes_ <= spare.bytes) continue;
@@ -125,6 +126,20 @@ Staging::~Staging() {
     std::swap(bytes_, spare.bytes);
   }
   std::free(data_);
+}
+
+Pending::~Pending() {
+  if (messages_.empty() && code_ == 0) return;
+  outgoing.Lose();
+  incoming.Lose();
+}
+
+template <typename Start>
+int Pending::Begin(std::int64_t expected, Start&& start) {
+  messages_.push_back({0, expected});
+  const int code = start(&messages_.back().request);
+  if (code != 0) messages_.pop_back();
+  return code;
 }
 
 int Pending::Post(const Communicator& comm, std::int64_t bytes, bool is_same_for_all) {
@@ -138,17 +153,13 @@ int Pending::Post(const Communicator& comm, std::int64_t bytes, bool is_same_for
     const char* out = outgoing.data() + (is_same_for_all ? 0 : dest * bytes);
     char* in = incoming.data() + source * bytes;
     const int code = ForEachChunk(bytes, limit, [&](std::int64_t offset, std::int64_t piece) {
-      Message receive{0, piece};
-      if (const int failed =
-              mpi.receive_start(in + offset, piece, source, tag, comm.control, &receive.request)) {
-        return failed;
-      }
-      messages_.push_back(receive);
-      Message send{0, -1};
-      const int failed =
-          mpi.send_start(out + offset, piece, dest, tag, comm.control, &send.request);
-      if (failed == 0) messages_.push_back(send);
-      return failed;
+      const int failed = Begin(piece, [&](MpiHandle* request) {
+        return mpi.receive_start(in + offset, piece, source, tag, comm.control, request);
+      });
+      if (failed != 0) return failed;
+      return Begin(-1, [&](MpiHandle* request) {
+        return mpi.send_start(out + offset, piece, dest, tag, comm.control, request);
+      });
     });
     if (code != 0) return code;
   }
@@ -159,11 +170,11 @@ int Pending::PostPieces(MpiHandle comm, int dest, int tag, std::int64_t bytes,
                         std::int64_t limit) {
   const std::lock_guard lock(mutex_);
   for (std::int64_t offset = 0; offset <= bytes; offset += limit) {
-    Message send{0, -1};
-    const int code = Mpi()->send_start(outgoing.data() + offset, std::min(limit, bytes - offset),
-                                       dest, tag, comm, &send.request);
+    const int code = Begin(-1, [&](MpiHandle* request) {
+      return Mpi()->send_start(outgoing.data() + offset, std::min(limit, bytes - offset), dest,
+                               tag, comm, request);
+    });
     if (code != 0) return code;
-    messages_.push_back(send);
   }
   return 0;
 }
@@ -204,10 +215,6 @@ void Detach(std::shared_ptr<Pending> pending) { TheProgressor().Detach(std::move
 
 std::shared_ptr<Pending> Take(std::int64_t ticket, std::int64_t comm, std::int64_t about) {
   return TheProgressor().Take(ticket, comm, about);
-}
-
-void KeepForEver(std::shared_ptr<Pending> pending) {
-  static_cast<void>(new std::shared_ptr<Pending>(std::move(pending)));
 }
 
 void StopProgress() { TheProgressor().Stop(); }

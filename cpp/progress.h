@@ -19,18 +19,25 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   char* data() const { return data_; }
+  // Leaves the memory to MPI, which may still read or write it.
+  void Lose() { data_ = nullptr; }
 
  private:
   char* data_ = nullptr;
   std::size_t bytes_;
 };
 
-// One exchange that was started.
+// One exchange that was started. If it goes before its messages are through, as after an error,
+// its memory stays.
 class Pending {
  public:
   // `about` tells what is exchanged; start and wait must mean the same.
   Pending(std::int64_t comm, std::int64_t about, std::size_t out, std::size_t in)
       : comm(comm), about(about), outgoing(out), incoming(in) {}
+
+  ~Pending();
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
 
   // Posts the messages of an exchange of `bytes` a block: block `dest` of `outgoing` (or the only
   // one) to each rank, and into block `source` of `incoming` from each.
@@ -50,6 +57,10 @@ class Pending {
 
  private:
   bool TestLocked();
+  // An MPI code. `start(request)` begins a message, which is never forgotten: the room for it is
+  // there first.
+  template <typename Start>
+  int Begin(std::int64_t expected, Start&& start);
 
   process::Mutex mutex_;  // of what follows
   struct Message {
@@ -66,9 +77,6 @@ std::int64_t Add(std::shared_ptr<Pending> pending);
 void Detach(std::shared_ptr<Pending> pending);
 // Null for a ticket that is unknown, was taken already, or stands for something else.
 std::shared_ptr<Pending> Take(std::int64_t ticket, std::int64_t comm, std::int64_t about);
-// After an error: what MPI has begun may still be read and written.
-void KeepForEver(std::shared_ptr<Pending> pending);
-
 // Ends the thread. Called before MPI_Finalize.
 void StopProgress();
 

@@ -10,10 +10,12 @@ int Redistribute(Communicator& comm, Method method, const void* source, void* ta
   const std::int64_t most = boxes.MostElements();
   if (most == 0) return 0;  // on all ranks
   if (method == Method::kAlltoall) {
-    return AlltoallBoxes(comm, source, target, boxes, most, element);
+    return AlltoallBoxes(comm, boxes.About(element), source, target, boxes, most, element);
   }
   if (method != Method::kMessages) {
-    if (Window* const window = WindowOf(comm, WindowBytes(comm, most, element))) {
+    Window* window = nullptr;
+    if (const int code = WindowOf(comm, WindowBytes(comm, most, element), &window)) return code;
+    if (window) {
       return ShareBoxes(comm, *window, boxes.About(element), source, target, boxes, most, element);
     }
     const bool any = method == Method::kAutomatic || method == Method::kPipelined;

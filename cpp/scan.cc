@@ -130,11 +130,12 @@ class FromTheEnd {
   int Shift(const char* send, char* recv, std::int64_t count, int distance) {
     const bool sending = comm_.rank - distance >= 0;
     const bool receiving = comm_.rank + distance < comm_.size;
+    const int tag = ExchangeTag(comm_);
     Envelope arrived;
     const int code = Mpi()->sendrecv(
-        send, count, element_, sending ? comm_.rank - distance : Mpi()->proc_null, kExchangeTag,
-        recv, count, element_, receiving ? comm_.rank + distance : Mpi()->proc_null, kExchangeTag,
-        comm_.control, &arrived);
+        send, count, element_, sending ? comm_.rank - distance : Mpi()->proc_null, tag, recv,
+        count, element_, receiving ? comm_.rank + distance : Mpi()->proc_null, tag, comm_.control,
+        &arrived);
     return code == 0 && receiving && arrived.count != count ? kShortMessage : code;
   }
 
@@ -159,21 +160,24 @@ ffi::Error Scan(std::int64_t number, std::int64_t ranks, std::int64_t signature,
   const char* manner = exclusive ? (reverse ? " exclusive, from the end" : " exclusive")
                                  : (reverse ? " from the end" : "");
   const Detail detail{op, -1, manner};
-  return Run(site, Payload{*element, count, detail.Say()}, [&](Communicator& comm) {
-    const auto* from = static_cast<const char*>(x.untyped_data());
-    auto* to = static_cast<char*>(y->untyped_data());
-    if (reverse) return FromTheEnd(comm, *element, reduction, exclusive).Run(from, to, count);
-    const auto scan = exclusive ? Mpi()->exscan : Mpi()->scan;
-    const int code =
-        ForEachChunk(count, ChunkElements(*element), [&](std::int64_t offset, std::int64_t piece) {
-          return scan(At(x.untyped_data(), offset, *element),
-                      At(y->untyped_data(), offset, *element), piece, *element, reduction,
-                      comm.data);
-        });
-    // MPI leaves the first rank's result undefined.
-    if (code == 0 && exclusive && comm.rank == 0) FillIdentity(to, count, *element, reduction);
-    return code;
-  });
+  return Run(site, Payload{*element, count, detail.Say(), detail.Number()},
+             [&](Communicator& comm) {
+               const auto* from = static_cast<const char*>(x.untyped_data());
+               auto* to = static_cast<char*>(y->untyped_data());
+               if (reverse)
+                 return FromTheEnd(comm, *element, reduction, exclusive).Run(from, to, count);
+               const auto scan = exclusive ? Mpi()->exscan : Mpi()->scan;
+               const int code = ForEachChunk(count, ChunkElements(*element),
+                                             [&](std::int64_t offset, std::int64_t piece) {
+                                               return scan(At(x.untyped_data(), offset, *element),
+                                                           At(y->untyped_data(), offset, *element),
+                                                           piece, *element, reduction, comm.data);
+                                             });
+               // MPI leaves the first rank's result undefined.
+               if (code == 0 && exclusive && comm.rank == 0)
+                 FillIdentity(to, count, *element, reduction);
+               return code;
+             });
 }
 
 XLA_FFI_DEFINE_HANDLER(kScan, Scan,

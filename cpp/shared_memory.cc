@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -63,6 +64,32 @@ int MakeFile(std::size_t bytes) {
 #endif
 }
 
+// Takes memory for this part of a file, near this process. Where the system has none left this
+// fails, while a later write to the file would end the process (SIGBUS).
+bool Reserve(int file, std::size_t from, std::size_t to) {
+  // A signal undoes the call that it interrupts: pieces are short, so that each succeeds some
+  // time.
+  constexpr std::size_t kPiece = std::size_t{8} << 20;
+  while (from < to) {
+    const std::size_t piece = std::min(kPiece, to - from);
+    if (fallocate(file, 0, static_cast<off_t>(from), static_cast<off_t>(piece)) == 0) {
+      from += piece;
+    } else if (errno == EOPNOTSUPP || errno == ENOSYS) {
+      return true;  // such a system cannot say
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether it is one of ours, and as large: /proc may lead to another one.
+bool IsFileOf(int file, std::size_t bytes) {
+  struct stat status{};
+  return file >= 0 && fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
+         status.st_size >= static_cast<off_t>(bytes);
+}
+
 void* MapFile(int file, std::size_t bytes) {
   void* base =
       file < 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -99,20 +126,25 @@ std::vector<int> NodesOf(const Communicator& comm, std::int64_t part) {
   return nodes;
 }
 
-std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm, std::size_t bytes) {
+std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm, std::size_t bytes,
+                                                 std::size_t bytes_a_rank) {
   const std::vector<int> nodes = NodesOf(comm);
   const auto is_first = [](int node) { return node == 0; };
   if (!std::all_of(nodes.begin(), nodes.end(), is_first)) return nullptr;
-  return Make(comm, nodes, bytes);
+  return Make(comm, nodes, bytes, bytes_a_rank);
 }
 
 std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm,
-                                                 const std::vector<int>& nodes,
-                                                 std::size_t bytes) {
+                                                 const std::vector<int>& nodes, std::size_t bytes,
+                                                 std::size_t bytes_a_rank) {
   const MpiApi& mpi = *Mpi();
   const int node = nodes[comm.rank];
   const bool is_wanted = bytes > 0;
-  bytes += kCacheLine;
+  bytes += kBefore;
+  const auto on_node = static_cast<std::size_t>(std::count(nodes.begin(), nodes.end(), node));
+  const auto place =
+      static_cast<std::size_t>(std::count(nodes.begin(), nodes.begin() + comm.rank, node));
+  const std::size_t parts = bytes - on_node * bytes_a_rank;  // where they begin
   Offer mine;
   mine.process = getpid();
   mine.cores = Cores();
@@ -122,9 +154,11 @@ std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm,
     std::random_device random;
     mine.secret = (std::uint64_t{random()} << 32) | random();
     file = MakeFile(bytes);
-    mine.file = file;
-    base = MapFile(file, bytes);
-    if (base) std::memcpy(base, &mine.secret, sizeof mine.secret);
+    if (file >= 0 && Reserve(file, 0, parts)) base = MapFile(file, bytes);
+    if (base) {
+      mine.file = file;
+      std::memcpy(base, &mine.secret, sizeof mine.secret);
+    }
   }
   std::vector<Offer> all(static_cast<std::size_t>(comm.size));
   bool ok = mpi.allgather(&mine, all.data(), sizeof mine, Element::kU8, comm.control) == 0;
@@ -142,10 +176,11 @@ std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm,
     const std::string path =
         "/proc/" + std::to_string(first.process) + "/fd/" + std::to_string(first.file);
     file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-    base = MapFile(file, bytes);
+    if (IsFileOf(file, bytes)) base = MapFile(file, bytes);
     ok = base && std::memcmp(base, &first.secret, sizeof first.secret) == 0;
   }
-  ok &= base != nullptr || !is_wanted;
+  const std::size_t part = parts + place * bytes_a_rank;
+  ok &= !is_wanted || (base && Reserve(file, part, part + bytes_a_rank));
   // Also a barrier: the first rank's file is open until all have it.
   std::int64_t able = ok;
   std::int64_t all_able = 0;

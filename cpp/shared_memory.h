@@ -46,18 +46,23 @@ class Waiting {
 class SharedMemory {
  public:
   // Zeros. Null where the ranks cannot share memory (more than one node, or they may not open each
-  // other's files), on all ranks alike. Collective.
-  static std::unique_ptr<SharedMemory> Make(const Communicator& comm, std::size_t bytes);
+  // other's files, or the system has not so much), on all ranks alike. Of `bytes` the last ones
+  // are parts of `bytes_a_rank`, each of which lies near its rank. Collective.
+  static std::unique_ptr<SharedMemory> Make(const Communicator& comm, std::size_t bytes,
+                                            std::size_t bytes_a_rank = 0);
   // The same for the ranks of each node by themselves, which say the same number of bytes; null on
   // all ranks where one cannot, and where there are no bytes. `nodes` is of NodesOf. Collective.
   static std::unique_ptr<SharedMemory> Make(const Communicator& comm,
-                                            const std::vector<int>& nodes, std::size_t bytes);
+                                            const std::vector<int>& nodes, std::size_t bytes,
+                                            std::size_t bytes_a_rank = 0);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // On a cache line of its own, at a different address on each rank.
-  char* data() const { return base_ + kCacheLine; }
+  // On a cache line of its own, at a different address on each rank: the first page begins so many
+  // bytes before it.
+  static constexpr std::size_t kBefore = kCacheLine;
+  char* data() const { return base_ + kBefore; }
 
   // Until `condition()`, which another rank's writing makes true; an MPI code.
   template <typename Condition>

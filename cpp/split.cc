@@ -34,23 +34,22 @@ ffi::Error Start(std::int64_t number, std::int64_t ranks, std::int64_t signature
   if (!element) return BadElement(Operation::kStart, x.element_type());
   const auto count = static_cast<std::int64_t>(x.element_count());
   const CallSite site{Operation::kStart, number, ranks, signature, program};
-  return Run(
-      site, Payload{*element, count, DetailOf(same_for_all).Say()}, [&](Communicator& comm) {
-        const auto all = static_cast<std::int64_t>(x.size_bytes());
-        const std::int64_t block = same_for_all ? all : all / comm.size;
-        auto pending =
-            std::make_shared<Pending>(number, About(*element, block, same_for_all), x.size_bytes(),
-                                      static_cast<std::size_t>(block * comm.size));
-        std::memcpy(pending->outgoing.data(), x.untyped_data(), x.size_bytes());
-        if (const int code = pending->Post(comm, block, same_for_all)) {
-          KeepForEver(std::move(pending));
-          return MpiFailed(site.operation, comm, *element, count, code);
-        }
-        const auto value = static_cast<std::uint64_t>(Add(std::move(pending)));
-        ticket->typed_data()[0] = static_cast<std::uint32_t>(value);
-        ticket->typed_data()[1] = static_cast<std::uint32_t>(value >> 32);
-        return ffi::Error::Success();
-      });
+  return Run(site, Payload{*element, count, DetailOf(same_for_all).Say(), same_for_all},
+             [&](Communicator& comm) {
+               const auto all = static_cast<std::int64_t>(x.size_bytes());
+               const std::int64_t block = same_for_all ? all : all / comm.size;
+               auto pending = std::make_shared<Pending>(
+                   number, About(*element, block, same_for_all), x.size_bytes(),
+                   static_cast<std::size_t>(block * comm.size));
+               std::memcpy(pending->outgoing.data(), x.untyped_data(), x.size_bytes());
+               if (const int code = pending->Post(comm, block, same_for_all)) {
+                 return MpiFailed(site.operation, comm, *element, count, code);
+               }
+               const auto value = static_cast<std::uint64_t>(Add(std::move(pending)));
+               ticket->typed_data()[0] = static_cast<std::uint32_t>(value);
+               ticket->typed_data()[1] = static_cast<std::uint32_t>(value >> 32);
+               return ffi::Error::Success();
+             });
 }
 
 ffi::Error Wait(std::int64_t number, std::int64_t ranks, std::int64_t signature,
@@ -62,7 +61,8 @@ ffi::Error Wait(std::int64_t number, std::int64_t ranks, std::int64_t signature,
   const CallSite site{Operation::kWait, number, ranks, signature, program};
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return Run(
-      site, Payload{*element, count, DetailOf(same_for_all).Say()}, [&](Communicator& comm) {
+      site, Payload{*element, count, DetailOf(same_for_all).Say(), same_for_all},
+      [&](Communicator& comm) {
         const std::uint64_t value =
             ticket.typed_data()[0] | (std::uint64_t{ticket.typed_data()[1]} << 32);
         const auto all = static_cast<std::int64_t>(x.size_bytes());
@@ -77,7 +77,6 @@ ffi::Error Wait(std::int64_t number, std::int64_t ranks, std::int64_t signature,
         }
         while (!pending->Test()) process::Yield();
         if (const int code = pending->code()) {
-          KeepForEver(pending);
           return MpiFailed(site.operation, comm, *element, count, code);
         }
         auto* to = static_cast<char*>(y->untyped_data());

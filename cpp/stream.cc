@@ -2,8 +2,10 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <optional>
+#include <string>
 
 #include "copies.h"
 #include "exchange.h"
@@ -156,6 +158,7 @@ int StreamBoxes(const Communicator& comm, const void* source, void* target, cons
     std::int64_t bytes = 0;
   };
   const MpiApi& mpi = *Mpi();
+  const int tag = ExchangeTag(comm);
   Sequence<true> outgoing(comm, boxes, PieceElements(element));
   Sequence<false> incoming(comm, boxes, PieceElements(element));
   std::array<MpiHandle, kInFlight> sends{};
@@ -179,16 +182,16 @@ int StreamBoxes(const Communicator& comm, const void* source, void* target, cons
       if (!(more_in = incoming.Next(&rank, &piece))) break;
       const int slot = static_cast<int>(received++ % kInFlight);
       arriving[slot] = {piece, piece.count() * bytes};
-      const int code = mpi.receive_start(buffers.Receiving(slot), arriving[slot].bytes, rank,
-                                         kExchangeTag, comm.control, &receives[slot]);
+      const int code = mpi.receive_start(buffers.Receiving(slot), arriving[slot].bytes, rank, tag,
+                                         comm.control, &receives[slot]);
       if (code != 0) return fail(code);
     }
     while (more_out && sent - sent_done < kInFlight) {
       if (!(more_out = outgoing.Next(&rank, &piece))) break;
       const int slot = static_cast<int>(sent++ % kInFlight);
       CopyBox(source, piece, buffers.Sending(slot), Contiguous(piece), bytes);
-      const int code = mpi.send_start(buffers.Sending(slot), piece.count() * bytes, rank,
-                                      kExchangeTag, comm.control, &sends[slot]);
+      const int code = mpi.send_start(buffers.Sending(slot), piece.count() * bytes, rank, tag,
+                                      comm.control, &sends[slot]);
       if (code != 0) return fail(code);
     }
     // Whichever of the two oldest comes first: a rank that waited for one kind only, with a full
@@ -254,31 +257,42 @@ int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const vo
   return 0;
 }
 
-int AlltoallBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
-                  std::int64_t most, Element element) {
+int AlltoallBoxes(Communicator& comm, std::uint64_t about, const void* source, void* target,
+                  const BoxesOf& boxes, std::int64_t most, Element element) {
   const std::int64_t bytes = InfoOf(element).bytes;
-  const std::int64_t total = most * comm.size;
+  // MPI does not compare sizes, and cannot compare shapes of one size.
+  constexpr std::int64_t kHeaderBytes = 64;
+  const std::int64_t block = most + kHeaderBytes / bytes;
+  const std::int64_t total = block * comm.size;
   const AlltoallScratch scratch(static_cast<std::size_t>(2 * total * bytes));
   auto* const send = static_cast<char*>(scratch.data());
   char* const recv = send + total * bytes;
   for (int rank = 0; rank < comm.size; ++rank) {
+    char* const to = send + rank * block * bytes;
+    std::memcpy(to, &about, sizeof about);
     std::vector<Box> box;
     boxes.To(rank, &box);
     if (box.empty()) continue;  // the caller keeps its own
-    CopyBox(source, box[0], send + rank * most * bytes, Contiguous(box[0]), bytes);
+    CopyBox(source, box[0], to + kHeaderBytes, Contiguous(box[0]), bytes);
   }
   int code = 0;
   if (total <= ChunkElements(element)) {
-    code = Mpi()->alltoall(send, recv, most, element, comm.data);
+    code = Mpi()->alltoall(send, recv, block, element, comm.data);
   } else {
-    const auto block = [most](int rank) { return Block{rank * most, most}; };
-    code = ExchangeBlocks(comm, send, block, recv, block, element);
+    const auto place = [block](int rank) { return Block{rank * block, block}; };
+    code = ExchangeBlocks(comm, send, place, recv, place, element);
   }
   for (int rank = 0; code == 0 && rank < comm.size; ++rank) {
+    const char* const from = recv + rank * block * bytes;
+    if (std::memcmp(from, &about, sizeof about) != 0) {
+      comm.difference = "rank " + std::to_string(rank) +
+                        " makes a transposition of another shape, order or dtype than this rank";
+      return kOtherSizes;
+    }
     std::vector<Box> box;
     boxes.From(rank, &box);
     if (box.empty()) continue;
-    CopyBox(recv + rank * most * bytes, Contiguous(box[0]), target, box[0], bytes);
+    CopyBox(from + kHeaderBytes, Contiguous(box[0]), target, box[0], bytes);
   }
   return code;
 }

@@ -42,9 +42,10 @@ int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const vo
 std::int64_t WindowBytes(const Communicator& comm, std::int64_t most, Element element);
 
 // The same by one collective of MPI's, in the algorithm of its choice: blocks of `most` elements,
-// packed and unpacked in memory of their own, as large as what is exchanged.
-int AlltoallBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
-                  std::int64_t most, Element element);
+// packed and unpacked in memory of their own, as large as what is exchanged. `about` travels with
+// each block: kOtherSizes if another rank's is a different one.
+int AlltoallBoxes(Communicator& comm, std::uint64_t about, const void* source, void* target,
+                  const BoxesOf& boxes, std::int64_t most, Element element);
 // Gives back the memory that it keeps from call to call.
 void ReleaseAlltoall();
 

@@ -45,8 +45,9 @@ struct State {
   std::int64_t departures;  // that it has announced
   std::int64_t comm;        // number of the communicator, in which the ranks usually agree
   bool is_gathering = false;
+  std::int64_t parameters = 0;  // of Progress
 
-  static constexpr int kWords = 9;
+  static constexpr int kWords = 10;
   using Words = std::array<std::int64_t, kWords>;
 
   static State Of(const Communicator& comm, std::int64_t question) {
@@ -56,6 +57,7 @@ struct State {
     const std::int64_t entered = now.entered;
     State state{question,    now.passed, now.stage,  now.operation,
                 now.element, now.count,  departures, comm.number};
+    state.parameters = static_cast<std::int64_t>(now.parameters.load());
     // The call moved on while it was read: it waits for nobody. `entered` last: it counts before
     // the stage of a new call is set.
     if (now.passed != state.passed || now.stage != state.stage || now.entered != entered) {
@@ -91,7 +93,8 @@ struct State {
             w[5],
             w[6],
             w[7],
-            w[8] != 0};
+            w[8] != 0,
+            w[9]};
   }
   Words ToWords() const {
     return {question,
@@ -102,7 +105,8 @@ struct State {
             count,
             departures,
             comm,
-            is_gathering};
+            is_gathering,
+            parameters};
   }
   bool IsPointToPoint() const { return IsMessage(operation); }
   // Whether it makes no more calls, seen from here: where all ranks have come to a departure, it
@@ -256,8 +260,13 @@ class Watch {
         HearOfGathering(source, answer);
         continue;
       }
-      const State here = State::Of(comm, comm.progress.entered);
-      if (answer.question != here.question || here.stage == Stage::kIdle) continue;
+      const std::int64_t entered = comm.progress.entered;
+      const int from = comm.progress.source;
+      const int to = comm.progress.dest;
+      const State here = State::Of(comm, entered);
+      if (answer.question != entered || here.stage == Stage::kIdle) continue;
+      // Read again: what was read in between may be of the call after the one asked about.
+      if (comm.progress.entered != entered) continue;
       watched.answers[source] = answer;
       const std::string why = WhyNever(here, source, answer);
       int& times = watched.suspicions[source];
@@ -265,8 +274,7 @@ class Watch {
       // Twice, a round apart: the first may have crossed with the end of the wait. A message waits
       // for either partner, and may have come from one that has left since.
       const bool certain = here.IsPointToPoint()
-                               ? Suspected(watched, comm, comm.progress.source) &&
-                                     Suspected(watched, comm, comm.progress.dest)
+                               ? Suspected(watched, comm, from) && Suspected(watched, comm, to)
                                : times >= kRounds;
       if (times >= kRounds && certain) AbortJob((Waits(comm, here) + ", but " + why).c_str());
     }
@@ -283,6 +291,13 @@ class Watch {
     }
     const auto found = watched.suspicions.find(rank);
     return found != watched.suspicions.end() && found->second >= kRounds;
+  }
+
+  // Of two ranks that are in the same collective by number.
+  static bool IsSameCall(const State& here, const State& there) {
+    return there.operation == here.operation && there.element == here.element &&
+           (there.count == here.count || HasOwnCount(here.operation)) &&
+           there.parameters == here.parameters;
   }
 
   // Why `rank`, which answered `there`, can never meet this rank, which waits `here`.
@@ -303,11 +318,11 @@ class Watch {
              "same collectives in the same order (PFFTJAX_CHECK=1 finds where)";
     }
     if (here.InCollective() && there.InCollective() && there.passed == here.passed &&
-        (there.operation != here.operation ||
-         // All ranks of a transform say the same of it.
-         (here.operation == Operation::kFft &&
-          (there.count != here.count || there.element != here.element)))) {
+        !IsSameCall(here, there)) {
+      const bool is_named = there.operation != here.operation || there.count != here.count ||
+                            there.element != here.element;
       return who + there.Say() +
+             (is_named ? "" : ", of another shape, root, operation, axis or width") +
              ": the ranks call different collectives; PFFTJAX_CHECK=1 finds "
              "where they part";
     }

@@ -21,7 +21,8 @@ class Window {
   std::int64_t bytes_a_rank() const { return bytes_; }
   char* PartOf(int rank) const { return data_ + rank * bytes_; }
 
-  // One exchange of this rank. However it ends, the others do not wait for it.
+  // One exchange of this rank. However it ends, the others do not wait for it. What the ranks are
+  // in is that of Communicator::progress, for the texts of errors.
   class Round {
    public:
     Round(Window& window, Communicator& comm) : window_(window), comm_(comm) {}
@@ -31,7 +32,7 @@ class Window {
 
     // Waits until the others have read what this rank left in the last exchange.
     int Begin();
-    // `about` is the same on all ranks that are in the same call, and not 0.
+    // `about` is the same on all ranks that are in the same call, and odd.
     void Publish(std::uint64_t about);
     // Waits for all ranks; kOtherSizes if one is in another call, or has given up.
     int WaitForAll(std::uint64_t about);
@@ -46,6 +47,7 @@ class Window {
   struct Flags;
   Window(std::unique_ptr<SharedMemory> memory, int ranks, std::int64_t bytes);
   Flags& FlagsOf(int rank) const;
+  static std::int64_t FlagsBytes(int ranks);
 
   std::unique_ptr<SharedMemory> memory_;
   std::int64_t bytes_;
@@ -53,8 +55,9 @@ class Window {
   std::int64_t round_ = 0;
 };
 
-// The window of `comm`, with at least `bytes_a_rank`, the same number on all ranks; null where
-// there is none. Collective where it grows.
-Window* WindowOf(Communicator& comm, std::int64_t bytes_a_rank);
+// The window of `comm`, with at least `bytes_a_rank`; null where there is none. Collective where
+// it grows; kOtherSizes on all ranks if they do not want the same number of bytes then, or if some
+// are already in an exchange that needs less.
+int WindowOf(Communicator& comm, std::int64_t bytes_a_rank, Window** window);
 
 }  // namespace pfftjax

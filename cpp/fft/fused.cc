@@ -261,7 +261,7 @@ class ParcelBoxes : public BoxesOf {
 
 // The same for several arrays: what a window would hold goes by messages, or by MPI's alltoall.
 template <typename T>
-int ParcelsInSteps(const Communicator& comm, Method method, const Task<T>& task,
+int ParcelsInSteps(Communicator& comm, Method method, std::uint64_t about, const Task<T>& task,
                    const Passage<T>& passage, const Buffers& buffers, Element element) {
   const auto arrays = static_cast<int>(task.sums.leaving.size());
   const ParcelBoxes<T> boxes(passage.parcels(), arrays, comm.size, comm.rank);
@@ -286,7 +286,7 @@ int ParcelsInSteps(const Communicator& comm, Method method, const Task<T>& task,
   passage.Leave(buffers.From<T>(), ends);
   const std::int64_t most = arrays * passage.parcels().MostNumbers();
   const int code = method == Method::kAlltoall
-                       ? AlltoallBoxes(comm, outgoing, incoming, boxes, most, element)
+                       ? AlltoallBoxes(comm, about, outgoing, incoming, boxes, most, element)
                        : StreamBoxes(comm, outgoing, incoming, boxes, element, Arrival::kStore);
   if (code == 0) passage.Fetch(ends, buffers.To<T>());
   return code;
@@ -349,14 +349,13 @@ template <typename T>
 int Exchange(Communicator& comm, const Attributes& a, const Task<T>& task,
              const Passage<T>& passage, Window* window, const Buffers& buffers, Element element,
              ffi::ThreadPool& pool) {
-  if (window) {
-    return OnNode(comm, task, passage, window, About(a, task.change, buffers, element), buffers);
-  }
+  const std::uint64_t about = About(a, task.change, buffers, element);
+  if (window) return OnNode(comm, task, passage, window, about, buffers);
   if (task.sums.leaving.size() == 1) {
     return InSteps(comm, a, task, buffers.x[0], buffers.y[0], element, pool);
   }
   if (a.method == Method::kFused || a.method == Method::kShared) return kNotShared;
-  return ParcelsInSteps(comm, a.method, task, passage, buffers, element);
+  return ParcelsInSteps(comm, a.method, about, task, passage, buffers, element);
 }
 
 template <typename T>
@@ -364,14 +363,28 @@ ffi::Error Exchanged(const CallSite& site, const Attributes& a, ffi::ThreadPool&
                      const Buffers& buffers) {
   const Element element = sizeof(T) == sizeof(float) ? Element::kC64 : Element::kC128;
   const Dimensions x = buffers.of_x();
-  // The same on all ranks of the row: what it holds together.
-  std::int64_t count = 1;
-  const std::size_t lead = x.size() - 3;
-  for (std::size_t d = 0; d < x.size(); ++d) {
-    const bool is_gathered = d == lead + static_cast<std::size_t>(a.gather);
-    count *= is_gathered ? 1 : x[d];
+  const Dimensions y = buffers.of_y();
+  // What the row holds together, the same on all of its ranks.
+  std::vector<std::int64_t> shape(x.begin(), x.end());
+  const std::size_t gathered = x.size() - 3 + static_cast<std::size_t>(a.gather);
+  for (std::size_t d = 0; d < std::min(y.size(), a.order.size()); ++d) {
+    const bool is_gathered = a.order[d] == static_cast<std::int64_t>(gathered);
+    if (is_gathered && gathered < shape.size()) shape[gathered] = y[d];
   }
-  return Run(site, Payload{element, count}, [&](Communicator& comm) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) count *= extent;
+  Parameters parameters(GetOptions().check);
+  parameters.Add("first", a.first).Add("second", a.second).Add("order", a.order);
+  parameters.Add("split axis", a.scatter).Add("gathered axis", a.gather).Add("along", a.along);
+  parameters.Add("method", static_cast<std::int64_t>(a.method)).Add("shape", shape);
+  parameters.Add("arrays", std::array{static_cast<std::int64_t>(buffers.x.size()),
+                                      static_cast<std::int64_t>(buffers.y.size())});
+  std::array<std::int64_t, 2> scales{};
+  std::memcpy(scales.data(), a.scales.begin(),
+              std::min(sizeof scales, a.scales.size() * sizeof(double)));
+  parameters.Add("bits of scales", scales);
+  const Payload payload{element, count, parameters.words(), parameters.hash()};
+  return Run(site, payload, [&](Communicator& comm) {
     const auto task = MakeTask<T>(a, comm.size, comm.rank, buffers);
     if (!task) {
       return Failed(site.operation, comm,
@@ -387,9 +400,9 @@ ffi::Error Exchanged(const CallSite& site, const Attributes& a, ffi::ThreadPool&
     const bool in_one_pass =
         is_possible && (a.method == Method::kAutomatic || a.method == Method::kFused ||
                         (a.method == Method::kShared && arrays > 1));
-    Window* const window =
-        in_one_pass ? WindowOf(comm, arrays * passage.parcels().MostBytes()) : nullptr;
-    const int code = Exchange(comm, a, *task, passage, window, buffers, element, pool);
+    Window* window = nullptr;
+    int code = in_one_pass ? WindowOf(comm, arrays * passage.parcels().MostBytes(), &window) : 0;
+    if (code == 0) code = Exchange(comm, a, *task, passage, window, buffers, element, pool);
     return code == 0 ? ffi::Error::Success()
                      : MpiFailed(site.operation, comm, element, count, code);
   });

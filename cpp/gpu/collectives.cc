@@ -27,7 +27,7 @@ ffi::Error RunOn(const CallSite& site, const Operand& x, const Detail& detail, B
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(site.operation, x.element_type());
   const auto count = static_cast<std::int64_t>(x.element_count());
-  return Run(site, Payload{*element, count, detail.Words()},
+  return Run(site, Payload{*element, count, detail.Words(), detail.Number()},
              [&](Communicator& comm) { return body(comm, *element); });
 }
 
@@ -124,8 +124,7 @@ ffi::Error SendrecvAll(Queue queue, std::int64_t number, std::int64_t ranks,
   const CallSite site{operation, number, ranks, signature, program};
   const auto sends = static_cast<std::int64_t>(x.element_count());
   const auto receives = static_cast<std::int64_t>(y->element_count());
-  Payload payload{*element, sends};
-  payload.is_own_count = true;
+  const Payload payload{*element, sends};
   return Run(site, payload, [&](Communicator& comm) {
     Transport& transport = RequireTransport(comm);
     Partners mine(comm, source, dest, receives, sends);

@@ -15,7 +15,7 @@ ffi::Error Transpose(Queue queue, std::int64_t number, std::int64_t ranks, std::
                      std::int64_t gather, std::int64_t method, Operand x, Token, Result y,
                      TokenResult) {
   return RunTranspose({Operation::kTranspose, number, ranks, signature, program}, order, scatter,
-                      gather, x, y->dimensions(),
+                      gather, method, x, y->dimensions(),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
                         const auto by = static_cast<Method>(method);
                         if (by == Method::kFused || by == Method::kShared) return kOfTheHost;
@@ -40,7 +40,7 @@ ffi::Error TransposeStart(Queue queue, std::int64_t number, std::int64_t ranks,
                           BytesResult received, TokenResult) {
   const auto to = ShapeAfter(number, x.dimensions(), order, scatter, gather, whole);
   return RunTranspose({Operation::kTransposeStart, number, ranks, signature, program}, order,
-                      scatter, gather, x, Dimensions(to.data(), to.size()),
+                      scatter, gather, index, x, Dimensions(to.data(), to.size()),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
                         if (boxes.MostElements() == 0) return 0;  // on all ranks
                         const Halves halves =
@@ -56,8 +56,9 @@ ffi::Error TransposeWait(Queue queue, std::int64_t number, std::int64_t ranks,
                          std::int64_t index, Operand x, Bytes packed, Bytes received,
                          ffi::RemainingArgs, Result y, TokenResult) {
   return RunTranspose(
-      {Operation::kTransposeWait, number, ranks, signature, program}, order, scatter, gather, x,
-      y->dimensions(), [&](Communicator& comm, const Transposition& boxes, Element element) {
+      {Operation::kTransposeWait, number, ranks, signature, program}, order, scatter, gather,
+      index, x, y->dimensions(),
+      [&](Communicator& comm, const Transposition& boxes, Element element) {
         if (boxes.MostElements() == 0) return 0;
         const Halves halves = HalvesOf(x, packed.untyped_data(), packed.size_bytes(),
                                        received.untyped_data(), received.size_bytes());

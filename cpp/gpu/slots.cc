@@ -44,7 +44,8 @@ std::unique_ptr<Slots> Slots::Make(Communicator& comm, std::int64_t ring_bytes, 
   const std::int64_t ranks = std::count(nodes.begin(), nodes.end(), nodes[comm.rank]);
   const std::int64_t bytes = ranks == 1 ? 0 : HeaderBytes(ranks) + kPage + ranks * ring_bytes;
   std::unique_ptr<SharedMemory> memory =
-      SharedMemory::Make(comm, nodes, static_cast<std::size_t>(bytes));
+      SharedMemory::Make(comm, nodes, static_cast<std::size_t>(bytes),
+                         static_cast<std::size_t>(ranks == 1 ? 0 : ring_bytes));
   std::unique_ptr<Slots> slots;
   std::string why = Attempt(comm, [&]() -> std::string {
     if (ranks == 1) return {};

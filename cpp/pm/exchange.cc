@@ -215,15 +215,9 @@ ffi::Error MoveRows(std::int64_t number, std::int64_t ranks, std::int64_t signat
             kThere ? buffer.get() : from + (out.offset + (leaving ? at : 0)) * bytes;
         char* inbox = kThere ? to + (in.offset + (arriving ? at : 0)) * bytes : buffer.get();
         if (kThere) is_order &= x.Gather(from, out.offset + at, leaving, buffer.get());
-        Envelope arrived;
-        const int code = Mpi()->sendrecv(
-            outbox, leaving * width, *element, leaving > 0 ? dest : Mpi()->proc_null, kExchangeTag,
-            inbox, arriving * width, *element, arriving > 0 ? origin : Mpi()->proc_null,
-            kExchangeTag, comm.control, &arrived);
+        const int code = SendrecvInChunks(comm, outbox, leaving * width, dest, inbox,
+                                          arriving * width, origin, *element);
         if (code != 0) return MpiFailed(operation, comm, *element, leaving * width, code);
-        if (arriving > 0 && arrived.count != arriving * width) {
-          return MpiFailed(operation, comm, *element, arriving * width, kShortMessage);
-        }
         if (!kThere) is_order &= x.Scatter(buffer.get(), in.offset + at, arriving, to);
       }
     }

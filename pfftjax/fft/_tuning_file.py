@@ -11,7 +11,8 @@ import os
 import pathlib
 import platform
 import re
-import tempfile
+import secrets
+import stat
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -118,16 +119,18 @@ def save(
         choices.append({"key": key, **entry})
         content = {"format": _FORMAT, "version": _VERSION, "choices": choices}
         target = pathlib.Path(path)
-        # Nobody ever sees half a file.
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        # Nobody ever sees half a file. Who may read it is for the umask to say, as for any new file,
+        # or for whoever has changed that of the old one.
+        name = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         try:
-            with os.fdopen(handle, "w") as file:
+            with open(name, "x") as file:
                 json.dump(content, file, indent=1)
                 file.write("\n")
-            os.chmod(name, 0o644)
+            if target.exists():
+                os.chmod(name, stat.S_IMODE(target.stat().st_mode))
             os.replace(name, target)
         except BaseException:
-            os.unlink(name)
+            name.unlink(missing_ok=True)
             raise
 
     _on_root(write, comm, here)

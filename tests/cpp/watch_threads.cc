@@ -35,7 +35,7 @@ using std::chrono::milliseconds;
 constexpr int kRanks = 3;  // of which rank 0 is real
 constexpr int kAskTag = 1;
 constexpr int kAnswerTag = 2;
-constexpr int kWords = 9;
+constexpr int kWords = 10;
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
 std::atomic<bool> announced{false};  // LeaveStart was called, or is about to be
