@@ -309,7 +309,9 @@ class Watch {
     }
     // The collective waited for is number `here.passed + 1` while checking, `here.passed` after.
     const std::int64_t wanted = here.passed + (here.stage == Stage::kChecking ? 1 : 0);
-    if (there.IsLeaving() && there.passed < wanted) {
+    // A call under way is still made by a rank that is about to leave.
+    const std::int64_t made = there.passed + (there.stage == Stage::kChecking ? 1 : 0);
+    if (there.IsLeaving() && made < wanted) {
       return who + there.Say() + "; every rank of a communicator must make the same collectives";
     }
     if (here.stage == Stage::kChecking && there.passed >= wanted) {

@@ -38,6 +38,26 @@ Job::~Job() {
   job = nullptr;
 }
 
+// The calls that a rank is in.
+std::string DescribeCalls(Process& process) {
+  std::string text;
+  process_outside = &process;
+  Task* const current = simulated::scheduler->SetCurrent(nullptr);
+  for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
+    const Communicator& comm = *FindCommunicator(i);
+    const pfftjax::Progress& progress = comm.progress;
+    if (progress.stage == Stage::kIdle && !comm.is_gathering) continue;
+    text += "\n  " + comm.Where() + " on communicator " + std::to_string(i) +
+            (comm.is_gathering                    ? " makes the duplicates before "
+             : progress.stage == Stage::kChecking ? " is in the check before "
+                                                  : " is in ") +
+            NameOf(progress.operation) + ", after " + std::to_string(progress.passed) +
+            " collectives";
+  }
+  simulated::scheduler->SetCurrent(current);
+  return text;
+}
+
 void Job::Run(const std::function<void(int)>& body) {
   for (int rank = 0; rank < ranks; ++rank) {
     scheduler.Start(*processes[static_cast<std::size_t>(rank)], [this, body, rank] {
@@ -45,6 +65,7 @@ void Job::Run(const std::function<void(int)>& body) {
       body(rank);
     });
   }
+  scheduler.describe = DescribeCalls;
   scheduler.Run();
 }
 

@@ -48,7 +48,6 @@ struct Job {
   double refuses = 0;
   std::vector<std::unique_ptr<Comm>> comms;  // the first one is the world
   std::int64_t injected = 0;                 // errors that MPI's calls have returned
-  bool has_mismatch = false;                 // ranks met in different collectives of MPI's
 
   std::string errors;  // written to standard error
   bool is_aborted = false;

@@ -144,26 +144,40 @@ class Meeting {
     }
   }
 
-  bool Fit() {
+  // Whether those that have come mean the same, but for how much.
+  bool IsOneCollective() const {
     const Part* first = nullptr;
     for (const Seat& seat : parts_) {
       if (seat.stage == Stage::kAway) continue;
-      const Part& part = seat.part;
-      if (!first) first = &part;
-      if (part.kind == first->kind && part.root == first->root &&
-          part.count * InfoOf(part.element).bytes == first->count * InfoOf(first->element).bytes &&
-          part.reduction == first->reduction) {
-        continue;
+      if (!first) first = &seat.part;
+      if (seat.part.kind != first->kind || seat.part.root != first->root ||
+          seat.part.reduction != first->reduction) {
+        return false;
       }
-      return false;
+    }
+    return true;
+  }
+  bool IsOneSize() const {
+    std::int64_t size = -1;
+    for (const Seat& seat : parts_) {
+      if (seat.stage == Stage::kAway) continue;
+      const std::int64_t bytes = seat.part.count * InfoOf(seat.part.element).bytes;
+      if (size >= 0 && size != bytes) return false;
+      size = bytes;
     }
     return true;
   }
 
+  // What MPI does about ranks that do not fit is undefined. Here they wait for ever, or, if only
+  // the sizes differ, get an error.
   void Look() {
-    if (!Fit()) {
-      // What MPI does is undefined; mostly it waits for ever.
-      TheJob().has_mismatch = true;
+    if (!IsOneCollective()) return;
+    if (!IsOneSize()) {
+      for (Seat& seat : parts_) {
+        if (seat.stage != Stage::kHere) continue;
+        seat.stage = Stage::kEnded;
+        seat.request->Complete(kErrorTruncate);
+      }
       return;
     }
     for (Seat& seat : parts_) {

@@ -28,7 +28,6 @@ inline constexpr int kAnyTag = -13;
 
 inline constexpr int kErrorTruncate = 15;
 inline constexpr int kErrorInjected = 16;
-inline constexpr int kErrorCollective = 17;
 
 class Comm;
 

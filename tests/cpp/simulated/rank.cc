@@ -48,18 +48,21 @@ void Rank::Begin(bool makes_private) {
   const int row = rank / grid.columns;
   const int column = rank % grid.columns;
   const int mine[] = {0, 1 + column, 1 + grid.columns + row, 1 + grid.columns + grid.rows};
-  for (const int index : mine) {
-    AddCommunicator(job.comms[static_cast<std::size_t>(index)].get());
-  }
-  if (!makes_private) return;
-  for (std::int64_t number = kWorld; number <= kOther; ++number) {
-    // As as_private in pfftjax/collectives/_comm.py.
+  // As pfftjax/collectives/_comm.py: those of MPI_COMM_WORLD when pfftjax is imported, the others
+  // where a program uses them, or in its first call.
+  const auto make_private = [](std::int64_t number) {
     Communicator& comm = *FindCommunicator(number);
-    Expect(MakePrivateStart(comm, "the simulation") == 0, "duplicate_start");
+    Expect(MakePrivateStart(comm, "a program") == 0, "duplicate_start");
     for (bool is_done = false; !is_done;) {
       Expect(MakePrivatePoll(comm, &is_done) == 0, "duplicate_poll");
       if (!is_done) process::SleepFor(std::chrono::microseconds(100));
     }
+    Expect(comm.size == 1 || Disagreement(comm, 1, "settings").empty(), "other settings");
+  };
+  for (std::int64_t number = kWorld; number <= kOther; ++number) {
+    const Comm& comm = *job.comms[static_cast<std::size_t>(mine[number])];
+    AddCommunicator(&comm, number == kWorld ? std::vector<int>{} : comm.members);
+    if (number == kWorld || makes_private) make_private(number);
   }
 }
 

@@ -43,7 +43,7 @@ const Scenario& DrawScenario(Random& random) {
 const std::vector<Scenario>& Scenarios() {
   static const auto* const all = [] {
     auto* scenarios = new std::vector<Scenario>;
-    for (const auto& some : {RightScenarios()}) {
+    for (const auto& some : {RightScenarios(), WrongScenarios(), EndingScenarios()}) {
       scenarios->insert(scenarios->end(), some.begin(), some.end());
     }
     return scenarios;

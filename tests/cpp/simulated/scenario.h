@@ -68,6 +68,8 @@ const std::vector<Scenario>& Scenarios();
 
 // What the files of scenarios have.
 std::vector<Scenario> RightScenarios();
+std::vector<Scenario> WrongScenarios();
+std::vector<Scenario> EndingScenarios();
 
 // A job as it is in most cases: any latency, slow ranks, pauses.
 void DrawWeather(Case& c);

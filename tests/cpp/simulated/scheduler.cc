@@ -93,8 +93,13 @@ void Scheduler::Run() {
 
 std::string Scheduler::Waiting() const {
   std::string text;
+  std::vector<Process*> described;
   for (const auto& task : tasks_) {
     if (task->is_done) continue;
+    if (describe && std::count(described.begin(), described.end(), task->process) == 0) {
+      described.push_back(task->process);
+      text += describe(*task->process);
+    }
     text += "\n  rank " + std::to_string(task->process->rank) + ", thread " +
             std::to_string(task->number) +
             (task->process->is_dead ? " is dead" : std::string(" waits in ") + task->where);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <queue>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fibre.h"
@@ -126,6 +127,8 @@ class Scheduler {
   [[noreturn]] void Stop();
 
   Task* current() const { return current_; }
+  // For a moment in which nobody's turn can be lost; the one before.
+  Task* SetCurrent(Task* task) { return std::exchange(current_, task); }
   Time now() const { return now_; }
   void Note(std::uint64_t what);  // adds to the trace
   std::uint64_t trace() const { return trace_; }
@@ -133,6 +136,8 @@ class Scheduler {
 
   Random random;
   Pace pace;
+  // What a process does, for the report of a hang.
+  std::function<std::string(Process&)> describe;
   std::string failure;
   bool is_over = false;
 
