@@ -1,6 +1,7 @@
 """Runs the C++ core on a simulated MPI, one schedule for each seed: `make simulate`.
 
     python -m tests.simulate --seeds 20000 [--first S] [--jobs 2] [--scenario X]
+    python -m tests.simulate --faults [WORD ...]
 
 A schedule is a job of simulated ranks (tests/cpp/simulated/): the seed decides what they do, who
 runs when, which message arrives first and what goes wrong. What fails prints its seed, and fails
@@ -87,10 +88,16 @@ def build(sanitize=None, core=ROOT / "cpp", folder=None, jobs=2):
         return program
     sources = [core / f"{name}.cc" for name in CORE] + sorted(SIMULATED.glob("*.cc"))
     objects = compile_all(folder, sources, core, flags, jobs)
-    wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
-    link = ["g++", *flags, *objects, *wraps, "-rdynamic", "-ldl", "-pthread", "-o", program]
-    subprocess.run(link, check=True)
+    link(program, objects, flags)
     made_of.write_text(now)
+    return program
+
+
+def link(program, objects, flags):
+    """The program of these objects."""
+    wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
+    libraries = ["-rdynamic", "-ldl", "-pthread", "-o", program]
+    subprocess.run(["g++", *flags, *objects, *wraps, *libraries], check=True)
     return program
 
 
@@ -145,7 +152,16 @@ def main():
     parser.add_argument("--jobs", type=int, default=2, help="processes at the same time")
     parser.add_argument("--scenario", default="", help="only this one")
     parser.add_argument("--sanitize", help="address,undefined")
+    parser.add_argument(
+        "--faults", nargs="*", metavar="WORD", help="plant faults (of these words) and find each"
+    )
     arguments = parser.parse_args()
+    if arguments.faults is not None:
+        # There and not above: it imports this module.
+        from tests import simulated_faults
+
+        is_right = simulated_faults.table(arguments.faults, arguments.seeds, arguments.jobs)
+        return 0 if is_right else 1
     program = build(arguments.sanitize, jobs=arguments.jobs)
     only = ["--scenario", arguments.scenario] if arguments.scenario else []
     if arguments.seeds == 1:

@@ -52,6 +52,11 @@ void Particles(Case& c) { RunSteps(c, {"particles", "halo"}, 4); }
 void Messages(Case& c) { RunSteps(c, {"ring", "pairs", "collect"}, 8); }
 void SplitExchanges(Case& c) { RunSteps(c, {"split", "split", "alltoall"}, 5); }
 
+// As many as a node of a cluster has, or eight of them.
+void ManyRanks(Case& c) {
+  RunSteps(c, {"alltoall", "alltoallv", "transpose", "halo", "particles"}, 3);
+}
+
 // Two threads of each rank, each with a communicator of its own.
 void Threads(Case& c) {
   std::vector<Step> first = DrawSteps(c, {}, 5);
@@ -98,7 +103,7 @@ std::vector<Scenario> RightScenarios() {
           {"exchanges", 10, 64, Exchanges}, {"pencils", 14, 64, Pencils},
           {"particles", 8, 64, Particles},  {"messages", 6, 64, Messages},
           {"split", 6, 16, SplitExchanges}, {"threads", 5, 8, Threads},
-          {"late_ranks", 3, 8, LateRanks}};
+          {"late_ranks", 3, 8, LateRanks},  {"many_ranks", 0.25, 64, ManyRanks, 64}};
 }
 
 }  // namespace pfftjax::simulated

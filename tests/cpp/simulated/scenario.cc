@@ -164,7 +164,8 @@ Verdict RunSeed(std::uint64_t seed, const std::string& name) {
       return {false, "there is no scenario " + name, name, 0, 0, 0, 0};
     scenario = &*found;
   }
-  const int ranks = DrawRanks(random, scenario->most_ranks);
+  const int ranks =
+      scenario->ranks > 0 ? scenario->ranks : DrawRanks(random, scenario->most_ranks);
   const Grid grid = DrawGrid(random, ranks);
   Case c(random.Next(), ranks, grid);
   MakeComms(c.job, c.grid);

@@ -63,6 +63,7 @@ struct Scenario {
   double share;
   int most_ranks;
   void (*run)(Case& c);
+  int ranks = 0;  // so many; 0: drawn
 };
 const std::vector<Scenario>& Scenarios();
 

@@ -211,13 +211,40 @@ void TwoThreads(Case& c) {
   });
 }
 
+// A sendrecv of all ranks in which one means another size or partner: refused on every rank.
+void OtherPartners(Case& c) {
+  Calm(c);
+  const auto rank_of = static_cast<int>(c.random.Below(c.job.ranks));
+  const auto shift = static_cast<std::int32_t>(c.random.Between(1, c.job.ranks - 1));
+  const bool is_size = c.job.ranks == 2 || c.random.Chance(0.5);
+  const std::int64_t count = c.random.Between(1, 100);
+  c.Run([&](Rank& rank) {
+    rank.Begin(true);
+    for (int i = 0; i < 2; ++i) {
+      const bool is_other = rank.rank == rank_of && i == 0;
+      const std::int32_t to = is_other && !is_size ? shift % (rank.size() - 1) + 1 : shift;
+      const std::int64_t sent = count + (is_other && is_size);
+      Array x(ffi::U8, {sent});
+      Array y(ffi::U8, {count});
+      const ffi::Error error = CallOn<std::int32_t, std::int32_t>(
+          "pfftjax_sendrecv_all", Site(kWorld), rank.size() - shift, to, x, y);
+      if (i == 1) Expect(error);
+      Expect(i == 1 || (error.failure() &&
+                        error.message().find(OptionsOf(c).check ? "i" : "does not fit") !=
+                            std::string::npos),
+             "partners that do not fit were not refused on every rank");
+    }
+    rank.End();
+  });
+}
+
 }  // namespace
 
 std::vector<Scenario> WrongScenarios() {
   return {{"missing_call", 0, 16, MissingCall},    {"other_program", 2, 16, OtherProgram},
           {"checked_calls", 2, 16, CheckedCalls},  {"early_end", 2, 16, EarlyEnd},
           {"lonely_message", 2, 8, LonelyMessage}, {"dead_rank", 1, 8, DeadRank},
-          {"two_threads", 1, 8, TwoThreads}};
+          {"two_threads", 1, 8, TwoThreads},       {"other_partners", 2, 16, OtherPartners}};
 }
 
 }  // namespace pfftjax::simulated

@@ -1,0 +1,254 @@
+"""Faults planted in the C++ core, each of which the simulated MPI must find.
+
+    python -m tests.simulate --faults [words of their names] [--seeds 20000]
+
+prints how many schedules it took to find each, and how it showed.
+"""
+
+import concurrent.futures
+import dataclasses
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+from tests import simulate
+from tests.launcher import ROOT
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """`old` in `file` of cpp/ becomes `new`."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+
+
+FAULTS = [
+    # What was wrong once.
+    Fault(
+        "a rank that has left its program is taken to make no calls any more",
+        "departure.cc",
+        "  if (!departure.completed) CompleteDeparture();\n",
+        "",
+    ),
+    Fault(
+        "a call in its check is taken for one that a leaving rank never makes",
+        "watch.cc",
+        "const std::int64_t made = there.passed + (there.stage == Stage::kChecking ? 1 : 0);",
+        "const std::int64_t made = there.passed;",
+    ),
+    Fault(
+        "the time for which a job is stopped counts as waiting",
+        "stepped_clock.h",
+        "std::min(std::chrono::duration<double>(now - last_).count(), longest_)",
+        "std::chrono::duration<double>(now - last_).count()",
+    ),
+    Fault(
+        "nobody asks why the duplicates of a communicator are not made",
+        "watch.cc",
+        "if (!IsTimeToAsk(gathering, gathering.waited) || comm.world_ranks.empty()) return;",
+        "return;",
+    ),
+    Fault(
+        "sizes: who waits for rank 0's choice does not see that it has made none",
+        "node.cc",
+        "is_made() || note.round.load(std::memory_order_acquire) == round",
+        "is_made()",
+    ),
+    Fault(
+        "sizes: a round is left before all ranks have come to it",
+        "node.cc",
+        "      result = kOtherSizes;\n",
+        "      return kOtherSizes;\n",
+    ),
+    Fault(
+        "sizes: those of an exchange that goes by MPI are not compared",
+        "node.h",
+        "(code = Compare(blocks)) == 0",
+        "true",
+    ),
+    # Memory order, and who may write what when.
+    Fault(
+        "a slot is read without acquiring it",
+        "node.cc",
+        "comm_, [&] { return note.round.load(std::memory_order_acquire) == round; }",
+        "comm_, [&] { return note.round.load(std::memory_order_relaxed) == round; }",
+    ),
+    Fault(
+        "a slot is filled and not released",
+        "node.cc",
+        "note.round.store(round, std::memory_order_release)",
+        "note.round.store(round, std::memory_order_relaxed)",
+    ),
+    Fault("a rank has one slot", "node.cc", "kSlots = 2;", "kSlots = 1;"),
+    Fault(
+        "a window is written while others read it",
+        "window.cc",
+        "load(std::memory_order_acquire) < round - 1)",
+        "load(std::memory_order_acquire) < round - 99)",
+    ),
+    Fault(
+        "a part of a window is published and not released",
+        "window.cc",
+        "mine.written.store(window_.round_, std::memory_order_release)",
+        "mine.written.store(window_.round_, std::memory_order_relaxed)",
+    ),
+    Fault(
+        "a part of a window is read, and the reading not released",
+        "window.cc",
+        "read.store(window_.round_, std::memory_order_release)",
+        "read.store(window_.round_, std::memory_order_relaxed)",
+    ),
+    Fault(
+        "parts of a window for other ranks overlap",
+        "stream.cc",
+        "{ return dest < source ? dest : dest - 1; }",
+        "{ return dest < source ? dest : 0; }",
+    ),
+    # Waiting.
+    Fault(
+        "a lost wake-up: the progress thread is not told to end",
+        "progress.cc",
+        "    wake_.notify_all();\n",
+        "",
+    ),
+    Fault(
+        "who waits in shared memory does not let MPI move its messages",
+        "shared_memory.h",
+        "if (const int code = Mpi()->progress(comm.control)) return code;",
+        "static_cast<void>(comm);",
+    ),
+    Fault(
+        "with a full window of receives nobody looks whether a send is through",
+        "stream.cc",
+        "sent_done < sent ? &sends",
+        "sent_done < sent && received_done == received ? &sends",
+    ),
+    # Data.
+    Fault(
+        "a buffer is used again while its piece is on its way",
+        "stream.cc",
+        "const int slot = static_cast<int>(sent++ % kInFlight);",
+        "const int slot = 0 * static_cast<int>(sent++ % kInFlight);",
+    ),
+    Fault(
+        "ghosts from at most one turn around the axis",
+        "halo.h",
+        "owned.start + shift < end; shift += n)",
+        "owned.start + shift < end && shift == n; shift += n)",
+    ),
+    Fault(
+        "halos overwrite where they should add",
+        "pencils.cc",
+        "kToGhosts ? Arrival::kStore : Arrival::kAdd",
+        "Arrival::kStore",
+    ),
+    Fault(
+        "a chunk starts where the last one did",
+        "exchange.h",
+        "At(send, out.offset + (sent > 0 ? offset : 0), element)",
+        "At(send, out.offset, element)",
+    ),
+    Fault(
+        "a ticket is taken by whatever comes with it",
+        "progress.cc",
+        " || found->second->comm != comm || found->second->about != about",
+        "",
+    ),
+    Fault(
+        "particles stay outside of a box that goes round",
+        "pm/mesh.h",
+        "return rest < 0 ? rest + n : rest;",
+        "return rest < 0 ? rest + n - 1 : rest;",
+    ),
+    # Agreement, the watch and the way out.
+    Fault("overflow is not noticed", "exchange.cc", "if (all[kTooMany]) {", "if (false) {"),
+    Fault(
+        "ranks that differ are found by those that have the smaller hash only",
+        "agreement.cc",
+        "most[0] == ~most[1]",
+        "most[0] == hash",
+    ),
+    Fault(
+        "two threads are let into one communicator",
+        "call.cc",
+        "if (comm->busy.exchange(true)) {",
+        "if (comm->busy.exchange(true) && false) {",
+    ),
+    Fault(
+        "nobody says that a rank has ended",
+        "departure.cc",
+        "  AnnounceDeparture();\n",
+        "",
+    ),
+    Fault(
+        "the way out does not wait for calls under way",
+        "departure.cc",
+        "if (comm->busy) return comm;",
+        "",
+    ),
+    Fault("the watch believes a single answer", "watch.cc", "kRounds = 2;", "kRounds = 1;"),
+    Fault(
+        "partners of a sendrecv of all ranks are not compared",
+        "messages.h",
+        "if (sum == 0) return",
+        "return",
+    ),
+]
+
+
+def planted(fault, folder, objects, flags):
+    """The program with the fault; objects that are not touched by it are those of the core."""
+    core = folder / "cpp"
+    shutil.copytree(ROOT / "cpp", core)
+    file = core / fault.file
+    text = file.read_text()
+    if fault.old not in text:
+        return None
+    file.write_text(text.replace(fault.old, fault.new))
+    everything = [core / f"{name}.cc" for name in simulate.CORE]
+    everything += sorted(simulate.SIMULATED.glob("*.cc"))
+    changed = [file] if file.suffix == ".cc" else everything
+    fresh = simulate.compile_all(folder, changed, core, flags, 1)
+    names = {target.name for target in fresh}
+    kept = [target for target in objects.glob("*.o") if target.name not in names]
+    return simulate.link(folder / "simulated", [*kept, *fresh], flags)
+
+
+def hunt(fault, objects, flags, seeds):
+    """A line of the table, and whether the fault was found."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        try:
+            program = planted(fault, folder, objects, flags)
+        except subprocess.CalledProcessError:
+            return "cannot be compiled", False
+        if program is None:
+            return "STALE: the text is not there", False
+        outcome = simulate.run(program, 0, seeds, "--most-failures", "1", seconds=900)
+    if not outcome.failures:
+        return f"NOT FOUND in {outcome.done} schedules", False
+    first = outcome.failures[0].split("\n")[0]
+    return f"{outcome.done or '?'} schedules: {first[:150]}", True
+
+
+def table(words, seeds, jobs):
+    """Prints what became of each; whether all were found."""
+    simulate.build(jobs=jobs)
+    objects = ROOT / "build" / "simulated"
+    flags = simulate.options(None)
+    wanted = [fault for fault in FAULTS if all(word in fault.what for word in words)]
+    found = 0
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for fault, (line, is_found) in zip(
+            wanted,
+            pool.map(lambda fault: hunt(fault, objects, flags, seeds), wanted),
+            strict=True,
+        ):
+            print(f"{fault.what}\n    {line}", flush=True)
+            found += is_found
+    print(f"{found} of {len(wanted)} faults found")
+    return found == len(wanted)
