@@ -68,8 +68,9 @@ const char* NameOf(Operation operation) {
                                 "fft",
                                 "transpose_start",
                                 "transpose_wait",
-                                "same"};
-  static_assert(names.size() == static_cast<std::size_t>(Operation::kSame) + 1);
+                                "same",
+                                "expect"};
+  static_assert(names.size() == static_cast<std::size_t>(Operation::kExpect) + 1);
   const auto index = static_cast<std::size_t>(operation);
   return index < names.size() ? names[index] : "an unknown operation";
 }

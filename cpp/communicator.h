@@ -54,6 +54,7 @@ enum class Operation : std::int32_t {
   kTransposeStart,
   kTransposeWait,
   kSame,
+  kExpect,
 };
 
 const char* NameOf(Operation operation);

@@ -1,7 +1,11 @@
-// Values that all ranks must share: the handler of pfftjax/collectives/_same.py.
+// Values that all ranks must share (pfftjax/collectives/_same.py), and values that two arguments
+// of a call must (pfftjax/pm/_expected.py).
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <complex>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -25,21 +29,24 @@ T ValueAt(const void* x, std::int64_t i) {
   return value;
 }
 
-std::string Written(double value, int digits) {
+// With no more digits than tell the value from its neighbours, of which a dtype has `most`.
+template <typename Real>
+std::string Written(Real value, int most) {
   std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%.*g", digits, value);
+  for (int digits = std::min(6, most); digits <= most; ++digits) {
+    std::snprintf(text.data(), text.size(), "%.*g", digits, static_cast<double>(value));
+    if (static_cast<Real>(std::strtod(text.data(), nullptr)) == value) break;
+  }
   return text.data();
 }
 
 template <typename Real>
-std::string WrittenComplex(const void* x, std::int64_t i, int digits) {
+std::string WrittenComplex(const void* x, std::int64_t i, int most) {
   const auto value = ValueAt<std::complex<Real>>(x, i);
-  const std::string imaginary = Written(static_cast<double>(value.imag()), digits);
-  return Written(static_cast<double>(value.real()), digits) +
-         (imaginary.front() == '-' ? "" : "+") + imaginary + "i";
+  const std::string imaginary = Written(value.imag(), most);
+  return Written(value.real(), most) + (imaginary.front() == '-' ? "" : "+") + imaginary + "i";
 }
 
-// Element `i`, with as many digits as tell it from its neighbours.
 std::string Written(const void* x, std::int64_t i, Element element) {
   switch (element) {
     case Element::kBool:
@@ -61,11 +68,11 @@ std::string Written(const void* x, std::int64_t i, Element element) {
     case Element::kU64:
       return std::to_string(ValueAt<std::uint64_t>(x, i));
     case Element::kF16:
-      return Written(static_cast<double>(static_cast<float>(ValueAt<Float16>(x, i))), 5);
+      return Written(static_cast<float>(ValueAt<Float16>(x, i)), 5);
     case Element::kBF16:
-      return Written(static_cast<double>(static_cast<float>(ValueAt<BFloat16>(x, i))), 4);
+      return Written(static_cast<float>(ValueAt<BFloat16>(x, i)), 4);
     case Element::kF32:
-      return Written(static_cast<double>(ValueAt<float>(x, i)), 9);
+      return Written(ValueAt<float>(x, i), 9);
     case Element::kF64:
       return Written(ValueAt<double>(x, i), 17);
     case Element::kC64:
@@ -76,17 +83,20 @@ std::string Written(const void* x, std::int64_t i, Element element) {
   return "?";
 }
 
-std::string Written(const Operand& x, Element element, std::int64_t hash) {
+std::string Written(const Operand& x, Element element) {
   const auto count = static_cast<std::int64_t>(x.element_count());
-  if (count > kMostWritten) {
-    return std::string(InfoOf(element).name) + "[" + std::to_string(count) + "] with the hash " +
-           std::to_string(hash);
-  }
   std::string text;
   for (std::int64_t i = 0; i < count; ++i) {
     text += (i > 0 ? ", " : "") + Written(x.untyped_data(), i, element);
   }
   return x.dimensions().size() == 0 ? text : "[" + text + "]";
+}
+
+std::string Written(const Operand& x, Element element, std::int64_t hash) {
+  const auto count = static_cast<std::int64_t>(x.element_count());
+  if (count <= kMostWritten) return Written(x, element);
+  return std::string(InfoOf(element).name) + "[" + std::to_string(count) + "] with the hash " +
+         std::to_string(hash);
 }
 
 // The ranks compare a place in a program once. They must all do so at the same call, or wait for
@@ -137,8 +147,63 @@ XLA_FFI_DEFINE_HANDLER(kSame, Same,
                                     .Attr<std::string_view>("what")
                                     .Attr<std::string_view>("remedy")));
 
+// Hands `passed` on where `value` is `expected`, but for a relative tolerance. What is not
+// positive is not known. No message is sent; it has its place in the order of communication, so
+// that ranks that fail all do so at the same collective.
+ffi::Error Expect(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                  std::string_view program, std::string_view operation, std::string_view what,
+                  std::string_view but, std::string_view remedy, double tolerance, Operand passed,
+                  Operand value, Operand expected, Token, Result y, TokenResult) {
+  const CallSite site{Operation::kExpect, number, ranks, signature, program};
+  const std::optional<Element> element = ElementOf(value.element_type());
+  if (element != Element::kF32 && element != Element::kF64) {
+    return BadElement(site.operation, value.element_type());
+  }
+  const auto count = static_cast<std::int64_t>(value.element_count());
+  const Payload payload{*element, count, {}};
+  return Run(site, payload, [&](Communicator& comm) {
+    if (y->untyped_data() != passed.untyped_data()) {
+      std::memcpy(y->untyped_data(), passed.untyped_data(), passed.size_bytes());
+    }
+    const auto at = [&](const Operand& x, std::int64_t i) {
+      return element == Element::kF32 ? static_cast<double>(ValueAt<float>(x.untyped_data(), i))
+                                      : ValueAt<double>(x.untyped_data(), i);
+    };
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double a = at(value, i);
+      const double b = at(expected, i);
+      if (!(a > 0 && b > 0) || std::abs(a - b) <= tolerance * std::max(a, b)) continue;
+      const bool is_short = count <= kMostWritten;
+      return ffi::Error(ffi::ErrorCode::kInternal,
+                        FailureText(std::string(operation).c_str(), comm,
+                                    std::string(what) + " is " +
+                                        (is_short ? Written(value, *element) : Written(a, 9)) +
+                                        ", but " + std::string(but) + " " +
+                                        (is_short ? Written(expected, *element) : Written(b, 9)) +
+                                        "; " + std::string(remedy)));
+    }
+    return ffi::Error::Success();
+  });
+}
+
+XLA_FFI_DEFINE_HANDLER(kExpect, Expect,
+                       BindSite(ffi::Ffi::Bind())
+                           .Attr<std::string_view>("operation")
+                           .Attr<std::string_view>("what")
+                           .Attr<std::string_view>("but")
+                           .Attr<std::string_view>("remedy")
+                           .Attr<double>("tolerance")
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::Token>()
+                           .Ret<ffi::AnyBuffer>()
+                           .Ret<ffi::Token>());
+
 }  // namespace
 
-std::vector<Registration> SameHandlers() { return {WithStaging<kSame>("pfftjax_same")}; }
+std::vector<Registration> SameHandlers() {
+  return {WithStaging<kSame>("pfftjax_same"), WithStaging<kExpect>("pfftjax_expect")};
+}
 
 }  // namespace pfftjax

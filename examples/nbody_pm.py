@@ -169,10 +169,11 @@ class Simulation:
 
     def density(self, particles):
         """The density contrast, with as many cells as there are particles."""
-        mesh = self.plan.input
         if self.force_plan != self.plan:
-            particles = pm.to_owners(particles.rescaled(mesh), mesh, self.capacity)
-        return pm.density_contrast(particles, self.plan, kernel=self.kernel)
+            particles = particles.rescaled(self.plan.input)
+        return pm.density_contrast(
+            particles, self.plan, kernel=self.kernel, capacity=self.capacity
+        )
 
     def spectra(self, final, initial):
         """Spectrum of the final field, and the growth T of each shell over linear theory."""

@@ -233,12 +233,12 @@ class Painter {
         std::to_string(mesh_.along[0]->rank) + ", " + std::to_string(mesh_.along[1]->rank) +
         ") of a " + std::to_string(mesh_.along[0]->size) + " x " +
         std::to_string(mesh_.along[1]->size) + " grid: particle " + std::to_string(row);
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument,
-                      finite ? where + " is in cell " + pm::Tuple(cell) +
-                                   ", but this rank's block starts at " + pm::Tuple(start) +
-                                   " and has " + pm::Tuple(count) +
-                                   " cells; send particles to their owners first (pm.Route)"
-                             : where + " has a position that is not finite");
+    return ffi::Error(
+        ffi::ErrorCode::kInvalidArgument,
+        finite ? where + " is in cell " + pm::Tuple(cell) + ", but this rank's block starts at " +
+                     pm::Tuple(start) + " and has " + pm::Tuple(count) +
+                     " cells; send particles to their owners first (pm.to_owners, pm.Route)"
+               : where + " has a position that is not finite");
   }
 
  private:

@@ -11,7 +11,7 @@ from jax.core import Tracer
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral._operands import operand, sides
 
-from ._growth import are_positive
+from ._growth import are_positive, check_cosmology
 from ._spectral import real_plan
 
 Power = Callable[[jax.Array], jax.Array]
@@ -69,6 +69,7 @@ def eisenstein_hu(cosmology: Any) -> Power:
     """
     from jax_cosmo import power
 
+    check_cosmology(cosmology, "eisenstein_hu")
     k = jnp.logspace(-4, 2, 512)
     # As in a fresh object: what jax-cosmo keeps in one may be of another trace.
     leaves, tree = jax.tree.flatten(cosmology)

@@ -48,17 +48,34 @@ class Growth(NamedTuple):
 
 
 def are_positive(values: Any) -> bool:
-    """Whether all of `values` are positive, as far as they are known."""
+    """Whether all of `values` are positive finite numbers, as far as they are known."""
     if any(isinstance(x, Tracer) for x in jax.tree.leaves(values)):
         return True
-    return bool(np.all(np.asarray(values) > 0))
+    known = np.asarray(values)
+    is_real = any(jnp.issubdtype(known.dtype, kind) for kind in (np.integer, np.floating))
+    return is_real and bool(np.all((known > 0) & (known < np.inf)))
 
 
 def checked_scale_factors(a: Any) -> jax.Array:
     """`a` as an array, checked: others would make NaN."""
     if not are_positive(a):
-        raise ValueError(f"scale factors must be positive, got {a!r}")
+        raise ValueError(
+            f"scale factors must be positive numbers, got {a!r}; that of redshift z is 1 / (1 + z)"
+        )
     return jnp.asarray(a, jnp.result_type(float))
+
+
+def check_cosmology(cosmology: Any, here: str) -> None:
+    """Refuse what has no parameters of a cosmology."""
+    if not hasattr(cosmology, "Omega_m"):
+        remedy = (
+            "jax_cosmo.Cosmology(**parameters)"
+            if isinstance(cosmology, dict)
+            else "one that is made, as jax_cosmo.Planck15()"
+        )
+        raise TypeError(
+            f"{here}: cosmology must be a jax_cosmo.Cosmology, got {cosmology!r}; pass {remedy}"
+        )
 
 
 def hubble(cosmology: Any, a: Any) -> jax.Array:
@@ -71,6 +88,7 @@ def hubble(cosmology: Any, a: Any) -> jax.Array:
     """
     from jax_cosmo import background
 
+    check_cosmology(cosmology, "hubble")
     return jnp.sqrt(background.Esqr(cosmology, a))
 
 
@@ -174,6 +192,7 @@ def growth(cosmology: Any, a: Any) -> Growth:
 
     Raises:
         ValueError: a scale factor that is not positive.
+        TypeError: no cosmology.
 
     Example:
         >>> import jax_cosmo
@@ -184,6 +203,7 @@ def growth(cosmology: Any, a: Any) -> Growth:
         (True, True)
 
     """
+    check_cosmology(cosmology, "growth")
     a = checked_scale_factors(a)
     omega_m = jnp.asarray(cosmology.Omega_m, a.dtype)
 

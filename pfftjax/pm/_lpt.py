@@ -7,15 +7,21 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from pfftjax.collectives._primitive import static_ints, where
 from pfftjax.fft import PencilFFT, padded_inverse, truncated_forward
 from pfftjax.spectral import gradient
 from pfftjax.spectral._operands import sides
 
-from ._growth import growth
+from ._expected import as_known, expect
+from ._growth import check_cosmology, checked_scale_factors, growth
 from ._particles import Particles, scaled_index
 from ._spectral import field, gradient_wavenumbers, inverse_k2, real_plan
+
+# Later than this perturbation theory starts no simulation; redshifts are mostly larger.
+_LATEST = 2.0
 
 
 def lpt(
@@ -44,7 +50,7 @@ def lpt(
         plan: ``PencilFFT(shape, grid, real=True)``; there is one particle for each of its points.
         box_size: side of the box [Mpc/h]: a number, or one for each axis.
         cosmology: a `jax_cosmo.Cosmology`, under `grad` as in `simulate`.
-        scale_factor: when, 1 being today.
+        scale_factor: when, 1 being today; at most 2. Of redshift z it is 1 / (1 + z).
         order: 1 (Zel'dovich) or 2.
         mesh_shape: of the mesh on which forces are computed, whose cells are the unit of
             positions; by default that of `plan`.
@@ -57,8 +63,8 @@ def lpt(
 
     Raises:
         ValueError: a plan, a block, a box, an order or a mesh that do not fit, or a scale factor
-            that is not positive.
-        TypeError: complex numbers, or a dtype without a transform.
+            that is not positive or above 2. A traced one above 2 is an error when it runs.
+        TypeError: complex numbers, a dtype without a transform, or no cosmology.
 
     """
     real_plan(plan, "lpt")
@@ -70,10 +76,8 @@ def lpt(
     )
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(f"{here}: mesh_shape must be three positive sizes, got {mesh_shape!r}")
-    if jnp.ndim(scale_factor):
-        raise ValueError(
-            f"{here}: scale_factor must be one number, got shape {jnp.shape(scale_factor)}"
-        )
+    check_cosmology(cosmology, here)
+    used = _not_a_redshift(scale_factor, math.prod(plan.input.local_shape), plan, here)
     delta = field(delta, plan, "lpt")
     lengths = sides(box_size, plan, "lpt")
     dtype = delta.dtype
@@ -103,9 +107,37 @@ def lpt(
         cell=jnp.stack(cells, -1).reshape(rows, 3).astype(jnp.int32),
         offset=at_rest + _rows(offset) * per_cell.astype(dtype),
         momentum=_rows(momentum),
-        used=jnp.int32(rows),
+        used=used,
         total=math.prod(plan.shape),
         mesh_shape=(shape[0], shape[1], shape[2]),
+        scale_factor=as_known(scale_factor),
+        box_size=as_known(lengths),
+    )
+
+
+def _not_a_redshift(scale_factor: Any, rows: int, plan: PencilFFT, here: str) -> jax.Array:
+    """How many rows are used, unless the scale factor is one for which nobody starts."""
+    a = checked_scale_factors(scale_factor)
+    if a.ndim:
+        raise ValueError(f"{here}: scale_factor must be one number, got shape {a.shape}")
+    if not isinstance(scale_factor, Tracer):
+        a = float(np.asarray(scale_factor))
+        if a > _LATEST:
+            raise ValueError(
+                f"{here}: scale_factor={a!r} looks like a redshift; pass the scale factor, "
+                f"a = 1 / (1 + z) = {1 / (1 + a):.6g}"
+            )
+        return jnp.int32(rows)
+    return expect(
+        jnp.int32(rows),
+        a,
+        jnp.minimum(a, _LATEST),
+        operation="lpt",
+        what="scale_factor",
+        but="particles start at most at",
+        remedy="of a redshift z the scale factor is a = 1 / (1 + z)",
+        tolerance=0.0,
+        comm=plan.grid._comm,
     )
 
 

@@ -48,7 +48,7 @@ _ASSIGNMENTS = {"cic": _Assignment(2, 0, 1), "tsc": _Assignment(3, 1, 2)}
 
 def assignment(kernel: Kernel, pencil: Pencil, operation: str) -> _Assignment:
     """The kernel of that name."""
-    if kernel not in _ASSIGNMENTS:
+    if not isinstance(kernel, str) or kernel not in _ASSIGNMENTS:
         raise ValueError(
             f"{where(operation, pencil.grid._comm)}: kernel must be one of "
             f"{', '.join(_ASSIGNMENTS)}, got {kernel!r}"

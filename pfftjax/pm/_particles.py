@@ -8,17 +8,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pfftjax.collectives._comm import Communicator
 from pfftjax.collectives._primitive import static_int, where
 from pfftjax.fft._plan import sides_of
 from pfftjax.pencils import Pencil
 
 from ._exchange import Route
+from ._expected import BOXES_DIFFER, SCALE_FACTORS_DIFFER, as_known, expect
 from ._positions import Positions, checked_mesh
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["cell", "offset", "momentum", "used"],
+    data_fields=["cell", "offset", "momentum", "used", "scale_factor", "box_size"],
     meta_fields=["total", "mesh_shape"],
 )
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Particles:
     """The particles of this rank: the first `used` rows.
 
     A particle keeps the mesh cell that it started from, and so its identity; its offset from there
-    is its displacement.
+    is its displacement. Particles know when they are and in which box, so that the next operation
+    notices another time or box.
 
     Attributes:
         cell: int32 (rows, 3), the mesh cell that it started from.
@@ -35,6 +38,8 @@ class Particles:
         used: int32 scalar, how many rows hold particles.
         total: particles on all ranks together.
         mesh_shape: global shape of the mesh whose cells are the unit.
+        scale_factor: when they are, a number; None or 0 where it is not known, as after `step`.
+        box_size: (3,), the sides of the box [Mpc/h]; None where they are not known.
 
     """
 
@@ -44,6 +49,8 @@ class Particles:
     used: jax.Array
     total: int
     mesh_shape: tuple[int, int, int]
+    scale_factor: Any = None
+    box_size: Any = None
 
     @property
     def positions(self) -> Positions:
@@ -74,13 +81,74 @@ class Particles:
         cell = jnp.stack(cells, -1)
         return dataclasses.replace(self, cell=cell, offset=offset, mesh_shape=(n0, n1, n2))
 
-    def coordinates(self, box_size: Any) -> jax.Array:
-        """Positions (rows, 3) in the units of the box, from 0 to below its sides."""
+    def coordinates(self, box_size: Any = None) -> jax.Array:
+        """Positions (rows, 3) in the units of the box, from 0 to below its sides.
+
+        Args:
+            box_size: side of the box: a number, or one for each axis. By default the particles'
+                own. Another unit of length is fine.
+
+        Raises:
+            ValueError: no box is known, or an invalid one.
+
+        """
         shape = jnp.asarray(self.mesh_shape, self.offset.dtype)
         cells = jnp.mod(self.cell.astype(self.offset.dtype) + self.offset, shape)
         cells = jnp.where(cells >= shape, 0, cells)  # what is hardly below zero is rounded up
+        box_size = self.box_size if box_size is None else box_size
+        if box_size is None:
+            raise ValueError("coordinates: these particles have no box_size of their own; give it")
         sides = [jnp.asarray(x, shape.dtype) for x in sides_of(box_size, 3, "coordinates")]
         return cells * (jnp.stack(sides) / shape)
+
+    def in_box(self, sides: Any, operation: str, comm: Communicator) -> "Particles":
+        """The same, if they are in the box with these sides, or do not know in which.
+
+        Raises:
+            ValueError: they are in another one. Where that is not known before the program runs, a
+                jax.errors.JaxRuntimeError then.
+
+        """
+        if self.box_size is None:
+            return self
+        used = expect(
+            self.used,
+            as_known(sides),
+            self.box_size,
+            operation=operation,
+            what="box_size",
+            but="the particles are in a box of",
+            remedy="give the box that they were made for; if they are meant to be in another one, "
+            "say so: dataclasses.replace(particles, box_size=None)",
+            tolerance=BOXES_DIFFER,
+            comm=comm,
+        )
+        return dataclasses.replace(self, used=used)
+
+    def at_scale_factor(self, a: Any, what: str, operation: str, comm: Any) -> "Particles":
+        """The same, if they are at scale factor `a`, which the user calls `what`, or do not know
+        when they are.
+
+        Raises:
+            ValueError: they are at another one. Where that is not known before the program runs,
+                a jax.errors.JaxRuntimeError then.
+
+        """
+        if self.scale_factor is None:
+            return self
+        used = expect(
+            self.used,
+            a,
+            self.scale_factor,
+            operation=operation,
+            what=what,
+            but="the particles are at scale factor",
+            remedy="go on from there; if they are meant to be at another one, say so: "
+            "dataclasses.replace(particles, scale_factor=None)",
+            tolerance=SCALE_FACTORS_DIFFER,
+            comm=comm,
+        )
+        return dataclasses.replace(self, used=used)
 
 
 def scaled_index(index: jax.Array, n: int, m: int, dtype: Any) -> tuple[jax.Array, jax.Array]:

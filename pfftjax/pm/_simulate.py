@@ -6,32 +6,65 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pfftjax.collectives._primitive import where
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral._operands import sides
 
+from ._exchange import Route
+from ._expected import as_known
 from ._gravity import KEPT, Gradient, gravity_with_ghosts
+from ._growth import check_cosmology
 from ._integrators import Integrator, Steps, fastpm
 from ._painting import Kernel, assignment, paint, readout_padded
 from ._particles import Particles, check_fits, default_capacity, to_owners
+from ._positions import Positions
 from ._spectral import real_plan
 
 
 def density_contrast(
-    particles: Particles, plan: PencilFFT, *, kernel: Kernel = "cic"
+    particles: Particles,
+    plan: PencilFFT,
+    *,
+    kernel: Kernel = "cic",
+    capacity: int | None = None,
 ) -> jax.Array:
     """The density contrast of particles on a mesh: this rank's block, of mean zero.
 
     Args:
-        particles: on the ranks that own them (`to_owners`).
+        particles: on any ranks: on more than one they are first sent to their owners, which costs
+            what `to_owners` does, without the momenta.
         plan: ``PencilFFT(shape, grid, real=True)`` of the mesh.
         kernel: "cic" or "tsc".
+        capacity: particles that each rank has room for, as in `to_owners`; by default also as many
+            as there are rows.
+
+    Raises:
+        ValueError, TypeError: no particles of this mesh, or an unknown kernel.
+        jax.errors.JaxRuntimeError: when it runs, on every rank: some rank has no room for all of
+            its particles; the text says which capacity would do.
 
     """
+    real_plan(plan, "density_contrast")
     check_fits(particles, plan.input, "density_contrast")
-    mean = particles.total / math.prod(plan.shape)
-    return paint(particles.positions, plan.input, kernel=kernel) / mean - 1
+    assignment(kernel, plan.input, "density_contrast")
+    if capacity is None:
+        capacity = max(particles.rows, default_capacity(particles.total, plan.grid.size))
+    positions = particles.positions
+    if plan.grid.size > 1:
+        route = Route.to_owners(positions, plan.input, capacity)
+        sent = route.send(positions.cell), route.send(positions.offset)
+        positions = Positions(*sent, route.count)
+    return _density_contrast(positions, particles.total, plan, kernel)
+
+
+def _density_contrast(
+    positions: Positions, total: int, plan: PencilFFT, kernel: Kernel
+) -> jax.Array:
+    """The same of particles that are on the ranks that own them."""
+    mean = total / math.prod(plan.shape)
+    return paint(positions, plan.input, kernel=kernel) / mean - 1
 
 
 def force(
@@ -48,14 +81,21 @@ def force(
     Args:
         particles: on the ranks that own them (`to_owners`).
         plan: ``PencilFFT(shape, grid, real=True)`` of the mesh.
-        box_size: side of the box [Mpc/h]: a number, or one for each axis.
+        box_size: side of the box [Mpc/h]: a number, or one for each axis; that of the particles.
         cosmology: a `jax_cosmo.Cosmology`.
         kernel: of both paint and readout, which keeps momentum.
         gradient: as in `gravity`.
 
+    Raises:
+        ValueError, TypeError: what does not fit, or another box than that of the particles.
+
     """
+    real_plan(plan, "force")
+    check_fits(particles, plan.input, "force")
+    check_cosmology(cosmology, where("force", plan.grid._comm))
     form = assignment(kernel, plan.input, "force")
-    delta = density_contrast(particles, plan, kernel=kernel)
+    particles = particles.in_box(sides(box_size, plan, "force"), "force", plan.grid._comm)
+    delta = _density_contrast(particles.positions, particles.total, plan, kernel)
     omega_m = jnp.asarray(cosmology.Omega_m, delta.dtype)
     field = gravity_with_ghosts(
         1.5 * omega_m * delta,
@@ -93,20 +133,24 @@ def step(
         gradient: as in `gravity`.
 
     Returns:
-        `Particles` of as many rows, on the ranks that own them.
+        `Particles` of as many rows, on the ranks that own them. A step does not know what time it
+        is: their scale factor is 0 for "not known", unless it was None.
 
     Raises:
+        ValueError, TypeError: what does not fit, or another box than that of the particles.
         jax.errors.JaxRuntimeError: when it runs, on every rank: some rank has no room for all of
             its particles.
 
     Reverse mode keeps the particles, and of the mesh the potential; the rest is computed again.
 
     """
+    real_plan(plan, "step")
     check_fits(particles, plan.input, "step")
+    check_cosmology(cosmology, where("step", plan.grid._comm))
+    lengths = sides(box_size, plan, "step")
+    particles = particles.in_box(lengths, "step", plan.grid._comm)
     dtype = particles.offset.dtype
-    per_cell = [
-        n / side for n, side in zip(plan.shape, sides(box_size, plan, "step"), strict=True)
-    ]
+    per_cell = [n / side for n, side in zip(plan.shape, lengths, strict=True)]
     to_cells = jnp.stack([jnp.asarray(x, dtype) for x in per_cell])
 
     def kick_and_drift(particles: Particles, kick: Any, drift: Any) -> Particles:
@@ -117,10 +161,15 @@ def step(
 
     kept = jax.checkpoint_policies.save_only_these_names(KEPT)
     moved = jax.checkpoint(kick_and_drift, policy=kept)(
-        particles, jnp.asarray(kick, dtype), jnp.asarray(drift, dtype)
+        dataclasses.replace(particles, scale_factor=None, box_size=None),
+        jnp.asarray(kick, dtype),
+        jnp.asarray(drift, dtype),
     )
     # Linear: of the exchange only the order of the rows is kept.
-    return to_owners(moved, plan.input, particles.rows)
+    after = to_owners(moved, plan.input, particles.rows)
+    # Of one structure, so that a step can be the body of a scan.
+    unknown = jax.tree.map(jnp.zeros_like, particles.scale_factor)
+    return dataclasses.replace(after, scale_factor=unknown, box_size=particles.box_size)
 
 
 def simulate(
@@ -138,7 +187,7 @@ def simulate(
     """Follow particles under their own gravity from one scale factor to another.
 
     Args:
-        particles: at ``scale_factors[0]``, of `lpt`.
+        particles: at ``scale_factors[0]``, of `lpt`; on any ranks.
         plan: ``PencilFFT(shape, grid, real=True)`` of the mesh, which may be finer than the
             particle grid.
         box_size: side of the box [Mpc/h]: a number, or one for each axis.
@@ -155,9 +204,12 @@ def simulate(
 
     Returns:
         `Particles` at ``scale_factors[-1]``, positions and momenta at the same time, on the ranks
-        that own them.
+        that own them. Those that do not know their scale factor or box still do not.
 
     Raises:
+        ValueError, TypeError: what does not fit; particles of another box, or at another scale
+            factor than the first one. Where these are not known before the program runs, a
+            jax.errors.JaxRuntimeError then.
         jax.errors.JaxRuntimeError: when it runs, on every rank: some rank has no room for all of
             its particles; the text says which capacity would do.
 
@@ -166,15 +218,25 @@ def simulate(
 
     """
     real_plan(plan, "simulate")
+    comm = plan.grid._comm
     check_fits(particles, plan.input, "simulate")
+    check_cosmology(cosmology, where("simulate", comm))
+    particles = particles.in_box(sides(box_size, plan, "simulate"), "simulate", comm)
     if capacity is None:
         capacity = default_capacity(particles.total, plan.grid.size)
     steps = integrator(cosmology, scale_factors)
     if not isinstance(steps, Steps) or steps.drift.shape != steps.kick.shape:
         raise TypeError(
-            f"{where('simulate', plan.grid._comm)}: the integrator must return pm.Steps of two "
-            f"vectors of one length, got {steps!r}"
+            f"{where('simulate', comm)}: the integrator must return pm.Steps of two vectors of "
+            f"one length, got {steps!r}"
         )
+    after = jax.tree.map(jnp.zeros_like, particles.scale_factor)  # not known
+    # An integrator of the user's may take something else.
+    if isinstance(scale_factors, list | tuple | np.ndarray | jax.Array):
+        ends = as_known(scale_factors)
+        if ends.ndim == 1 and ends.size > 0:
+            particles = particles.at_scale_factor(ends[0], "scale_factors[0]", "simulate", comm)
+            after = None if particles.scale_factor is None else ends[-1]
 
     def body(state: Particles, factors: Any) -> tuple[Particles, None]:
         return step(
@@ -182,4 +244,6 @@ def simulate(
         ), None
 
     start = to_owners(particles, plan.input, capacity)
-    return jax.lax.scan(body, start, steps)[0]
+    start = dataclasses.replace(start, scale_factor=None, box_size=None)
+    end = jax.lax.scan(body, start, steps)[0]
+    return dataclasses.replace(end, scale_factor=after, box_size=particles.box_size)
