@@ -15,6 +15,8 @@ from pfftjax.pencils._process_grid import checked_grid
 
 from . import _file, _zarr
 from ._file import Box, Compression, Contents, Dataset, Layout
+from ._kept import with_kept
+from ._mode import Mode, check_mode
 from ._together import private, same_everywhere, together
 
 
@@ -28,6 +30,7 @@ def save(
     dims: Sequence[str] | None = None,
     coordinates: Mapping[str, Any] | None = None,
     attributes: Mapping[str, Any] | None = None,
+    mode: Mode = "x",
     layout: Layout = "shared",
     format: Literal["hdf5", "zarr"] = "hdf5",
     compression: Compression | None = None,
@@ -40,8 +43,8 @@ def save(
     and i.
 
     Collective over the ranks of the pencil's grid, and outside of jitted code. The file appears
-    under its name when all of it is written (HDF5: and on disk), in place of one that was there;
-    after an error, which every rank raises, there is nothing new.
+    under its name when all of it is written (HDF5: and on disk); one that was there stays until
+    then. After an error, which every rank raises, there is nothing new.
 
     Args:
         path: of the file, the same on every rank; its folder must be there.
@@ -58,6 +61,10 @@ def save(
         coordinates: whole vectors of coordinates by name of the axis, in place of those of
             `box_size`: wavenumbers, say.
         attributes: numbers, strings and arrays to keep with them; those of rank 0 are written.
+        mode: "x": a new file; one that is there is an error. "w": in place of one that is there,
+            with all that is in it, as for a checkpoint that is overwritten. "a": the arrays and
+            attributes of one that is there are kept, but for those of the same names; it is
+            written anew with all of them, at the cost of that.
         layout: "shared": one file. Where h5py is built with MPI all ranks write at once, elsewhere
             (as from pip) one after the other. "per_rank": each rank writes a file of its own, all
             at once, into a folder beside `path`; `path` is a virtual dataset made of them. Of
@@ -67,8 +74,9 @@ def save(
         compression: None or "gzip", of layout "per_rank", of one rank or of Zarr.
 
     Raises:
+        FileExistsError: a file that is there, with mode "x".
         ValueError: blocks that do not match the pencil, names that collide, coordinates of another
-            length, compression of a file that ranks share.
+            length, compression of a file that ranks share, a file that mode "a" cannot keep.
         TypeError: a dtype that HDF5 does not have, or a traced value.
         RuntimeError: ranks that ask for different things.
         OSError: what the file system said, on whichever rank.
@@ -92,8 +100,7 @@ def save(
     checked_pencil(pencil, "save")
     with private(pencil.grid.comm) as comm:
         with together(comm, "save"):
-            if layout not in ("shared", "per_rank"):
-                raise ValueError(f"layout must be shared or per_rank, got {layout!r}")
+            check_how(mode, layout)
             if format not in ("hdf5", "zarr"):
                 raise ValueError(f"format must be hdf5 or zarr, got {format!r}")
             if format == "zarr" and layout != "shared":
@@ -118,13 +125,17 @@ def save(
             if box_size is not None:
                 kept.setdefault("box_size", np.asarray(box_size))
         asked = [(d.name, d.shape, d.dtype.name, d.dims) for d in datasets]
-        how = f"{layout} {format} {compression}"
+        how = f"{mode} {layout} {format} {compression}"
         same_everywhere(f"{os.fspath(path)!r} {how} {asked}", comm, "save")
         contents = Contents(datasets, sizes, along, kept, compression)
+        replace = mode != "x"
+        if mode == "a":
+            with together(comm, "save"):
+                contents = with_kept(path, contents, comm)
         if format == "zarr":
-            _zarr.write(path, contents, comm, compression, "save")
+            _zarr.write(path, contents, comm, compression, "save", replace=replace)
         else:
-            _file.write(path, contents, comm, layout, "save")
+            _file.write(path, contents, comm, layout, "save", replace=replace)
 
 
 def load(
@@ -196,6 +207,13 @@ def attributes(path: str | os.PathLike[str], grid: ProcessGrid) -> dict[str, Any
         kept = {k: v for k, v in file.attrs.items() if k not in (_file.PARTS, _zarr.COMPLETE)}
     kept = {k: np.asarray(v) if isinstance(v, list) else v for k, v in kept.items()}  # of JSON
     return {k: v.item() if isinstance(v, np.generic) else v for k, v in kept.items()}
+
+
+def check_how(mode: Any, layout: Any) -> None:
+    """Refuse a mode or a layout that there is not."""
+    check_mode(mode)
+    if layout not in ("shared", "per_rank"):
+        raise ValueError(f"layout must be shared or per_rank, got {layout!r}")
 
 
 def _dims(pencil: Pencil, dims: Sequence[str] | None) -> tuple[str, ...]:

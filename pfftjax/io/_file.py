@@ -19,6 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 from . import _zarr
+from ._mode import check_free
 from ._together import together
 
 Compression = Literal["gzip"]
@@ -49,6 +50,7 @@ class Dataset:
         values: this rank's elements, on the host or a device.
         order: dimension d of the file is dimension ``order[d]`` of `values`.
         box_of: box of any rank.
+        attributes: its own.
 
     """
 
@@ -59,6 +61,7 @@ class Dataset:
     values: Any
     order: tuple[int, ...]
     box_of: Callable[[int], Box]
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def pieces(self) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
         """The elements as contiguous arrays, each with its place in this rank's box."""
@@ -103,7 +106,11 @@ class Contents:
 
 
 def host(values: Any) -> Any:
-    """`values` as an array of NumPy where that is no copy; those of other devices as they are."""
+    """`values` as an array of NumPy where that is no copy; those of other devices and of files as
+    they are.
+    """
+    if not isinstance(values, jax.Array | np.ndarray):
+        return values
     if isinstance(values, jax.Array) and any(d.platform != "cpu" for d in values.devices()):
         return values
     return np.asarray(values)
@@ -139,13 +146,20 @@ def write(
     comm: MPI.Intracomm,
     layout: Layout,
     operation: str,
+    *,
+    replace: bool,
 ) -> None:
-    """Write a file. Collective; it is under its name when it is complete, or not at all."""
+    """Write a file. Collective; it is under its name when it is complete, or not at all.
+
+    Where `replace` is false, only under a name that is free.
+    """
     target = pathlib.Path(path)
     with together(comm, operation):
         h5py_module()
         if comm.rank == 0 and target.is_dir():
             raise IsADirectoryError(f"{target} is a directory; give the path of a file")
+        if comm.rank == 0 and not replace:
+            check_free(target)
         if contents.compression and layout == "shared" and comm.size > 1:
             raise ValueError(
                 "HDF5 compresses whole chunks, which ranks that write to one file would share; "
@@ -163,7 +177,9 @@ def write(
             _write_in_turn(temporary, contents, comm, operation)
         with together(comm, operation):
             if comm.rank == 0:
-                before = _parts_of(target)
+                before = _parts_of(target) if replace else None
+                if not replace:
+                    check_free(target)
                 os.replace(temporary, target)
                 if before is not None:
                     shutil.rmtree(before, ignore_errors=True)
@@ -303,6 +319,8 @@ def _create(
             array = file.create_virtual_dataset(dataset.name, virtual(dataset), fillvalue=fill)
         for d, name in enumerate(dataset.dims):
             array.dims[d].attach_scale(file[name])
+        for name, value in dataset.attributes.items():
+            array.attrs[name] = value
     for name, value in contents.attributes.items():
         try:
             file.attrs[name] = np.asarray(value) if isinstance(value, jax.Array) else value

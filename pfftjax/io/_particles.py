@@ -13,11 +13,15 @@ from pfftjax.pm import Particles, to_owners
 from pfftjax.pm._particles import check_fits, default_capacity
 
 from . import _file
-from ._fields import on_this_rank
+from ._fields import check_how, on_this_rank
 from ._file import Contents, Dataset, Layout
+from ._kept import with_kept
+from ._mode import Mode
 from ._together import private, same_everywhere, together
 
 _TABLES = ("cell", "offset", "momentum")
+# Before the names of what they know of themselves, where the file may have fields of another box.
+_OF_PARTICLES = "particles_"
 
 
 def save_particles(
@@ -26,12 +30,14 @@ def save_particles(
     mesh: Pencil,
     *,
     attributes: Mapping[str, Any] | None = None,
+    mode: Mode = "x",
     layout: Layout = "shared",
 ) -> None:
     """Write particles to an HDF5 file, each rank its own.
 
     The file has the tables `cell`, `offset` and `momentum`, of shape (total, 3), rank after rank,
-    and the attribute `mesh_shape`; positions in the box are
+    and the attributes `mesh_shape` and, where the particles know them, `particles_scale_factor`
+    and `particles_box_size`; positions in the box are
     ``(cell + offset) % mesh_shape * box_size / mesh_shape``. In everything else as `save`.
 
     Args:
@@ -39,11 +45,12 @@ def save_particles(
         particles: this rank's particles.
         mesh: the mesh that they are in units of, as `PencilFFT.input`.
         attributes: numbers, strings and arrays to keep with them; those of rank 0 are written.
+        mode: as in `save`: "x" (a new file), "w" (replace), "a" (keep the fields that are there).
         layout: as in `save`.
 
     Raises:
         TypeError, ValueError: no particles of this mesh, or traced ones.
-        OSError, ImportError: as `save`.
+        FileExistsError, OSError, ImportError: as `save`.
 
     Example:
         >>> import pathlib, tempfile
@@ -68,8 +75,12 @@ def save_particles(
             used = int(np.asarray(on_this_rank(particles.used, "used")))
             if not 0 <= used <= particles.rows:
                 raise ValueError(f"used is {used}, but the arrays have {particles.rows} rows")
-            if layout not in ("shared", "per_rank"):
-                raise ValueError(f"layout must be shared or per_rank, got {layout!r}")
+            check_how(mode, layout)
+            when_and_where = {
+                f"{_OF_PARTICLES}{name}": np.asarray(on_this_rank(value, name), float)
+                for name in ("scale_factor", "box_size")
+                if (value := getattr(particles, name)) is not None
+            }
         counts = comm.allgather(used)
         starts = [0, *np.cumsum(counts).tolist()]
         with together(comm, "save_particles"):
@@ -78,7 +89,8 @@ def save_particles(
                     f"the ranks have {starts[-1]} particles, but total is {particles.total}"
                 )
         asked = [(name, table.dtype.name) for name, table in tables.items()]
-        same_everywhere(f"{os.fspath(path)!r} {layout} {asked}", comm, "save_particles")
+        how = f"{mode} {layout}"
+        same_everywhere(f"{os.fspath(path)!r} {how} {asked}", comm, "save_particles")
         total = particles.total
         contents = Contents(
             datasets=tuple(
@@ -95,9 +107,16 @@ def save_particles(
             ),
             sizes={"particle": total, "axis": 3},
             coordinates={},
-            attributes={**(attributes or {}), "mesh_shape": np.array(mesh.global_shape)},
+            attributes={
+                **(attributes or {}),
+                **when_and_where,
+                "mesh_shape": np.array(mesh.global_shape),
+            },
         )
-        _file.write(path, contents, comm, layout, "save_particles")
+        if mode == "a":
+            with together(comm, "save_particles"):
+                contents = with_kept(path, contents, comm)
+        _file.write(path, contents, comm, layout, "save_particles", replace=mode != "x")
 
 
 def load_particles(
@@ -118,7 +137,8 @@ def load_particles(
         dtype: float32 or float64, of offset and momentum; by default as in the file.
 
     Returns:
-        `Particles` on the ranks that own them.
+        `Particles` on the ranks that own them, which know their scale factor and box if the file
+        does; files of releases before these were stored do not.
 
     Raises:
         ValueError: they are in units of the cells of another mesh.
@@ -142,6 +162,11 @@ def load_particles(
                 f"{os.fspath(path)}: the tables must have one shape (total, 3), got "
                 f"{[table.shape for table in tables]}"
             )
+        known = {
+            name: np.asarray(file.attrs[_OF_PARTICLES + name], float)
+            for name in ("scale_factor", "box_size")
+            if _OF_PARTICLES + name in file.attrs
+        }
         start, count = block(total, comm.size, comm.rank)
         rows = max(block(total, comm.size, 0)[1], 1)  # as many on every rank: one program
         padded = []
@@ -153,7 +178,7 @@ def load_particles(
             padded.append(jnp.asarray(values))
     n0, n1, n2 = mesh.global_shape
     cell, offset, momentum = padded
-    shares = Particles(cell, offset, momentum, jnp.int32(count), total, (n0, n1, n2))
+    shares = Particles(cell, offset, momentum, jnp.int32(count), total, (n0, n1, n2), **known)
     room = default_capacity(total, comm.size) if capacity is None else capacity
     return to_owners(shares, mesh, room)
 

@@ -10,6 +10,7 @@ from mpi4py import MPI
 # fits. So `except FileNotFoundError` means the same on every rank.
 _TYPES = (
     FileNotFoundError,
+    FileExistsError,
     PermissionError,
     IsADirectoryError,
     NotADirectoryError,

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
+from ._mode import check_free
 from ._together import together
 
 # Of the largest chunk: what a reader of one number must decompress.
@@ -87,13 +88,20 @@ def write(
     comm: MPI.Intracomm,
     compression: str | None,
     operation: str,
+    *,
+    replace: bool,
 ) -> None:
-    """Write a group. Collective; it is under its name when it is complete, or not at all."""
+    """Write a group. Collective; it is under its name when it is complete, or not at all.
+
+    Where `replace` is false, only under a name that is free.
+    """
     target = pathlib.Path(path)
     with together(comm, operation):
         zarr = zarr_module()
         if comm.rank == 0 and target.exists() and not is_store(target):
             raise FileExistsError(f"{target} is there and is no Zarr group; give another path")
+        if comm.rank == 0 and not replace:
+            check_free(target)
     number = comm.bcast(secrets.token_hex(4))
     temporary = target.with_name(f"{target.name}.tmp-{number}")
     before = target.with_name(f"{target.name}.old-{number}")
@@ -110,6 +118,8 @@ def write(
         with together(comm, operation):
             if comm.rank == 0:
                 # A folder cannot take the place of one that is not empty in one step.
+                if not replace:
+                    check_free(target)
                 if target.exists():
                     os.rename(target, before)
                 os.rename(temporary, target)
@@ -144,6 +154,7 @@ def _create(
             dimension_names=dataset.dims,
             # A chunk that is lost reads as this.
             fill_value=np.nan if dataset.dtype.kind in "fc" else 0,
+            attributes=dict(dataset.attributes),
         )
 
 

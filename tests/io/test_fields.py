@@ -55,7 +55,7 @@ def test_any_pencil_reads_what_any_other_wrote(shape, layout, folder, monkeypatc
         monkeypatch.setattr(_file, "_PIECE_BYTES", (40, 1 << 26)[i % 2])
         fields = {name: source.local_block(x) for name, x in wholes.items()}
         # In place of the file before.
-        pfftjax.io.save(folder / "q.h5", fields, source, layout=layout)
+        pfftjax.io.save(folder / "q.h5", fields, source, layout=layout, mode="w")
         with h5py.File(folder / "q.h5") as file:
             for name, x in wholes.items():
                 assert_equal(file[name][()], x)
@@ -72,7 +72,7 @@ def test_other_arrays_than_those_of_jax_in_three_dimensions(folder):
     for shape in ((6, 5), (2, 3, 4, 5)):
         x = random(shape)
         pencil = pfftjax.Pencil(shape, grids()[0], (1, 0), tuple(reversed(range(len(shape)))))
-        pfftjax.io.save(folder / "x.h5", {"q": pencil.local_block(x)}, pencil)
+        pfftjax.io.save(folder / "x.h5", {"q": pencil.local_block(x)}, pencil, mode="w")
         with h5py.File(folder / "x.h5") as file:
             assert_equal(file["q"][()], x)
         assert_equal(pfftjax.io.load(folder / "x.h5", "q", pencil), pencil.local_block(x))
@@ -90,6 +90,7 @@ def test_a_spectrum_is_in_natural_order_in_the_file(folder):
             plan.output,
             dims=("kx", "ky", "kz"),
             coordinates={"kz": 2 * np.pi * np.fft.rfftfreq(5, 1 / 5)},
+            mode="w",
         )
         with h5py.File(folder / "k.h5") as file:
             assert np.abs(file["delta_k"][()] - np.fft.rfftn(x)).max() < 1e-12
@@ -127,9 +128,8 @@ def test_xarray_sees_coordinates_and_attributes(folder, layout):
     assert set(kept) == {"a", "code", "seeds", "h", "box_size"}
     assert kept["a"] == kept["h"] == 0.5
     assert kept["box_size"].tolist() == [1.0, 10.0, 3.0]
-    pfftjax.io.save(
-        folder / "x.h5", {"delta": pencil.local_block(x)}, pencil, box_size=4.0, offset=0
-    )
+    only = {"delta": pencil.local_block(x)}
+    pfftjax.io.save(folder / "x.h5", only, pencil, box_size=4.0, offset=0, mode="w")
     with h5py.File(folder / "x.h5") as file:
         assert file["x"][()].tolist() == [0, 1, 2, 3]
 
@@ -172,7 +172,7 @@ def test_an_error_on_one_rank_is_raised_on_all_and_the_old_file_stays(folder, la
 
     def refused(error, text, fields, at=path, **options):
         said = rf"^.?save on rank \d of {SIZE}: .*{text}"
-        options = {"layout": layout, **options}
+        options = {"layout": layout, "mode": "w", **options}
         raised_everywhere(error, said, pfftjax.io.save, at, fields, pencil, **options)
         assert files(folder) == before
         assert_equal(pfftjax.io.load(path, "q", pencil), x)
@@ -190,6 +190,10 @@ def test_an_error_on_one_rank_is_raised_on_all_and_the_old_file_stays(folder, la
     refused(ValueError, "box_size must be a positive length", {"q": x}, box_size=(1.0, 0.0, 1.0))
     refused(ValueError, "coordinates of 'x': 3 of them", {"q": x}, coordinates={"x": [1, 2, 3]})
     refused(ValueError, "the axes are x, y, z", {"q": x}, coordinates={"k": [1]})
+    refused(ValueError, "mode must be x .*, w .* or a .*, got 'r'", {"q": x}, mode="r")
+    refused(ValueError, "mode must be", {"q": x}, mode=None)
+    refused(FileExistsError, "is there already; mode='a' adds to it", {"p": x}, mode="x")
+    refused(FileExistsError, "mode='w' replaces all of it", {"p": x}, mode="x")
     refused(ValueError, "layout must be shared or per_rank", {"q": x}, layout="sideways")
     refused(
         TypeError,
@@ -219,7 +223,7 @@ def test_an_error_on_one_rank_is_raised_on_all_and_the_old_file_stays(folder, la
                 patch.setattr(_file.Dataset, "pieces", full)
             said = rf"save on rank {rank} of {SIZE}: .*No space left"
             call = pfftjax.io.save, path, {"q": x}, pencil
-            raised_everywhere(OSError, said, *call, layout=layout)
+            raised_everywhere(OSError, said, *call, layout=layout, mode="w")
         assert files(folder) == before
     assert_equal(pfftjax.io.load(path, "q", pencil), x)
 
@@ -298,7 +302,7 @@ def test_indices_past_32_bits(folder, layout):
     path = folder / f"{RANK}.h5"
     if layout == "per_rank":
         contents = _file.Contents((data,), {"a": 2, "b": n}, {}, {})
-    _file.write(path, contents, own, layout, "save")
+    _file.write(path, contents, own, layout, "save", replace=False)
     with _file.opened(path) as file:
         assert _file.read(file["x"], box, (0, 1), values.dtype).tolist() == [[1, 2, 3, 4]]
         assert file["x"][1, n - 2] == 3

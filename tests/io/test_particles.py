@@ -58,7 +58,7 @@ def test_read_back_by_their_owners_on_any_grid(folder, layout):
         expected = expected[np.lexsort(expected.T)]
         for source in grids():
             mesh = pfftjax.PencilFFT(MESH, source, real=True).input
-            pm_io = {"attributes": {"a": 0.5}, "layout": layout}
+            pm_io = {"attributes": {"a": 0.5}, "layout": layout, "mode": "w"}
             pfftjax.io.save_particles(path, particles, mesh, **pm_io)
             with h5py.File(path) as file:
                 assert file["cell"].shape == (TOTAL, 3)
@@ -98,7 +98,9 @@ def test_what_is_refused(folder):
         raised_everywhere(ValueError, said, save, path, other_total, mesh)
     save(path, particles, mesh)
     raised_everywhere(ValueError, "units of the cells of a mesh", load, path, other)
-    pfftjax.io.save(path, {"q": jnp.zeros(mesh.local_shape)}, mesh)
+    raised_everywhere(FileExistsError, "is there already", save, path, particles, mesh)
+    raised_everywhere(ValueError, "mode must be", save, path, particles, mesh, mode="r")
+    pfftjax.io.save(path, {"q": jnp.zeros(mesh.local_shape)}, mesh, mode="w")
     raised_everywhere(KeyError, "no dataset 'cell'", load, path, mesh)
     with pytest.raises(TypeError, match="mesh must be a Pencil"):
         load(path, None)

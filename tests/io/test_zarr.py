@@ -29,7 +29,12 @@ def test_any_grid_reads_what_any_other_wrote(folder, shape, monkeypatch):
         fields = {name: source.local_block(x) for name, x in wholes.items()}
         compression = (None, "gzip")[i % 2]
         # In place of the group before.
-        pfftjax.io.save(path, fields, source, format="zarr", compression=compression)
+        options = {"format": "zarr", "compression": compression}
+        if i > 0:
+            said = "is there already; mode='a' adds to it"
+            call = pfftjax.io.save, path, {"other": fields["none"]}, source
+            raised_everywhere(FileExistsError, said, *call, **options)
+        pfftjax.io.save(path, fields, source, **options, mode="w")
         for name, x in wholes.items():
             assert_equal(zarr.open_group(path, mode="r")[name][...], x)
             target = every[(i + 1) % len(every)]
@@ -102,9 +107,11 @@ def test_compressed_parts_and_what_is_refused(folder, monkeypatch):
     assert_equal(pfftjax.io.load(path, "q", pencil), pencil.local_block(x))
     if SIZE > 1:
         said = "use layout='per_rank', or format='zarr'"
-        raised_everywhere(ValueError, said, save, path, block, pencil, compression="gzip")
+        raised_everywhere(
+            ValueError, said, save, path, block, pencil, compression="gzip", mode="w"
+        )
     else:
-        save(path, block, pencil, compression="gzip")
+        save(path, block, pencil, compression="gzip", mode="w")
         assert_equal(pfftjax.io.load(path, "q", pencil), x)
     for said, options in (
         ("compression must be None or gzip", {"compression": "magic"}),
@@ -139,7 +146,8 @@ def test_compressed_parts_and_what_is_refused(folder, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", refused)
-        raised_everywhere(OSError, "not now", save, folder / "z", block, pencil, format="zarr")
+        options = {"format": "zarr", "mode": "w"}
+        raised_everywhere(OSError, "not now", save, folder / "z", block, pencil, **options)
     assert sorted(p.name for p in folder.glob("z*")) == ["z"]
     assert_equal(pfftjax.io.load(folder / "z", "q", pencil), pencil.local_block(x))
     monkeypatch.setitem(__import__("sys").modules, "zarr", None)

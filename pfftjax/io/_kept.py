@@ -1,0 +1,160 @@
+"""What a file has already and keeps, where arrays are added to it.
+
+The file is written anew with all of its arrays, and takes the place of the old one when it is
+complete: a crash never costs what was there. Each rank copies its share, in pieces.
+"""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from pfftjax.pencils._pencil import block
+
+from . import _file, _zarr
+
+# Attributes that hold the dimensions of netCDF-4 and HDF5 together; written anew.
+_OF_DIMENSIONS = ("DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "DIMENSION_LABELS")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A rank's share of an array in a file, read piece by piece."""
+
+    path: pathlib.Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    box: _file.Box
+
+    def __getitem__(self, place: tuple[slice, ...]) -> np.ndarray:
+        with _file.opened(self.path) as file:
+            box = tuple(
+                (start + p.start, p.stop - p.start)
+                for p, (start, _) in zip(place, self.box, strict=True)
+            )
+            order = tuple(range(len(box)))
+            # No chunk is lost, as `_stored` has found.
+            return _file.read(_file.find(file, self.name, False), box, order, self.dtype)
+
+
+def with_kept(
+    path: str | os.PathLike[str], contents: _file.Contents, comm: MPI.Intracomm
+) -> _file.Contents:
+    """`contents`, and what the file at `path` has besides; each rank sees the same.
+
+    Raises:
+        ValueError: the file has what cannot be kept, or has other axes of these names.
+
+    """
+    target = pathlib.Path(path)
+    if not target.exists():
+        return contents
+    new = {dataset.name for dataset in contents.datasets}
+    sizes, coordinates, datasets = {}, {}, []
+    with _file.opened(target) as file:
+        attributes = {
+            name: value
+            for name, value in file.attrs.items()
+            if name not in (_file.PARTS, _zarr.COMPLETE)
+        }
+        for name, array in sorted(_arrays(file, target).items()):
+            if name in new or _is_scale(array):
+                continue
+            dims = _dims_of(array)
+            shape = tuple(array.shape)
+            if array.dtype.name not in _file.STORED or "" in dims or not shape:
+                raise ValueError(
+                    f"{target} has {name!r}, of {array.dtype} and shape {shape} with axes {dims}, "
+                    "which mode='a' cannot keep; write to another file"
+                )
+            for dim, n in zip(dims, shape, strict=True):
+                _merge(sizes, dim, n, contents.sizes, target)
+                along = _coordinate(file, dim)
+                if along is not None:
+                    coordinates[dim] = along
+            datasets.append(_stored(target, name, _file.find(file, name), dims, comm))
+    for dim, along in coordinates.items():
+        now = contents.coordinates.get(dim)
+        if now is not None and not np.allclose(along, now, rtol=1e-6, atol=0):
+            raise ValueError(
+                f"{target} has coordinates of {dim!r} from {along[0]} to {along[-1]}, but these "
+                f"are from {now[0]} to {now[-1]}; give the same box_size and offset, or other "
+                "dims="
+            )
+    return dataclasses.replace(
+        contents,
+        datasets=(*datasets, *contents.datasets),
+        sizes={**sizes, **contents.sizes},
+        coordinates={**coordinates, **contents.coordinates},
+        attributes={**attributes, **contents.attributes},
+    )
+
+
+def _arrays(file: Any, target: pathlib.Path) -> Mapping[str, Any]:
+    """By name; a file that has more than arrays is not ours to write anew."""
+    entries = dict(file.items() if hasattr(file, "filename") else file.members())
+    for name, entry in entries.items():
+        if not hasattr(entry, "shape"):
+            raise ValueError(
+                f"{target} has a group, {name!r}, which mode='a' cannot keep; write to another "
+                "file"
+            )
+    return entries
+
+
+def _is_scale(array: Any) -> bool:
+    if hasattr(array, "is_scale"):
+        return array.is_scale
+    return array.metadata.dimension_names == (array.basename,)
+
+
+def _dims_of(array: Any) -> tuple[str, ...]:
+    """The names of its axes; an empty one where it has none."""
+    if not hasattr(array, "dims"):
+        return tuple(array.metadata.dimension_names or ("",) * array.ndim)
+    return tuple(d[0].name.lstrip("/") if len(d) else "" for d in array.dims)
+
+
+def _merge(
+    sizes: dict[str, int], dim: str, n: int, new: Mapping[str, int], target: pathlib.Path
+) -> None:
+    if new.get(dim, n) != n:
+        raise ValueError(
+            f"{target} has an axis {dim!r} of {n} points, but this one is of {new[dim]}; give "
+            "other dims=, or write to another file"
+        )
+    sizes[dim] = n
+
+
+def _coordinate(file: Any, dim: str) -> np.ndarray | None:
+    """The coordinates of an axis, if it has any."""
+    scale = file.get(dim)
+    if scale is None:
+        return None
+    # The word of netCDF-4 for a dimension without coordinates, of which Zarr has no array.
+    is_empty = "not a netCDF variable" in str(scale.attrs.get("NAME", ""))
+    return None if is_empty else np.asarray(scale[...])
+
+
+def _stored(
+    target: pathlib.Path, name: str, array: Any, dims: tuple[str, ...], comm: MPI.Intracomm
+) -> _file.Dataset:
+    shape, dtype = tuple(array.shape), np.dtype(array.dtype)
+
+    def box_of(rank: int) -> _file.Box:
+        return (block(shape[0], comm.size, rank), *((0, n) for n in shape[1:]))
+
+    mine = box_of(comm.rank)
+    values = Stored(target, name, tuple(n for _, n in mine), dtype, mine)
+    attributes = {
+        key: value
+        for key, value in array.attrs.items()
+        if key not in _OF_DIMENSIONS and not key.startswith("_Netcdf4")
+    }
+    order = tuple(range(len(shape)))
+    return _file.Dataset(name, shape, dtype, dims, values, order, box_of, attributes)
