@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests import simulate
+from tests import simulate, simulated_faults
 
 pytestmark = pytest.mark.timeout(600)
 SCHEDULES = 20_000
@@ -32,3 +32,10 @@ def test_every_schedule_is_right(program):
     done, failures = simulate.run_all(program, 0, SCHEDULES, 2)
     assert not failures, "\n".join(failures)
     assert done == SCHEDULES
+
+
+def test_faults_can_be_planted():
+    """Each fault's text is in the core. That each is found, `python -m tests.simulate --faults`
+    shows."""
+    for fault in simulated_faults.FAULTS:
+        assert fault.old in (simulate.ROOT / "cpp" / fault.file).read_text(), fault.what
