@@ -18,7 +18,6 @@ import collections
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -124,18 +123,9 @@ class Program:
     def stop(self, ranks: list[int], after: float, seconds: float) -> None:
         """Let a process of its own stop some ranks for a while."""
         pids = [self.pids[rank] for rank in ranks]
-        code = (
-            "import os, time\n"
-            f"time.sleep({after})\n"
-            f"for number, pause in (({int(signal.SIGSTOP)}, {seconds}), "
-            f"({int(signal.SIGCONT)}, 0)):\n"
-            f"    for pid in {pids}:\n"
-            "        try: os.kill(pid, number)\n"
-            "        except ProcessLookupError: pass\n"
-            "    time.sleep(pause)\n"
-        )
+        stop_and_go = f"sleep {after}; kill -STOP {{0}}; sleep {seconds}; kill -CONT {{0}}"
         if self.rank == ranks[0]:
-            command = [sys.executable, "-S", "-c", code]
+            command = ["sh", "-c", stop_and_go.format(" ".join(map(str, pids))) + " 2>/dev/null"]
             self.helpers.append(subprocess.Popen(command, start_new_session=True))
 
     # Steps.
