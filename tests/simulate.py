@@ -27,7 +27,7 @@ CORE = (
 ).split()
 # Calls of the system whose place the simulation takes.
 WRAPPED = (
-    "memfd_create ftruncate posix_fallocate fallocate open close mmap munmap stat "
+    "memfd_create ftruncate posix_fallocate fallocate open close mmap munmap stat fstat "
     "sched_getaffinity"
 ).split()
 # A process takes no more seeds than this: what jobs that are ended leave behind goes with it.

@@ -186,6 +186,7 @@ void* __real_mmap(void*, std::size_t, int, int, int, off_t);  // NOLINT
 int __real_munmap(void*, std::size_t);                        // NOLINT
 int __real_close(int);                                        // NOLINT
 int __real_stat(const char*, struct stat*);                   // NOLINT
+int __real_fstat(int, struct stat*);                          // NOLINT
 
 int __wrap_memfd_create(const char*, unsigned) {
   if (TheJob().Refuses()) {
@@ -251,6 +252,15 @@ int __wrap_munmap(void* data, std::size_t bytes) {
 int __wrap_stat(const char* path, struct stat* status) {
   if (std::strcmp(path, "/proc/self/ns/pid") != 0) return __real_stat(path, status);
   status->st_ino = static_cast<ino_t>(1000 + CurrentProcess().node);
+  return 0;
+}
+
+int __wrap_fstat(int number, struct stat* status) {
+  const File* file = FileOf(number);
+  if (!file) return __real_fstat(number, status);
+  *status = {};
+  status->st_mode = S_IFREG;
+  status->st_size = static_cast<off_t>(file->bytes);
   return 0;
 }
 
