@@ -143,8 +143,9 @@ class PencilTransform:
 
     def _checked_kinds(self, given: Sequence[str]) -> tuple[str, ...]:
         here, shape = self._here("PencilTransform"), self.shape
-        kinds = (given,) if isinstance(given, str) else tuple(given)
-        unknown = [kind for kind in kinds if kind not in _KINDS]
+        is_several = isinstance(given, tuple | list)
+        kinds = tuple(given) if is_several else (given,)
+        unknown = [kind for kind in kinds if not isinstance(kind, str) or kind not in _KINDS]
         if len(kinds) != len(shape) or unknown:
             raise ValueError(
                 f"{here}: kinds must be one of {', '.join(_KINDS)} for each axis of {shape}, got "
@@ -172,7 +173,7 @@ class PencilTransform:
                 f"({self.grid.size}, 1), but the grid is {self.grid.dims}; make one by "
                 "pfftjax.ProcessGrid((None, 1))"
             )
-        if self.norm not in _SCALES:
+        if not isinstance(self.norm, str) or self.norm not in _SCALES:
             raise ValueError(
                 f"{here}: norm must be one of {', '.join(_SCALES)}, got {self.norm!r}"
             )

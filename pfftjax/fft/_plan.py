@@ -208,7 +208,7 @@ class PencilFFT:
             object.__setattr__(self, name, value)
         object.__setattr__(self, "timings", Timings())
         checked_method(method, "PencilFFT", grid._comm)
-        if self.norm not in _SCALES:
+        if not isinstance(self.norm, str) or self.norm not in _SCALES:
             raise ValueError(
                 f"{self._here('PencilFFT')}: norm must be one of {', '.join(_SCALES)}, got "
                 f"{self.norm!r}"

@@ -313,6 +313,10 @@ def _coordinates(
 ) -> dict[str, np.ndarray]:
     result = {}
     if box_size is not None:
+        if not isinstance(offset, int | float | np.number) or not np.isfinite(offset):
+            raise ValueError(f"offset must be a number, 0.5 for centres, got {offset!r}")
+        if np.asarray(box_size).dtype.kind not in "iuf":
+            raise ValueError(f"box_size must be a positive length, got {box_size!r}")
         sides = np.asarray(box_size, float)
         if sides.shape not in ((), (len(sizes),)):
             raise ValueError(
@@ -327,6 +331,8 @@ def _coordinates(
         if name not in sizes:
             raise ValueError(f"coordinates of {name!r}, but the axes are {', '.join(sizes)}")
         values = np.ravel(np.asarray(values))
+        if values.dtype.kind not in "iuf" or not np.all(np.isfinite(values)):
+            raise ValueError(f"coordinates of {name!r} must be finite numbers, got {values}")
         if values.shape != (sizes[name],):
             raise ValueError(
                 f"coordinates of {name!r}: {values.size} of them for an axis of {sizes[name]}; "

@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from pfftjax.fft import PencilFFT
-from pfftjax.spectral._operands import operand, sides
+from pfftjax.spectral._operands import here, operand, sides
 
 from ._growth import are_positive, check_cosmology
 from ._spectral import real_plan
@@ -96,7 +96,9 @@ def linear_field(noise: Any, plan: PencilFFT, box_size: Any, power: Power) -> ja
     Raises:
         ValueError: a plan that is not for real fields, a block that does not match it, or a box
             that is none.
-        TypeError: complex noise, or a dtype without a transform.
+        ValueError: a power that is negative or not finite, outside of jit.
+        TypeError: complex noise, a dtype without a transform, or a power that is no function of
+            real values.
 
     Example:
         >>> from pfftjax import ProcessGrid
@@ -114,10 +116,29 @@ def linear_field(noise: Any, plan: PencilFFT, box_size: Any, power: Power) -> ja
     kx, ky, kz = plan.wavenumbers((x, y, z), noise.dtype)
     k2 = kx**2 + ky**2 + kz**2
     zero = k2 == 0
-    p = jnp.asarray(power(jnp.sqrt(jnp.where(zero, 1, k2)))).astype(noise.dtype)
+    p = _checked(power, jnp.sqrt(jnp.where(zero, 1, k2)), here("linear_field", plan))
+    p = p.astype(noise.dtype)
     n0, n1, n2 = plan.shape
     per_cell = (n0 / x) * (n1 / y) * (n2 / z)  # cells per volume
     # The derivative of a square root at zero must not make NaN of a spectrum that is cut off.
     zero = zero | (p == 0)
     amplitude = jnp.where(zero, 0, jnp.sqrt(per_cell * jnp.where(zero, 1, p)))
     return plan.inverse(amplitude.astype(noise.dtype) * plan.forward(noise))
+
+
+def _checked(power: Any, k: jax.Array, here: str) -> jax.Array:
+    """P(k), where it is a power."""
+    if not callable(power):
+        raise TypeError(
+            f"{here}: power must be a function of k, got {type(power).__name__}; of a table make "
+            "one by pm.tabulated(k, power)"
+        )
+    values = jnp.asarray(power(k))
+    if jnp.iscomplexobj(values):
+        raise TypeError(f"{here}: power(k) must be real, got {values.dtype}")
+    if not isinstance(values, Tracer) and not bool(jnp.all((values >= 0) & jnp.isfinite(values))):
+        raise ValueError(
+            f"{here}: power(k) must be finite and not negative; here it is from "
+            f"{float(jnp.min(values))} to {float(jnp.max(values))}"
+        )
+    return values

@@ -89,7 +89,7 @@ def hubble(cosmology: Any, a: Any) -> jax.Array:
     from jax_cosmo import background
 
     check_cosmology(cosmology, "hubble")
-    return jnp.sqrt(background.Esqr(cosmology, a))
+    return jnp.sqrt(background.Esqr(cosmology, checked_scale_factors(a)))
 
 
 def _integrated(structure: Any, parameters: tuple[jax.Array, ...], a: jax.Array) -> jax.Array:

@@ -69,8 +69,10 @@ def lpt(
     """
     real_plan(plan, "lpt")
     here = where("lpt", plan.grid._comm)
-    if order not in (1, 2):
+    if isinstance(order, bool) or order not in (1, 2):
         raise ValueError(f"{here}: order must be 1 or 2, got {order!r}")
+    if not isinstance(dealias, bool):
+        raise TypeError(f"{here}: dealias must be True or False, got {dealias!r}")
     shape = static_ints(
         plan.shape if mesh_shape is None else mesh_shape, "mesh_shape", "lpt", plan.grid._comm
     )

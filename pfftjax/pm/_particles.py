@@ -69,6 +69,7 @@ class Particles:
 
     def rescaled(self, mesh: Pencil) -> "Particles":
         """The same particles in units of another mesh's cells; `to_owners` brings them to it."""
+        checked_mesh(mesh, "rescaled")
         n0, n1, n2 = mesh.global_shape
         dtype = self.offset.dtype
         cells, rests, ratios = [], [], []

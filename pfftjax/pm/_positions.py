@@ -47,6 +47,8 @@ def as_positions(positions: Any, pencil: Pencil, operation: str) -> Positions:
             f"{here}: positions must be float32 or float64 and cells int32, got {offset.dtype} "
             f"and {cell.dtype}"
         )
+    if not jnp.issubdtype(used.dtype, jnp.integer):
+        raise TypeError(f"{here}: used, the number of particles, must be an integer, got {used}")
     return Positions(cell, offset.astype(offset.dtype), used.astype(jnp.int32))
 
 

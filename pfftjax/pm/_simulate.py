@@ -147,6 +147,13 @@ def step(
     real_plan(plan, "step")
     check_fits(particles, plan.input, "step")
     check_cosmology(cosmology, where("step", plan.grid._comm))
+    for name, factor in (("kick", kick), ("drift", drift)):
+        if not isinstance(factor, float | int | np.number | np.ndarray | jax.Array) or np.ndim(
+            factor
+        ):
+            raise TypeError(
+                f"{where('step', plan.grid._comm)}: {name} must be one number, got {factor!r}"
+            )
     lengths = sides(box_size, plan, "step")
     particles = particles.in_box(lengths, "step", plan.grid._comm)
     dtype = particles.offset.dtype
@@ -224,6 +231,11 @@ def simulate(
     particles = particles.in_box(sides(box_size, plan, "simulate"), "simulate", comm)
     if capacity is None:
         capacity = default_capacity(particles.total, plan.grid.size)
+    if not callable(integrator):
+        raise TypeError(
+            f"{where('simulate', comm)}: the integrator must be a function as pm.fastpm, got "
+            f"{integrator!r}"
+        )
     steps = integrator(cosmology, scale_factors)
     if not isinstance(steps, Steps) or steps.drift.shape != steps.kick.shape:
         raise TypeError(

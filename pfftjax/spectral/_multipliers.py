@@ -352,7 +352,7 @@ def deconvolve(
 
     """
     begin = here("deconvolve", plan)
-    if kernel not in _ORDERS:
+    if not isinstance(kernel, str) or kernel not in _ORDERS:
         raise ValueError(f"{begin}: kernel must be one of {', '.join(_ORDERS)}, got {kernel!r}")
     if isinstance(times, bool) or not isinstance(times, int) or times < 0:
         raise ValueError(f"{begin}: times is how often the field was smoothed, got {times!r}")

@@ -188,6 +188,10 @@ def test_an_error_on_one_rank_is_raised_on_all_and_the_old_file_stays(folder, la
     refused(ValueError, "a word without slashes", {"a/b": x})
     refused(ValueError, "one for each of the 3 axes", {"q": x}, box_size=(1.0, 2.0))
     refused(ValueError, "box_size must be a positive length", {"q": x}, box_size=(1.0, 0.0, 1.0))
+    refused(ValueError, "box_size must be a positive length", {"q": x}, box_size=True)
+    refused(ValueError, "offset must be a number", {"q": x}, box_size=1.0, offset=np.nan)
+    nowhere = {"x": [1, 2, np.nan, 3]}
+    refused(ValueError, "'x' must be finite numbers", {"q": x}, coordinates=nowhere)
     refused(ValueError, "coordinates of 'x': 3 of them", {"q": x}, coordinates={"x": [1, 2, 3]})
     refused(ValueError, "the axes are x, y, z", {"q": x}, coordinates={"k": [1]})
     refused(ValueError, "mode must be x .*, w .* or a .*, got 'r'", {"q": x}, mode="r")

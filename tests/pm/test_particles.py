@@ -8,16 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pfftjax import PencilFFT
+from pfftjax import PencilFFT, PencilTransform, spectral
 from pfftjax.collectives import recover
 from pfftjax.pm import (
+    Positions,
     Steps,
     density_contrast,
     force,
     growth,
+    hubble,
     leapfrog,
     linear_field,
     lpt,
+    paint,
     simulate,
     step,
     to_owners,
@@ -210,3 +213,31 @@ def test_an_integrator_that_takes_something_else():
         lambda: simulate(_start(), PLAN, BOX, cosmology(), None, integrator=lambda *_: one)
     )
     assert end.scale_factor.shape == ()
+
+
+def test_what_looked_right():
+    """Strings, vectors and other types that were taken for numbers, and powers that are none."""
+    noise, ones = jnp.ones(PLAN.input.local_shape), np.ones(3)
+    owned = to_owners(_start(), PLAN.input)
+    at = Positions(owned.cell, owned.offset, jnp.float32(2.7))
+    u = cosmology()
+    for error, said, f in (
+        (TypeError, "power must be a function", lambda: linear_field(noise, PLAN, BOX, ones)),
+        (TypeError, "must be real", lambda: linear_field(noise, PLAN, BOX, lambda k: 1j + k)),
+        (ValueError, "and not negative", lambda: linear_field(noise, PLAN, BOX, lambda k: -k)),
+        (ValueError, "and not negative", lambda: linear_field(noise, PLAN, BOX, lambda k: k / 0)),
+        (TypeError, "kick must be one number", lambda: step(owned, PLAN, BOX, u, ones, 0.1)),
+        (TypeError, "drift must be one number", lambda: step(owned, PLAN, BOX, u, 0.1, "1")),
+        (TypeError, "dealias must be", lambda: lpt(_delta(), PLAN, BOX, u, 0.1, dealias="no")),
+        (ValueError, "order must be 1 or 2", lambda: lpt(_delta(), PLAN, BOX, u, 0.1, order=True)),
+        (TypeError, "used, the number", lambda: paint(at, PLAN.input)),
+        (ValueError, "must be positive numbers", lambda: hubble(u, -1.0)),
+        (TypeError, "the integrator must be", lambda: simulate(
+            owned, PLAN, BOX, u, [0.1, 0.2], integrator="fastpm")),
+        (ValueError, "the mesh must be", lambda: owned.rescaled(PLAN)),
+        (ValueError, "kinds must be one of", lambda: PencilTransform((4, 4, 4), PLAN.grid, None)),
+        (ValueError, "norm must be one of", lambda: PencilFFT((4, 4, 4), PLAN.grid, norm=["o"])),
+        (ValueError, "kernel must be", lambda: spectral.deconvolve(noise, PLAN, ["cic"])),
+    ):  # fmt: skip
+        with pytest.raises(error, match=said):
+            f()
