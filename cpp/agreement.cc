@@ -26,8 +26,24 @@ std::vector<std::string_view> Lines(std::string_view text) {
   return lines;
 }
 
+constexpr char kComment = '\t';
+
+// Without what is not compared.
+std::string_view Compared(std::string_view line) { return line.substr(0, line.find(kComment)); }
+
+// "alltoall float32[12] (model.py:17)"
 std::string Line(const std::vector<std::string_view>& lines, std::size_t index) {
-  return index < lines.size() ? std::string(lines[index]) : "nothing";
+  if (index >= lines.size()) return "nothing";
+  const std::string compared(Compared(lines[index]));
+  const std::size_t comment = compared.size() + 1;
+  if (comment >= lines[index].size()) return compared;
+  return compared + " (" + std::string(lines[index].substr(comment)) + ")";
+}
+
+std::string AllCompared(std::string_view text) {
+  std::string all;
+  for (std::string_view line : Lines(text)) all.append(Compared(line)).append("\n");
+  return all;
 }
 
 // What a comparison over the ranks has found, the same on every rank.
@@ -39,7 +55,8 @@ struct Comparison {
   std::string other;      // that rank's
 };
 
-Comparison Compare(Communicator& comm, std::int64_t hash, std::string_view text) {
+Comparison Compare(Communicator& comm, std::int64_t hash,
+                   const std::function<std::string()>& say) {
   Comparison found;
   // The maximum of the hash and of its complement: equal to one's own on all ranks or on none.
   const std::array<std::int64_t, 2> mine = {hash, ~hash};
@@ -49,8 +66,10 @@ Comparison Compare(Communicator& comm, std::int64_t hash, std::string_view text)
   found.is_equal = code == 0 && most[0] == ~most[1];
   if (found.is_equal) return found;
 
+  const std::string text = say();
   if (code == 0) found.reference = Broadcast(comm, text, 0, &code);
-  std::int64_t candidate = comm.rank > 0 && text != found.reference ? comm.rank : comm.size;
+  const bool differs = AllCompared(text) != AllCompared(found.reference);
+  std::int64_t candidate = comm.rank > 0 && differs ? comm.rank : comm.size;
   found.rank = comm.size;
   if (code == 0) {
     code =
@@ -80,23 +99,32 @@ Parameters& Parameters::Add(const char* name, const std::int64_t* values, std::s
   return *this;
 }
 
-std::string Disagreement(Communicator& comm, std::int64_t hash, std::string_view text) {
-  const Comparison found = Compare(comm, hash, text);
+std::string Disagreement(Communicator& comm, std::int64_t hash, const std::string& text) {
+  return Disagreement(comm, hash, [&] { return text; });
+}
+
+std::string Disagreement(Communicator& comm, std::int64_t hash,
+                         const std::function<std::string()>& say) {
+  const Comparison found = Compare(comm, hash, say);
   if (found.is_equal) return {};
   if (!found.failure.empty()) return found.failure;
   if (found.rank == comm.size) {
-    return "the ranks differ further on than the first collectives listed:\n" + found.reference;
+    return "the ranks differ further on than the first collectives listed:\n" +
+           AllCompared(found.reference);
   }
   const auto expected = Lines(found.reference);
   const auto other = Lines(found.other);
   std::size_t at = 0;
-  while (at < expected.size() && at < other.size() && expected[at] == other[at]) ++at;
+  while (at < expected.size() && at < other.size() &&
+         Compared(expected[at]) == Compared(other[at])) {
+    ++at;
+  }
   return "number " + std::to_string(at + 1) + " is " + Line(other, at) + " on rank " +
          std::to_string(found.rank) + " and " + Line(expected, at) + " on rank 0";
 }
 
 std::string Difference(Communicator& comm, std::int64_t hash, std::string_view text) {
-  const Comparison found = Compare(comm, hash, text);
+  const Comparison found = Compare(comm, hash, [&] { return std::string(text); });
   if (found.is_equal) return {};
   if (!found.failure.empty()) return found.failure;
   if (found.rank == comm.size) return "different on some ranks, and written alike on all of them";

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -35,9 +36,12 @@ class Parameters {
 };
 
 // Compares `hash` over the ranks of `comm`; where they differ, compares `text`, a list of lines,
-// and names the first rank that differs from rank 0 and the first line in which it does.
-// Collective. Returns an empty string when all agree, and otherwise the same text on every rank.
-std::string Disagreement(Communicator& comm, std::int64_t hash, std::string_view text);
+// and names the first rank that differs from rank 0 and the first line in which it does. What
+// follows a tabulator in a line is not compared, but named. Collective. Returns an empty string
+// when all agree, and otherwise the same text on every rank.
+std::string Disagreement(Communicator& comm, std::int64_t hash,
+                         const std::function<std::string()>& text);
+std::string Disagreement(Communicator& comm, std::int64_t hash, const std::string& text);
 
 // The same for one value in place of a list: "X on rank 2 and Y on rank 0", of the first rank
 // whose `text` differs from rank 0's, or an empty string. Collective.

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "agreement.h"
+#include "call_sites.h"
 
 namespace pfftjax {
 namespace {
@@ -17,7 +18,7 @@ std::int64_t Nanoseconds() {
 // The texts of errors that say that ranks differ start alike, so that tests and users find them.
 std::string Differs(const std::string& what, const std::string& how) {
   return what + ": " + how + ". Every rank of a communicator must make the same collectives in " +
-         "the same order, with sizes that fit";
+         "the same order, with sizes that fit (all ranks raise this error)";
 }
 
 }  // namespace
@@ -58,6 +59,10 @@ ffi::Error Call::Begin() {
   progress.element.store(payload_.element, std::memory_order_release);
   progress.count.store(payload_.count, std::memory_order_release);
   progress.parameters.store(payload_.parameters, std::memory_order_release);
+  progress.key.store(KeyOf(site_.program), std::memory_order_release);
+  if (site_.signature != 0) {
+    progress.signature.store(site_.signature, std::memory_order_release);
+  }
   progress.source.store(payload_.source, std::memory_order_release);
   progress.dest.store(payload_.dest, std::memory_order_release);
   progress.entered.fetch_add(1, std::memory_order_release);
@@ -92,7 +97,9 @@ ffi::Error Call::Check() {
   const Options& options = GetOptions();
   if (site_.signature != 0 && site_.signature != comm_->last_verified && options.first_call) {
     if (comm_->verified.count(site_.signature) == 0) {
-      const std::string how = Disagreement(*comm_, site_.signature, site_.program);
+      const std::string how = Disagreement(*comm_, site_.signature, [&] {
+        return WithLines(*comm_, site_.signature, ListOf(site_.program));
+      });
       if (!how.empty()) {
         return Failed(site_.operation, *comm_,
                       Differs("this program's collectives differ between ranks", how));
@@ -112,7 +119,8 @@ ffi::Error Call::Check() {
     const std::string text =
         what + detail + " as collective " + std::to_string(comm_->progress.passed + 1);
     const auto hash = static_cast<std::int64_t>(Hash(text.data(), text.size()));
-    const std::string how = Disagreement(*comm_, hash, text);
+    const std::string how =
+        Disagreement(*comm_, hash, [&] { return text + "\t" + LinesOf(*comm_); });
     if (!how.empty()) {
       return Failed(site_.operation, *comm_, Differs("the ranks' calls differ", how));
     }

@@ -85,6 +85,9 @@ struct Progress {
   process::Atomic<std::int64_t> count{0};
   // What else all ranks of a collective mean alike, as a hash: roots, axes, shapes.
   process::Atomic<std::uint64_t> parameters{0};
+  // Of the line that made the call (call_sites.h), and of the program that is running.
+  process::Atomic<std::uint64_t> key{0};
+  process::Atomic<std::int64_t> signature{0};
   // The ranks that a message waits for, or kNobody or kAnybody. A collective waits for all.
   process::Atomic<int> source{kNobody};
   process::Atomic<int> dest{kNobody};

@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "call_sites.h"
 #include "communicator.h"
 #include "element.h"
 #include "xla/ffi/api/ffi.h"
@@ -21,7 +22,7 @@ inline std::string Describe(Operation operation, Element element, std::int64_t c
 inline std::string FailureText(const char* operation, const Communicator& comm,
                                const std::string& why) {
   return "pfftjax: " + std::string(operation) + " failed on " + comm.Where() + " (communicator " +
-         std::to_string(comm.number) + "): " + why;
+         std::to_string(comm.number) + ")" + CalledAt(comm) + ": " + why;
 }
 
 inline ffi::Error Failed(Operation operation, const Communicator& comm, const std::string& why) {

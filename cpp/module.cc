@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "agreement.h"
+#include "call_sites.h"
 #include "departure.h"
 #include "fft/select.h"
 #include "gpu/device.h"
@@ -181,6 +182,20 @@ NB_MODULE(_native, m) {
       },
       nb::arg("address"), "Registers the user's MPI_Status at `address`; its number.");
   m.def("max_tag", &MaxTag);
+  m.def(
+      "note_call",
+      [](std::int64_t comm, const std::string& key, const std::string& before,
+         std::int64_t signature, std::int64_t program,
+         const std::string& line) { NoteCall(comm, key, before, signature, program, line); },
+      nb::arg("comm"), nb::arg("key"), nb::arg("before"), nb::arg("signature"), nb::arg("program"),
+      nb::arg("line"),
+      "Says in which line of the user's program a call was made that carries `key`.");
+  m.def(
+      "note_eager_call",
+      [](std::int64_t comm, const std::string& operation, const std::string& line) {
+        NoteEagerCall(Known(comm), operation, line);
+      },
+      nb::arg("comm"), nb::arg("operation"), nb::arg("line"), "The same outside of jit.");
   m.def(
       "calls", [](std::int64_t number) { return Known(number).progress.entered.load(); },
       "Operations that this rank has begun on a communicator.");

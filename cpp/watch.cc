@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "communicator.h"
+#include "deadlock.h"
 #include "errors.h"
 #include "options.h"
+#include "state.h"
 #include "stepped_clock.h"
 
 namespace pfftjax {
@@ -24,116 +26,13 @@ namespace {
 
 constexpr int kAskTag = 1;
 constexpr int kAnswerTag = 2;
-constexpr int kRounds = 2;      // answers in a row before they are believed
+constexpr int kRounds = 2;  // answers in a row before they are believed
+constexpr int kCircularRounds = 3;
+constexpr double kSecondsToWarn = 8.0;
 constexpr int kMostAsked = 32;  // ranks asked in one round, drawn at random beyond that
 // How often a rank that waits for a communicator's duplicates looks for them between two answers
 // that are to be believed: what the other rank did before it left has arrived by then.
 constexpr std::int64_t kLooks = 10;
-
-// The departures (departure.h) that this rank has announced, and that all ranks have come to.
-process::Own<process::Atomic<int>> announced_departures;
-process::Own<process::Atomic<int>> completed_departures;
-
-// What one rank tells another about itself.
-struct State {
-  std::int64_t question;  // echoed: the asker's count of calls begun
-  std::int64_t passed;
-  Stage stage;
-  Operation operation;
-  Element element;
-  std::int64_t count;
-  std::int64_t departures;  // that it has announced
-  std::int64_t comm;        // number of the communicator, in which the ranks usually agree
-  bool is_gathering = false;
-  std::int64_t parameters = 0;  // of Progress
-
-  static constexpr int kWords = 10;
-  using Words = std::array<std::int64_t, kWords>;
-
-  static State Of(const Communicator& comm, std::int64_t question) {
-    const Progress& now = comm.progress;
-    // First: who has left has passed no fewer than is read after it.
-    const int departures = *announced_departures;
-    const std::int64_t entered = now.entered;
-    State state{question,    now.passed, now.stage,  now.operation,
-                now.element, now.count,  departures, comm.number};
-    state.parameters = static_cast<std::int64_t>(now.parameters.load());
-    // The call moved on while it was read: it waits for nobody. `entered` last: it counts before
-    // the stage of a new call is set.
-    if (now.passed != state.passed || now.stage != state.stage || now.entered != entered) {
-      state.stage = Stage::kIdle;
-    }
-    return state;
-  }
-  // What this rank does, on whatever communicator, for a rank that waits for it on one that the
-  // watch cannot talk over yet.
-  static State Anywhere(std::int64_t question) {
-    State found{question,       0, Stage::kIdle,          Operation::kNone,
-                Element::kBool, 0, *announced_departures, 0};
-    for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
-      const Communicator* comm = FindCommunicator(i);
-      if (comm->is_gathering) {
-        found.comm = comm->number;
-        found.is_gathering = true;
-        return found;
-      }
-      if (found.stage == Stage::kIdle) {
-        const State here = Of(*comm, question);
-        if (here.stage != Stage::kIdle) found = here;
-      }
-    }
-    return found;
-  }
-  static State From(const Words& w) {
-    return {w[0],
-            w[1],
-            static_cast<Stage>(w[2]),
-            static_cast<Operation>(w[3]),
-            static_cast<Element>(w[4]),
-            w[5],
-            w[6],
-            w[7],
-            w[8] != 0,
-            w[9]};
-  }
-  Words ToWords() const {
-    return {question,
-            passed,
-            static_cast<std::int64_t>(stage),
-            static_cast<std::int64_t>(operation),
-            static_cast<std::int64_t>(element),
-            count,
-            departures,
-            comm,
-            is_gathering,
-            parameters};
-  }
-  bool IsPointToPoint() const { return IsMessage(operation); }
-  // Whether it makes no more calls, seen from here: where all ranks have come to a departure, it
-  // is no departure from this one any more, even if this answer was given before it was over.
-  bool IsLeaving() const { return departures > *completed_departures; }
-
-  // "in alltoall float32[12], after 3 collectives"
-  std::string Say() const {
-    const std::string after = ", after " + std::to_string(passed - (InCollective() ? 1 : 0)) +
-                              " collectives on this communicator";
-    if (stage == Stage::kIdle) {
-      return (IsLeaving() ? "has ended" : "is in no operation of pfftjax") + after;
-    }
-    return std::string(stage == Stage::kChecking ? "waits in the check before " : "is in ") +
-           Describe(operation, element, count) + after;
-  }
-  // The same of an answer from Anywhere: "is in alltoall float32[12] on communicator 0".
-  std::string SayAnywhere() const {
-    const std::string where = "communicator " + std::to_string(comm);
-    if (is_gathering) return "waits for the other ranks to come to a first collective on " + where;
-    if (stage == Stage::kIdle) {
-      return IsLeaving() ? "has ended" : "is in no operation of pfftjax";
-    }
-    return "is in " + Describe(operation, element, count) + " on " + where;
-  }
-  bool InCollective() const { return stage == Stage::kRunning && !IsPointToPoint(); }
-};
 
 // One communicator as the thread sees it: how long its present call has waited, and what the
 // others have answered.
@@ -144,6 +43,7 @@ struct Watched {
   bool timed_out = false;
   std::map<int, State> answers;
   std::map<int, int> suspicions;  // answers in a row that cannot be reconciled with waiting
+  Deadlock deadlock;
 };
 
 // The same of one whose duplicates are being made.
@@ -268,6 +168,8 @@ class Watch {
       // Read again: what was read in between may be of the call after the one asked about.
       if (comm.progress.entered != entered) continue;
       watched.answers[source] = answer;
+      watched.deadlock.Hear(source, answer.AsWait());
+      AbortIfCircular(comm, here, watched);
       const std::string why = WhyNever(here, source, answer);
       int& times = watched.suspicions[source];
       times = why.empty() ? 0 : times + 1;
@@ -278,6 +180,29 @@ class Watch {
                                : times >= kRounds;
       if (times >= kRounds && certain) AbortJob((Waits(comm, here) + ", but " + why).c_str());
     }
+  }
+
+  // Answers of a whole circle, three times: what was on its way at the first has arrived since.
+  // The first of its ranks speaks; the others do if it does not.
+  static void AbortIfCircular(const Communicator& comm, const State& here,
+                              const Watched& watched) {
+    const std::vector<int> circle =
+        watched.deadlock.Circle(comm.rank, here.AsWait(), kCircularRounds);
+    if (circle.empty()) return;
+    const int first = *std::min_element(circle.begin(), circle.end());
+    if (first != comm.rank &&
+        watched.deadlock.Circle(comm.rank, here.AsWait(), kCircularRounds + 1).empty()) {
+      return;
+    }
+    std::string text = Waits(comm, here);
+    for (std::size_t i = 1; i < circle.size(); ++i) {
+      text += "; it waits for rank " + std::to_string(circle[i]) + ", which " +
+              watched.answers.at(circle[i]).Say();
+    }
+    text += "; and that rank waits for rank " + std::to_string(comm.rank) +
+            ": none of them can go on. Let one of them come to the other's call first; sendrecv "
+            "sends and receives at once";
+    AbortJob(text.c_str());
   }
 
   // Whether nothing can come from (or be taken by) `rank`, which may be kNobody or kAnybody.
@@ -346,12 +271,13 @@ class Watch {
     }
     const double waited = now_ - watched.since;
     if (HasTimedOut(watched, waited)) Report(comm, watched, waited);
+    Warn(comm, watched, waited);
     if (comm.is_private && IsTimeToAsk(watched, waited)) Ask(comm, entered, watched);
   }
 
   // Whether the other ranks have had time to answer since PFFTJAX_TIMEOUT.
-  template <typename Wait>
-  static bool HasTimedOut(Wait& watched, double waited) {
+  template <typename Waiting>
+  static bool HasTimedOut(Waiting& watched, double waited) {
     const double timeout = GetOptions().timeout;
     if (timeout > 0 && waited > timeout && !watched.timed_out) {
       watched.timed_out = true;
@@ -360,13 +286,13 @@ class Watch {
     return watched.timed_out && waited > timeout + 1.0;
   }
 
-  template <typename Wait>
-  static bool IsTimeToAsk(Wait& watched, double waited) {
+  template <typename Waiting>
+  static bool IsTimeToAsk(Waiting& watched, double waited) {
     if (waited < watched.next_round) return false;
     // The second round follows soon, and so does one that may confirm a suspicion; the others
     // are ever rarer.
     const double patience = GetOptions().patience;
-    const bool soon = waited < 2 * patience || Suspects(watched);
+    const bool soon = waited < 2 * patience || Suspects(watched) || MayBeCircular(watched);
     watched.next_round = waited + (soon ? patience : std::min(waited, 60.0));
     return true;
   }
@@ -449,11 +375,32 @@ class Watch {
     return text.data();
   }
 
-  template <typename Wait>
-  static bool Suspects(const Wait& watched) {
+  // Once: that a message waits for long and its partner too, where it is not certain that neither
+  // can go on. It may be a very large one; or its tag may be another one, say.
+  void Warn(const Communicator& comm, const Watched& watched, double waited) {
+    if (has_warned_ || waited < kSecondsToWarn) return;
+    const State here = State::Of(comm, watched.entered);
+    for (const auto& [rank, there] : watched.answers) {
+      const bool is_message = here.IsPointToPoint() || there.IsPointToPoint();
+      if (here.stage == Stage::kIdle || there.stage == Stage::kIdle || !is_message) continue;
+      has_warned_ = true;
+      process::WriteError("pfftjax: warning: " + Waits(comm, here) + ", and has waited for " +
+                          std::to_string(static_cast<int>(waited)) + " s, while rank " +
+                          std::to_string(rank) + " " + there.Say() +
+                          ". If they never go on, look at ranks, tags and order; "
+                          "PFFTJAX_TIMEOUT=60 ends such a wait\n");
+      return;
+    }
+  }
+
+  template <typename Waiting>
+  static bool Suspects(const Waiting& watched) {
     return std::any_of(watched.suspicions.begin(), watched.suspicions.end(),
                        [](const auto& entry) { return entry.second > 0; });
   }
+
+  static bool MayBeCircular(const Watched& watched) { return watched.deadlock.IsPossible(); }
+  static bool MayBeCircular(const Gathering&) { return false; }
 
   void Ask(const Communicator& comm, std::int64_t question, const Watched& watched) {
     std::vector<int> ranks;
@@ -462,6 +409,9 @@ class Watch {
     if (is_message && now.source != kAnybody) {
       if (now.source >= 0) ranks.push_back(now.source);
       if (now.dest >= 0 && now.dest != now.source) ranks.push_back(now.dest);
+      for (int rank : watched.deadlock.WorthAsking(comm.rank)) {
+        if (rank != now.source && rank != now.dest) ranks.push_back(rank);
+      }
     } else {
       for (int r = 0; r < comm.size; ++r) {
         // Whose answer is certain need not be asked again: a message from anybody waits for all.
@@ -473,8 +423,8 @@ class Watch {
   }
 
   // Not all of very many.
-  template <typename Wait>
-  void ChooseAmong(std::vector<int>& ranks, const Wait& watched) {
+  template <typename Waiting>
+  void ChooseAmong(std::vector<int>& ranks, const Waiting& watched) {
     if (ranks.size() > kMostAsked) {
       std::shuffle(ranks.begin(), ranks.end(), random_);
       // Those under suspicion are asked again, whoever else is.
@@ -510,6 +460,7 @@ class Watch {
   double now_ = 0.0;  // seconds, as the thread sees them go by
   std::map<std::int64_t, Watched> watched_;
   std::map<std::int64_t, Gathering> gatherings_;
+  bool has_warned_ = false;
   std::list<Outgoing> outgoing_;  // a list: MPI keeps the addresses of the words
   std::minstd_rand random_{process::Entropy()};
   process::Mutex looks_mutex_;

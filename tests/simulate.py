@@ -22,7 +22,8 @@ from tests.launcher import ROOT
 SIMULATED = ROOT / "tests" / "cpp" / "simulated"
 # The core without GPUs, transforms, and what is of Python's or of an MPI library's.
 CORE = (
-    "agreement box call collectives communicator departure exchange messages node pages pencils "
+    "agreement box call call_sites collectives communicator deadlock departure exchange messages "
+    "node pages pencils "
     "pm/exchange progress redistribute same scan shared_memory split stream terminate watch window"
 ).split()
 # Calls of the system whose place the simulation takes.

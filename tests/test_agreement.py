@@ -24,9 +24,11 @@ SHAPE = (4, 6, 5)
 
 
 def compared(f, *operands):
-    """The collectives of a program as the ranks compare them; nothing is run."""
+    """The collectives of a program as the ranks compare them; nothing is run. The first collective
+    has them, behind its own key.
+    """
     text = jax.jit(f).lower(*operands).as_text()
-    return re.findall(r'program = "((?:[^"\\]|\\.)+)"', text)[0]
+    return re.findall(r'program = "[^"]{8}\\0A((?:[^"\\]|\\.)+)"', text)[0]
 
 
 def grid():

@@ -13,15 +13,22 @@ Point-to-point operations are not on the list: ranks may differ in them.
 
 An operation that does something on the first call of its program only (`same`) knows its place in
 the list: the signature of the collectives up to and including it, which is the same on all ranks.
+
+Each operation also carries a key, made of the list as far as it went then: by it the line of the
+user's program is found that an error names (_call_sites.py).
 """
 
+import base64
 import dataclasses
 import hashlib
+import itertools
 import weakref
 from typing import Any
 
 import numpy as np
 from jax.interpreters import mlir
+
+from . import _call_sites
 
 _CONFIG = "mhlo.backend_config"
 # The text is for error messages; the signature covers all of the list.
@@ -34,7 +41,7 @@ class _List:
 
     digest: Any = dataclasses.field(default_factory=hashlib.blake2b)
     lines: list[str] = dataclasses.field(default_factory=list)
-    carriers: list[Any] = dataclasses.field(default_factory=list)
+    carriers: list[tuple[Any, str]] = dataclasses.field(default_factory=list)  # with their keys
 
     def add(self, line: str) -> None:
         self.digest.update(line.encode() + b"\n")
@@ -45,14 +52,26 @@ class _List:
     def signature(self) -> int:
         return int.from_bytes(self.digest.digest()[:8], "little", signed=True) or 1
 
+    @property
+    def key(self) -> str:
+        return _key(self.digest) if self.lines else ""
+
     def write(self) -> None:
-        for carrier in self.carriers:
-            _write(carrier, signature=np.int64(self.signature), program="\n".join(self.lines))
+        for carrier, key in self.carriers:
+            program = "\n".join([key, *self.lines])
+            _write(carrier, signature=np.int64(self.signature), program=program)
+
+
+def _key(digest: Any) -> str:
+    """Eight characters, as cpp/call_sites.h takes them."""
+    return base64.b64encode(digest.digest()[:6]).decode()
 
 
 @dataclasses.dataclass
 class _Program:
     lists: dict[int, _List] = dataclasses.field(default_factory=dict)
+    number: int = dataclasses.field(default_factory=itertools.count().__next__)
+    messages: Any = dataclasses.field(default_factory=hashlib.blake2b)
     # For each operation: the communicators with a collective that is certain to precede it.
     preceding: dict[Any, frozenset[int]] = dataclasses.field(default_factory=dict)
 
@@ -64,7 +83,7 @@ def _write(operation: Any, **attributes: Any) -> None:
     operation.attributes[_CONFIG] = mlir.ir.DictAttr.get(entries)
 
 
-# What the custom call of a collective says that carries no list.
+# What a custom call says before it is recorded, and where there is one rank.
 NO_LIST = {"signature": np.int64(0), "program": ""}
 # What an operation says in addition that knows its place, before it is recorded.
 NO_PLACE = {"place": np.int64(0)}
@@ -77,8 +96,9 @@ def record(
     token: Any,
     operation: mlir.ir.OpView,
     communicator: int,
-    line: str | None,
+    call: str,
     *,
+    listed: bool,
     has_place: bool = False,
 ) -> None:
     """Take note of `operation`, just lowered.
@@ -88,7 +108,8 @@ def record(
         token: the token that the operation takes; it tells which operation comes before.
         operation: the custom call.
         communicator: number of its communicator.
-        line: what ranks must agree on; None for a point-to-point operation.
+        call: the operation with what ranks must agree on, as a line of text.
+        listed: whether they must; not for a point-to-point operation.
         has_place: whether the custom call has the attribute `NO_PLACE`.
 
     """
@@ -97,13 +118,23 @@ def record(
     preceding: frozenset[int] = frozenset()
     if not isinstance(before, mlir.ir.Block):
         preceding = program.preceding.get(before.operation, preceding)
-    if line is not None:
-        collectives = program.lists.setdefault(communicator, _List())
-        collectives.add(line)
+    collectives = program.lists.setdefault(communicator, _List())
+    last = collectives.key
+    if listed:
+        collectives.add(call)
+        key = collectives.key
+        _call_sites.note_lowered(communicator, key, last, collectives.signature, program.number)
         if communicator not in preceding:
-            collectives.carriers.append(operation)
+            collectives.carriers.append((operation, key))
             preceding |= {communicator}
+        else:
+            _write(operation, program=key)
         collectives.write()
         if has_place:
             _write(operation, place=np.int64(collectives.signature))
+    else:
+        program.messages.update(f"{last} {communicator} {call}\n".encode())
+        key = _key(program.messages)
+        _call_sites.note_lowered(communicator, key, last, 0, program.number)
+        _write(operation, program=key)
     program.preceding[operation.operation] = preceding

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import functools
 import os
+import re
 import sys
 import threading
 import time
@@ -37,6 +38,8 @@ def abort_job(reason: str) -> None:
 
 
 def _name(kind: type[BaseException], value: BaseException | None) -> str:
+    if "pfftjax: " in str(value):  # printed in full just before
+        return f"the {kind.__name__} above"
     return f"{kind.__name__}: {value}".strip()
 
 
@@ -47,6 +50,21 @@ def _is_from_here(trace: TracebackType | None) -> bool:
         frame.f_globals.get("__name__", "").partition(".")[0] == package
         for frame, _ in traceback.walk_tb(trace)
     )
+
+
+# An error that every rank of a communicator raises says so (cpp/call.cc).
+_RAISED_BY_ALL = re.compile(r"failed on rank (\d+) of .*\(all ranks raise this error\)", re.DOTALL)
+_SECONDS_FOR_THE_FIRST = 5.0
+
+
+def _let_the_first_speak(value: BaseException | None) -> None:
+    """Where every rank raises the same error, let the first one print it and end the job.
+
+    The others speak only if it does not end: it may have caught the error.
+    """
+    found = _RAISED_BY_ALL.search(str(value))
+    if found and int(found[1]) > 0:
+        time.sleep(_SECONDS_FOR_THE_FIRST)
 
 
 def abort_on_error() -> None:
@@ -60,6 +78,7 @@ def abort_on_error() -> None:
     def on_exception(
         kind: type[BaseException], value: BaseException, trace: TracebackType | None
     ) -> None:
+        _let_the_first_speak(value)
         show(kind, value, trace)
         abort_job(f"failed with {_name(kind, value)}; the other ranks would wait for it")
 
@@ -68,6 +87,7 @@ def abort_on_error() -> None:
     show_in_thread = threading.excepthook
 
     def on_thread_exception(args: threading.ExceptHookArgs) -> None:
+        _let_the_first_speak(args.exc_value)
         show_in_thread(args)
         if issubclass(args.exc_type, SystemExit):
             return

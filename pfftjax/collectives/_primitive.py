@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from . import _first_call
+from . import _call_sites, _first_call
 from ._checkpoint import recompute
 from ._comm import Communicator
 from ._ffi import is_fake_device, platforms
@@ -66,7 +66,8 @@ def communicating(
     """
     primitive = Primitive(name)
     primitive.multiple_results = multiple_results
-    primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
+    apply = functools.partial(xla.apply_primitive, primitive)
+    primitive.def_impl(_call_sites.noted(name, apply))
     primitive.def_effectful_abstract_eval(
         lambda *avals, **params: (result(*avals, **params), EFFECTS)
     )
@@ -84,11 +85,13 @@ def communicating(
     def lowered(ctx: Any, token: Any, call: Any, /, *, comm: Communicator, **params: Any) -> None:
         if comm.size > 1:
             line = agreement(*ctx.avals_in, comm=comm, **params)
-            if line is not None:
-                # A handler for CPUs and one for GPUs would wait for each other for ever.
-                on_gpus = "" if "cpu" in platforms_of(ctx) else " on GPUs"
-                line = f"{name} {line}".strip() + on_gpus
-            _first_call.record(ctx, token, call, comm.number, line, has_place=has_place)
+            # A handler for CPUs and one for GPUs would wait for each other for ever.
+            on_gpus = "" if "cpu" in platforms_of(ctx) else " on GPUs"
+            listed = line is not None
+            what = f"{name} {line if listed else ctx.avals_in}".strip() + on_gpus
+            _first_call.record(
+                ctx, token, call, comm.number, what, listed=listed, has_place=has_place
+            )
 
     def handled(**options: Any) -> Callable[..., Any]:
         return ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered, **options)

@@ -14,6 +14,7 @@ import numpy as np
 from jax.interpreters import ad, batching, xla
 from mpi4py import MPI
 
+from . import _call_sites
 from ._comm import Communicator, as_private
 from ._primitive import check_dtype, communicating, elements
 
@@ -34,9 +35,11 @@ same_p = communicating(
 )
 
 
-@same_p.def_impl
 def _at_once(x: Any, **params: Any) -> Any:
     return xla.apply_primitive(same_p, x, **{**params, "each_call": True})
+
+
+same_p.def_impl(_call_sites.noted("same", _at_once))
 
 
 # Tangents and cotangents go by: they are those of the identity, and need not be alike.

@@ -24,6 +24,7 @@
 #include "departure.h"
 #include "fake_mpi.h"
 #include "options.h"
+#include "state.h"
 
 namespace pfftjax {
 namespace {
@@ -35,7 +36,7 @@ using std::chrono::milliseconds;
 constexpr int kRanks = 3;  // of which rank 0 is real
 constexpr int kAskTag = 1;
 constexpr int kAnswerTag = 2;
-constexpr int kWords = 10;
+constexpr int kWords = State::kWords;
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
 std::atomic<bool> announced{false};  // LeaveStart was called, or is about to be

@@ -1,0 +1,80 @@
+// Circles of ranks that wait for each other (deadlock.cc): which are seen, and which waits look
+// like one and are none. Built and run by tests/jobs/test_threads.py.
+#include "deadlock.h"
+
+#include <cstdio>
+#include <vector>
+
+namespace {
+
+using namespace pfftjax;  // NOLINT: of what is tested
+
+int failures = 0;
+
+Wait Message(Operation operation, int source, int dest, std::int64_t passed = 0) {
+  return {Stage::kRunning, operation, 7, passed, source, dest};
+}
+Wait Recv(int source, std::int64_t passed = 0) {
+  return Message(Operation::kRecv, source, kNobody, passed);
+}
+Wait Send(int dest) { return Message(Operation::kSend, kNobody, dest); }
+Wait Sendrecv(int source, int dest) { return Message(Operation::kSendrecv, source, dest); }
+Wait In(Operation operation, std::int64_t passed = 1) {
+  return {Stage::kRunning, operation, 7, passed, kNobody, kNobody};
+}
+Wait Checking(std::int64_t passed) {
+  return {Stage::kChecking, Operation::kBcast, 7, passed, kNobody, kNobody};
+}
+
+void Expect(const char* what, const std::vector<Wait>& waits, bool is_circle, int answers = 3) {
+  for (std::size_t self = 0; self < waits.size(); ++self) {
+    Deadlock deadlock;
+    for (int time = 0; time < answers; ++time) {
+      for (std::size_t rank = 0; rank < waits.size(); ++rank) {
+        if (rank != self) deadlock.Hear(static_cast<int>(rank), waits[rank]);
+      }
+    }
+    const auto circle = deadlock.Circle(static_cast<int>(self), waits[self], 3);
+    if (circle.empty() != is_circle) continue;
+    ++failures;
+    std::printf("%s: %s on rank %zu\n", what, is_circle ? "not seen" : "seen", self);
+  }
+}
+
+}  // namespace
+
+int main() {
+  const Wait idle;
+  Expect("two receives", {Recv(1), Recv(0)}, true);
+  Expect("two answers are too few", {Recv(1), Recv(0)}, false, 2);
+  Expect("two sends", {Send(1), Send(0)}, true);
+  Expect("a ring of receives", {Recv(3), Recv(0), Recv(1), Recv(2)}, true);
+  Expect("a ring of exchanges", {Sendrecv(2, 1), Sendrecv(0, 2), Sendrecv(1, 0)}, false);
+  Expect("a message under way", {Send(1), Recv(0)}, false);
+  Expect("a receive from anybody takes it", {Send(1), Recv(kAnybody)}, false);
+  Expect("both halves with a rank that does neither", {Sendrecv(1, 1), Recv(0)}, false);
+  Expect("both halves with a rank in a collective", {Sendrecv(1, 1), In(Operation::kAlltoall)},
+         true);
+  Expect("a chain to a rank that computes", {Recv(1), Recv(2), idle}, false);
+  Expect("a receive and a collective", {In(Operation::kAllreduce), Recv(0)}, true);
+  Expect("a receive and the check before one", {Checking(0), Recv(0)}, true);
+  Expect("a receive after the collective", {In(Operation::kAllreduce), Recv(0, 1)}, false);
+  // A rank may leave these before all have come to them, and then send.
+  Expect("a receive and a bcast", {In(Operation::kBcast), Recv(0)}, false);
+  Expect("a receive and a scan", {In(Operation::kScan), Recv(0)}, false);
+  // One half of the exchange may be over, so that it waits for rank 2 only, which computes.
+  Expect("an exchange with two partners", {Sendrecv(1, 2), Recv(0), idle}, false);
+
+  Deadlock deadlock;
+  for (int time = 0; time < 3; ++time) {
+    Wait moved = Recv(0);
+    moved.entered = time;
+    deadlock.Hear(1, moved);
+  }
+  if (!deadlock.Circle(0, Recv(1), 2).empty()) {
+    ++failures;
+    std::printf("a rank that goes on is taken for one that waits\n");
+  }
+  if (failures == 0) std::printf("all right\n");
+  return failures;
+}
