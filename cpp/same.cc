@@ -7,13 +7,22 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "agreement.h"
+#include "exchange.h"
 #include "gpu/staged.h"
 #include "half.h"
 #include "handlers.h"
+#include "process.h"
 
 namespace pfftjax {
 namespace {
@@ -99,6 +108,201 @@ std::string Written(const Operand& x, Element element, std::int64_t hash) {
          std::to_string(hash);
 }
 
+// What is expected of the values; pfftjax/collectives/_same.py has the same numbers.
+enum class Expected : std::int32_t { kSameBits, kSame, kSameTotal, kDifferent };
+
+// How two arrays differ: not at all, as results of the same formula in differently compiled
+// programs may, or more.
+enum class Gap : std::int64_t { kNone, kRounding, kReal };
+
+struct Worst {
+  Gap gap = Gap::kNone;
+  std::string text{};  // of the first element that differs most
+};
+
+// One array among those that lie one after the other in the operand.
+struct Part {
+  std::string_view label;
+  std::int64_t count;
+};
+
+// "name\tcount" lines.
+std::vector<Part> PartsOf(std::string_view text) {
+  std::vector<Part> parts;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    const std::size_t tab = line.rfind('\t');
+    if (tab == std::string_view::npos) return {};
+    parts.push_back({line.substr(0, tab), std::stoll(std::string(line.substr(tab + 1)))});
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+  }
+  return parts;
+}
+
+// `T` is the type of one number as it lies in memory, `Wide` the one to calculate in; `epsilon` is
+// the relative rounding of T, 0 for integers.
+template <typename T, typename Wide>
+Worst Compare(const void* mine, const void* reference, std::int64_t numbers, std::int64_t each,
+              Element element, const std::vector<Part>& parts, double tolerance,
+              const std::string& ranks) {
+  const auto at = [](const void* data, std::int64_t i) {
+    T value;
+    std::memcpy(&value, static_cast<const char*>(data) + i * sizeof(T), sizeof(T));
+    return static_cast<Wide>(value);
+  };
+  Worst worst;
+  std::int64_t start = 0;
+  // Under vmap the arrays are there as often as the batch is large.
+  for (std::size_t k = 0; start < numbers; k = (k + 1) % parts.size()) {
+    const std::int64_t count = std::min(parts[k].count * each, numbers - start);
+    Wide scale = 0;
+    if constexpr (std::is_floating_point_v<Wide>) {
+      for (std::int64_t i = start; i < start + count; ++i) {
+        const Wide size = std::abs(at(reference, i));
+        if (std::isfinite(size)) scale = std::max(scale, size);
+      }
+    }
+    for (std::int64_t i = start; i < start + count; ++i) {
+      const Wide a = at(mine, i), b = at(reference, i);
+      if (a == b || (a != a && b != b)) continue;
+      bool is_rounding = false;
+      if constexpr (std::is_floating_point_v<Wide>) {
+        is_rounding = std::abs(a - b) <= tolerance * scale;
+      }
+      const Gap gap = is_rounding ? Gap::kRounding : Gap::kReal;
+      if (gap <= worst.gap) continue;
+      const std::string index =
+          parts[k].count > 1 ? "[" + std::to_string((i - start) / each) + "]" : "";
+      worst = {gap, std::string(parts[k].label) + index + " is " +
+                        Written(mine, i / each, element) + ranks +
+                        Written(reference, i / each, element) + " on rank 0"};
+      if (gap == Gap::kReal) return worst;
+    }
+    start += count;
+  }
+  return worst;
+}
+
+double EpsilonOf(Element element) {
+  switch (element) {
+    case Element::kF16:
+      return 0x1p-10;
+    case Element::kBF16:
+      return 0x1p-7;
+    case Element::kF32:
+    case Element::kC64:
+      return std::numeric_limits<float>::epsilon();
+    default:
+      return std::numeric_limits<double>::epsilon();
+  }
+}
+
+Worst CompareElements(const void* mine, const void* reference, Element element, std::int64_t count,
+                      const std::vector<Part>& parts, double exponent, int rank) {
+  const double tolerance = std::pow(EpsilonOf(element), exponent);
+  const std::string ranks = " on rank " + std::to_string(rank) + " and ";
+  const auto compare = [&](auto number, auto wide, std::int64_t each = 1) {
+    return Compare<decltype(number), decltype(wide)>(mine, reference, count * each, each, element,
+                                                     parts, tolerance, ranks);
+  };
+  switch (element) {
+    case Element::kF16:
+      return compare(Float16{}, float{});
+    case Element::kBF16:
+      return compare(BFloat16{}, float{});
+    case Element::kF32:
+      return compare(float{}, float{});
+    case Element::kF64:
+      return compare(double{}, double{});
+    case Element::kC64:
+      return compare(float{}, float{}, 2);
+    case Element::kC128:
+      return compare(double{}, double{}, 2);
+    case Element::kBool:
+    case Element::kU8:
+      return compare(std::uint8_t{}, std::uint64_t{});
+    case Element::kS8:
+      return compare(std::int8_t{}, std::int64_t{});
+    case Element::kS16:
+      return compare(std::int16_t{}, std::int64_t{});
+    case Element::kU16:
+      return compare(std::uint16_t{}, std::uint64_t{});
+    case Element::kS32:
+      return compare(std::int32_t{}, std::int64_t{});
+    case Element::kU32:
+      return compare(std::uint32_t{}, std::uint64_t{});
+    case Element::kS64:
+      return compare(std::int64_t{}, std::int64_t{});
+    case Element::kU64:
+      return compare(std::uint64_t{}, std::uint64_t{});
+  }
+  return {};
+}
+
+bool IsZero(const void* data, std::size_t bytes) {
+  const auto* p = static_cast<const unsigned char*>(data);
+  return std::all_of(p, p + bytes, [](unsigned char byte) { return byte == 0; });
+}
+
+// Whether the bytes are equal on all ranks; an MPI code.
+int CompareBytes(const Communicator& comm, const Operand& x, bool* are_equal) {
+  const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
+  const std::array<std::int64_t, 2> mine = {hash, ~hash};
+  std::array<std::int64_t, 2> most{};
+  const int code =
+      Mpi()->allreduce(mine.data(), most.data(), 2, Element::kS64, Reduction::kMax, comm.control);
+  *are_equal = most[0] == ~most[1];
+  return code;
+}
+
+// How this rank's values differ from those of rank 0, which are sent to all; an MPI code.
+int CompareWithFirst(const Communicator& comm, const Operand& x, Element element,
+                     std::string_view labels, double exponent, Worst* worst) {
+  const auto count = static_cast<std::int64_t>(x.element_count());
+  const std::unique_ptr<char[]> reference(new char[x.size_bytes()]);
+  std::memcpy(reference.get(), x.untyped_data(), x.size_bytes());
+  const int code =
+      ForEachChunk(count, ChunkElements(element), [&](std::int64_t offset, std::int64_t piece) {
+        return Mpi()->bcast(At(reference.get(), offset, element), piece, element, 0, comm.control);
+      });
+  const std::vector<Part> parts = PartsOf(labels);
+  if (code == 0 && !parts.empty()) {
+    *worst = CompareElements(x.untyped_data(), reference.get(), element, count, parts, exponent,
+                             comm.rank);
+  }
+  return code;
+}
+
+// What has been said, and by which communicator; see Warn.
+struct Said {
+  process::Mutex mutex;
+  std::set<std::pair<std::int64_t, std::string>> subjects;
+};
+
+// Says something on rank 0, once about each subject.
+void Warn(const Communicator& comm, const std::string& subject, const std::string& text) {
+  if (comm.rank != 0) return;
+  {
+    Said& said = process::Lasting<Said>();
+    const std::lock_guard<process::Mutex> lock(said.mutex);
+    if (!said.subjects.insert({comm.number, subject}).second) return;
+  }
+  std::fprintf(stderr, "pfftjax: warning: %s%s\n", subject.c_str(), text.c_str());
+}
+
+// How the ranks' values differ most, in words: the same on all ranks; an MPI code.
+int Agree(Communicator& comm, const Worst& mine, Worst* agreed) {
+  const auto here = static_cast<std::int64_t>(mine.gap);
+  std::int64_t most = 0;
+  const int code = Mpi()->allreduce(&here, &most, 1, Element::kS64, Reduction::kMax, comm.control);
+  if (code != 0) return code;
+  const std::string first = FirstText(comm, here == most ? mine.text : "");
+  // Without the rank, which the text names itself.
+  const std::size_t colon = first.find(": ");
+  *agreed = {static_cast<Gap>(most), colon == std::string::npos ? first : first.substr(colon + 2)};
+  return 0;
+}
+
 // The ranks compare a place in a program once. They must all do so at the same call, or wait for
 // ever: `place` stands for the program's collectives up to this one, and the signature for all of
 // them; both are equal on all ranks, as the check of the first call has found.
@@ -111,10 +315,41 @@ bool IsToBeCompared(Communicator& comm, const CallSite& site, std::int64_t place
   return GetOptions().first_call && (each_call || comm.verified.count(*key) == 0);
 }
 
+// Values that may differ in their last digits, or that should differ; MPI's code in `code`.
+// Returns the error, empty where there is none.
+std::string CompareValues(Communicator& comm, const Operand& x, Element element, Expected expected,
+                          const std::string& what, std::string_view labels,
+                          const std::string& remedy, int* code) {
+  bool are_equal = true;
+  *code = CompareBytes(comm, x, &are_equal);
+  if (*code != 0) return {};
+  if (expected == Expected::kDifferent) {
+    if (are_equal && !IsZero(x.untyped_data(), x.size_bytes())) Warn(comm, what, "; " + remedy);
+    return {};
+  }
+  if (are_equal) return {};
+  Worst mine, agreed;
+  const double exponent = expected == Expected::kSameTotal ? 0.5 : 0.75;
+  *code = CompareWithFirst(comm, x, element, labels, exponent, &mine);
+  if (*code == 0) *code = Agree(comm, mine, &agreed);
+  if (*code != 0) return {};
+  if (agreed.gap == Gap::kReal) {
+    return what + " must be the same on every rank, but " + agreed.text + ". " + remedy;
+  }
+  if (agreed.gap == Gap::kRounding) {
+    Warn(comm, what,
+         " should be the same on every rank, but differs in its last digits: " + agreed.text +
+             ". " + remedy);
+  }
+  return {};
+}
+
+// `labels` says what lies in the operand where more than its bits are compared.
 ffi::Error Same(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                 std::string_view program, std::int64_t place, bool each_call,
-                std::string_view operation, std::string_view what, std::string_view remedy,
-                Operand x, Token, Result y, TokenResult) {
+                std::int32_t expected, std::string_view operation, std::string_view what,
+                std::string_view labels, std::string_view remedy, Operand x, Token, Result y,
+                TokenResult) {
   const CallSite site{Operation::kSame, number, ranks, signature, program};
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(site.operation, x.element_type());
@@ -125,14 +360,23 @@ ffi::Error Same(std::int64_t number, std::int64_t ranks, std::int64_t signature,
       std::memcpy(y->untyped_data(), x.untyped_data(), x.size_bytes());
     }
     if (!IsToBeCompared(comm, site, place, each_call, &key)) return ffi::Error::Success();
-    const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
-    const std::string how = Difference(comm, hash, Written(x, *element, hash));
-    if (!how.empty()) {
-      return ffi::Error(
-          ffi::ErrorCode::kInternal,
-          FailureText(std::string(operation).c_str(), comm,
-                      std::string(what) + " must be the same on every rank, but is " + how + "; " +
-                          std::string(remedy)));
+    std::string error;
+    if (const auto wanted = static_cast<Expected>(expected); wanted == Expected::kSameBits) {
+      const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
+      const std::string how = Difference(comm, hash, Written(x, *element, hash));
+      if (!how.empty()) {
+        error = std::string(what) + " must be the same on every rank, but is " + how + "; " +
+                std::string(remedy);
+      }
+    } else {
+      int code = 0;
+      error = CompareValues(comm, x, *element, wanted, std::string(what), labels,
+                            std::string(remedy), &code);
+      if (code != 0) return MpiFailed(site.operation, comm, *element, payload.count, code);
+    }
+    if (!error.empty()) {
+      return ffi::Error(ffi::ErrorCode::kInternal,
+                        FailureText(std::string(operation).c_str(), comm, error));
     }
     comm.verified.insert(key);
     return ffi::Error::Success();
@@ -143,8 +387,10 @@ XLA_FFI_DEFINE_HANDLER(kSame, Same,
                        OneToOne(BindSite(ffi::Ffi::Bind())
                                     .Attr<std::int64_t>("place")
                                     .Attr<bool>("each_call")
+                                    .Attr<std::int32_t>("expected")
                                     .Attr<std::string_view>("operation")
                                     .Attr<std::string_view>("what")
+                                    .Attr<std::string_view>("labels")
                                     .Attr<std::string_view>("remedy")));
 
 // Hands `passed` on where `value` is `expected`, but for a relative tolerance. What is not

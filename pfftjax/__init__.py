@@ -6,6 +6,7 @@ collectives below them: from inside jitted code, with exact derivatives of any o
 
 from importlib.metadata import version as _version
 
+from . import autodiff as autodiff
 from . import collectives as collectives
 from . import fft as fft
 from . import io as io
@@ -15,6 +16,15 @@ from . import sharded as sharded
 from . import spectral as spectral
 from ._info import Info as Info
 from ._info import info as info
+from .autodiff import UndeclaredArgumentWarning as UndeclaredArgumentWarning
+from .autodiff import grad as grad
+from .autodiff import hessian as hessian
+from .autodiff import jacfwd as jacfwd
+from .autodiff import jacrev as jacrev
+from .autodiff import jvp as jvp
+from .autodiff import linearize as linearize
+from .autodiff import value_and_grad as value_and_grad
+from .autodiff import vjp as vjp
 from .fft import PencilFFT as PencilFFT
 from .fft import PencilTransform as PencilTransform
 from .fft import Tuning as Tuning

@@ -44,6 +44,7 @@ LEFT_OUT = {
         *files("io", "zarr"),
     ],
     4: [
+        *files("autodiff", "shared"),
         *files("collectives", "allgatherv", "alltoallv", "arguments", "checkpoint", "messages"),
         *files("collectives", "options", "ordering", "pytrees", "reductions", "rooted", "split"),
         *files("collectives", "transforms", "while_loop"),

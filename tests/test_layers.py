@@ -5,7 +5,7 @@ import ast
 
 from tests.launcher import ROOT
 
-LAYERS = ["collectives", "pencils", "fft", "spectral", "pm", "io"]
+LAYERS = ["collectives", "pencils", "autodiff", "fft", "spectral", "pm", "io"]
 
 
 def _imports(path):

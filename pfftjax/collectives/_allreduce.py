@@ -7,6 +7,7 @@ cotangents of that work add up: `allreduce`. The two are each other's adjoints i
 docs/theory/adjoints.md has the derivation and an example that goes wrong without it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,57 +21,78 @@ from ._comm import Communicator, as_private
 from ._options import options
 from ._primitive import as_array, communicating, elements, linear, over_leaves, where
 from ._reduction import MAX, MIN, SUM, as_truth_values, is_location, name_of, only_sums, reduction
+from ._same import report_if_equal
 
-allreduce_p = communicating(
-    "allreduce",
-    result=lambda x, **_: x.update(weak_type=False),
-    agreement=lambda x, *, op, **_: f"{elements(x)} {name_of(op)}",
-    attributes=lambda op: {"op": np.int32(op)},
-)
+
+def _reducing() -> Primitive:
+    return communicating(
+        "allreduce",
+        result=lambda x, **_: x.update(weak_type=False),
+        agreement=lambda x, *, op, **_: f"{elements(x)} {name_of(op)}",
+        attributes=lambda op: {"op": np.int32(op)},
+    )
+
+
+allreduce_p = _reducing()
 
 
 def _identity(name: str) -> Primitive:
     """A primitive that does nothing: what is replicated needs no message."""
     primitive = Primitive(name)
     primitive.def_impl(lambda x, **_: x)
-    primitive.def_abstract_eval(lambda x, **_: x.update(weak_type=False))
+    primitive.def_abstract_eval(lambda x, **_: x)
     mlir.register_lowering(primitive, lambda ctx, x, **_: [x])
     return primitive
 
 
-# Under PFFTJAX_CHECK=1 it compares the bytes over all ranks.
-replicate_p = (
-    communicating("replicate", result=lambda x, **_: x.update(weak_type=False), agreement=elements)
-    if options.check
-    else _identity("replicate")
+def _unchanged() -> Primitive:
+    """`replicate`: under PFFTJAX_CHECK=1 it compares the bytes over all ranks."""
+    if options.check:
+        return communicating("replicate", result=lambda x, **_: x, agreement=elements)
+    return _identity("replicate")
+
+
+replicate_p = _unchanged()
+
+# The same two where every rank's copy of a value is a variable of its own (_copies.py): the exact
+# adjoint of the sum is the sum, and nothing has to be said of a value that is equal everywhere.
+allreduce_of_copies_p = _reducing()
+replicate_of_copies_p = _unchanged()
+
+
+def _differentiable(primitive: Primitive, adjoint: Callable[..., Any]) -> None:
+    """Give an allreduce its rules."""
+    linear(primitive, batch=(0, 0), adjoint=adjoint, differentiable=only_sums)
+    jvp_of_sum = ad.primitive_jvps[primitive]
+
+    def jvp(primals: Any, tangents: Any, *, op: int, comm: Communicator) -> Any:
+        (x,), (tangent,) = primals, tangents
+        if op not in (MIN, MAX):
+            return jvp_of_sum(primals, tangents, op=op, comm=comm)
+        # Where several elements attain the extreme, the mean of their tangents, as in jnp.max.
+        y = primitive.bind(x, op=op, comm=comm)
+        attained = (x == y).astype(x.dtype)
+        number = primitive.bind(attained, op=SUM, comm=comm)
+        return y, primitive.bind(tangent * (attained / number), op=SUM, comm=comm)
+
+    ad.primitive_jvps[primitive] = jvp
+
+
+def _sum_of_contributions(cotangent: Any, _: Any, *, comm: Communicator) -> Any:
+    if options.check:
+        report_if_equal(cotangent, "replicate", comm)
+    return allreduce_p.bind(cotangent, op=SUM, comm=comm)
+
+
+_differentiable(
+    allreduce_p, lambda cotangent, _, *, op, comm: replicate_p.bind(cotangent, comm=comm)
 )
-
-linear(
-    allreduce_p,
-    batch=(0, 0),
-    adjoint=lambda cotangent, _, *, op, comm: replicate_p.bind(cotangent, comm=comm),
-    differentiable=only_sums,
+_differentiable(
+    allreduce_of_copies_p,
+    lambda cotangent, _, **params: allreduce_of_copies_p.bind(cotangent, **params),
 )
-_jvp_of_sum = ad.primitive_jvps[allreduce_p]
-
-
-def _jvp(primals: Any, tangents: Any, *, op: int, comm: Communicator) -> Any:
-    (x,), (tangent,) = primals, tangents
-    if op not in (MIN, MAX):
-        return _jvp_of_sum(primals, tangents, op=op, comm=comm)
-    # Where several elements attain the extreme, the mean of their tangents, as in jnp.max.
-    y = allreduce_p.bind(x, op=op, comm=comm)
-    attained = (x == y).astype(x.dtype)
-    number = allreduce_p.bind(attained, op=SUM, comm=comm)
-    return y, allreduce_p.bind(tangent * (attained / number), op=SUM, comm=comm)
-
-
-ad.primitive_jvps[allreduce_p] = _jvp
-linear(
-    replicate_p,
-    batch=(0, 0),
-    adjoint=lambda cotangent, _, *, comm: allreduce_p.bind(cotangent, op=SUM, comm=comm),
-)
+linear(replicate_p, batch=(0, 0), adjoint=_sum_of_contributions)
+linear(replicate_of_copies_p, batch=(0, 0), adjoint=lambda cotangent, _, **__: cotangent)
 
 
 def allreduce(x: Any, op: MPI.Op = MPI.SUM, *, comm: MPI.Comm | Communicator | None = None) -> Any:
@@ -169,4 +191,5 @@ def replicate(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Arr
 
     """
     comm = as_private(comm, "replicate")
-    return replicate_p.bind(as_array(x, "replicate", comm), comm=comm)
+    # A Python number stays one, which makes no float64 out of the float32 that it meets.
+    return replicate_p.bind(as_array(x, "replicate", comm, weak=True), comm=comm)

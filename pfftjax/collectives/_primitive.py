@@ -195,12 +195,12 @@ def elements(x: Any, **_: Any) -> str:
     return f"{np.dtype(x.dtype).name}[{x.size}]"
 
 
-def as_array(x: Any, operation: str, comm: Communicator) -> jax.Array:
-    """`x` as a JAX array of a dtype that can be sent."""
+def as_array(x: Any, operation: str, comm: Communicator, *, weak: bool = False) -> jax.Array:
+    """`x` as a JAX array of a dtype that can be sent; with `weak`, a weak type is kept."""
     array = jnp.asarray(x)
     check_dtype(array, operation, comm)
     # A Python number has a weak type, which jitted code would not keep either.
-    return array.astype(array.dtype) if array.weak_type else array
+    return array.astype(array.dtype) if array.weak_type and not weak else array
 
 
 def check_dtype(array: jax.Array, operation: str, comm: Communicator) -> None:

@@ -4,8 +4,12 @@ A seed or a parameter that differs between ranks makes numbers that look right a
 The operation is the identity, in its derivatives too; it looks at the value as it passes. Later
 calls of a jitted program send nothing. Outside of jit, where each operation is a program of its
 own and all of them are alike, and under ``PFFTJAX_CHECK=1``, each call compares.
+
+`same` wants the same bits. `compare` names arrays in its errors and lets ranks differ by rounding.
 """
 
+import enum
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -16,18 +20,35 @@ from mpi4py import MPI
 
 from . import _call_sites
 from ._comm import Communicator, as_private
+from ._options import options
 from ._primitive import check_dtype, communicating, elements
+
+
+class Expected(enum.IntEnum):
+    """What is expected of the ranks' values; cpp/same.cc has the same numbers."""
+
+    SAME_BITS = 0
+    # A warning where they differ by rounding.
+    SAME = 1
+    # The result of a long calculation: more rounding is allowed.
+    SAME_TOTAL = 2
+    # Only reported where it is not so, and only where all bits are equal.
+    DIFFERENT = 3
+
 
 same_p = communicating(
     "same",
     result=lambda x, **_: x,
+    # Without the subject: ranks may have functions of their own that communicate alike.
     agreement=lambda x, *, operation, what, each_call, **_: (
         f"{elements(x)} ({operation}: {what}{', on each call' if each_call else ''})"
     ),
-    attributes=lambda *, each_call, operation, what, remedy: {
+    attributes=lambda *, each_call, expected, operation, what, subject, labels, remedy: {
         "each_call": np.bool_(each_call),
+        "expected": np.int32(expected),
         "operation": operation,
-        "what": what,
+        "what": f"{what} {subject}".strip(),
+        "labels": labels,
         "remedy": remedy,
     },
     in_place=lambda *_, **__: True,
@@ -48,7 +69,8 @@ def _jvp(primals: Any, tangents: Any, **params: Any) -> Any:
 
 
 def _batched(operands: Any, axes: Any, **params: Any) -> Any:
-    return same_p.bind(*operands, **params), *axes
+    # In front: labels say what lies in one operand, and hold for each of the batch.
+    return same_p.bind(jnp.moveaxis(operands[0], axes[0], 0), **params), 0
 
 
 ad.primitive_jvps[same_p] = _jvp
@@ -100,7 +122,91 @@ def same(
         check_dtype(leaf, operation, comm)
         if comm.size == 1:
             return leaf
-        text = {"operation": operation, "what": what, "remedy": remedy}
-        return same_p.bind(leaf, each_call=False, **text, comm=comm)
+        text = {
+            "operation": operation,
+            "what": what,
+            "remedy": remedy,
+            "subject": "",
+            "labels": "",
+        }
+        return same_p.bind(
+            leaf, each_call=False, expected=int(Expected.SAME_BITS), **text, comm=comm
+        )
 
     return jax.tree.map(passed, x)
+
+
+# Arrays of up to so many elements go together; a copy of larger ones would cost more.
+_FEW = 1024
+
+
+def compare(
+    values: Iterable[tuple[str, Any]],
+    what: str,
+    subject: str,
+    *,
+    operation: str,
+    remedy: str,
+    comm: Communicator,
+    expected: Expected = Expected.SAME,
+) -> None:
+    """Compare arrays over the ranks of `comm` when the program runs.
+
+    Args:
+        values: names for error messages, with arrays of any shape and of dtypes that can be sent.
+        what: begins the error: "a shared argument".
+        subject: goes on: "of power".
+        operation: the user's operation.
+        remedy: ends the error, a sentence.
+        comm: the ranks.
+        expected: how the values of the ranks should be related.
+
+    """
+    if comm.size == 1 or not (options.first_call or options.check):
+        return
+    groups: dict[Any, list[tuple[str, jax.Array]]] = {}
+    for name, value in values:
+        array = jnp.asarray(value)
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+            array = jax.random.key_data(array)
+        array = jax.lax.stop_gradient(array)
+        if array.size:
+            key = array.dtype if array.size <= _FEW else len(groups)
+            groups.setdefault(key, []).append((name, array))
+    for group in groups.values():
+        flat = [array.ravel() for _, array in group]
+        array = jnp.concatenate(flat) if len(flat) > 1 else flat[0]
+        same_p.bind(
+            array,
+            comm=comm,
+            each_call=False,
+            expected=int(expected),
+            operation=operation,
+            what=what,
+            subject=subject,
+            labels="\n".join(f"{name}\t{array.size}" for name, array in group),
+            remedy=remedy,
+        )
+
+
+def report_if_equal(cotangent: Any, operation: str, comm: Communicator) -> None:
+    """Under PFFTJAX_CHECK=1: say so if what is to be summed is equal on all ranks already.
+
+    The sum over ranks of the cotangents of a value that has passed `replicate` before is one: it
+    would be counted as often as there are ranks. Equal data on all ranks give equal cotangents
+    too, and so this is a report, not an error.
+    """
+    compare(
+        [("cotangent", cotangent)],
+        f"the derivative of {operation} {elements(cotangent)} sums over the ranks a cotangent",
+        "that is equal on all of them already",
+        operation=operation,
+        remedy=(
+            "if the value, or what it was calculated from, has passed through replicate before, "
+            f"its gradient is {comm.size} times too large: let it pass once, or differentiate by "
+            "pfftjax.grad, which counts it once (docs/sharp-bits.md); equal data on all ranks are "
+            "another, harmless reason"
+        ),
+        comm=comm,
+        expected=Expected.DIFFERENT,
+    )

@@ -7,6 +7,8 @@ in which memory order, `transpose` goes from one pencil to another, and `halo_ex
 
 from ._halo import halo_exchange as halo_exchange
 from ._halo import halo_reduce as halo_reduce
+from ._known import note_block as note_block
+from ._known import note_type as note_type
 from ._method import ExchangeMethod as ExchangeMethod
 from ._method import checked_method as checked_method
 from ._pencil import Pencil as Pencil

@@ -11,6 +11,7 @@ import numpy as np
 from pfftjax.collectives._primitive import static_ints, where
 
 from ._coordinate import coordinate
+from ._known import note_block
 from ._process_grid import ProcessGrid, checked_grid
 
 
@@ -76,6 +77,7 @@ class Pencil:
             raise ValueError(f"{here}: split {split} must be two different axes of {shape}")
         for name, value in (("global_shape", shape), ("axes", axes), ("split", split)):
             object.__setattr__(self, name, value)
+        note_block(self.local_shape)
 
     def range_of(self, axis: int, coords: tuple[int, int] | None = None) -> tuple[int, int]:
         """(start, count) along a global axis, on this rank or on the one at `coords`."""

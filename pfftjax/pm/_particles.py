@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from pfftjax.collectives._comm import Communicator
 from pfftjax.collectives._primitive import static_int, where
 from pfftjax.fft._plan import sides_of
-from pfftjax.pencils import Pencil
+from pfftjax.pencils import Pencil, note_block, note_type
 
 from ._exchange import Route
 from ._expected import BOXES_DIFFER, SCALE_FACTORS_DIFFER, as_known, expect
 from ._positions import Positions, checked_mesh
 
 
+@note_type
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["cell", "offset", "momentum", "used", "scale_factor", "box_size"],
@@ -51,6 +52,11 @@ class Particles:
     mesh_shape: tuple[int, int, int]
     scale_factor: Any = None
     box_size: Any = None
+
+    def __post_init__(self) -> None:
+        rows = getattr(self.offset, "shape", ())  # JAX makes some of these without arrays
+        if len(rows) == 2:
+            note_block(rows)
 
     @property
     def positions(self) -> Positions:

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from pfftjax.collectives._primitive import where
-from pfftjax.pencils import Pencil
+from pfftjax.pencils import Pencil, note_type
 
 
+@note_type
 class Positions(NamedTuple):
     """Positions on a periodic mesh, in units of mesh cells: ``cell + offset``.
 

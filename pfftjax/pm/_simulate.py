@@ -198,9 +198,9 @@ def simulate(
         plan: ``PencilFFT(shape, grid, real=True)`` of the mesh, which may be finer than the
             particle grid.
         box_size: side of the box [Mpc/h]: a number, or one for each axis.
-        cosmology: a `jax_cosmo.Cosmology`, the same on every rank. To differentiate in it, pass
-            ``jax.tree.map(pfftjax.collectives.replicate, cosmology)``: without, each rank gets
-            its own part of the derivative.
+        cosmology: a `jax_cosmo.Cosmology`, the same on every rank. To differentiate in it, name
+            it: ``pfftjax.grad(f, shared="cosmology")``; by `jax.grad` each rank gets its own
+            part of the derivative.
         scale_factors: (steps + 1,), the ends of the steps, as ``jnp.linspace(0.1, 1, 11)``; they
             may also run backward.
         integrator: `fastpm`, `leapfrog`, or any function of (cosmology, scale_factors) that

@@ -40,8 +40,8 @@ def apply(
             the spectrum. The wavenumbers are those of `plan.wavenumbers`, [radians per length], in
             the precision of `x`: each has the size 1 along all but one axis. Every rank calls it
             for its own part. It may depend on traced values, and the result is differentiable in
-            them: where one is the same on all ranks, pass it through `replicate`, and its
-            derivative is the total. Leading dimensions of the multiplier become a batch.
+            them. One that is the same on all ranks is named in `pfftjax.grad`, and its derivative
+            is the total. Leading dimensions of the multiplier become a batch.
         from_spectrum: whether `x` is a spectrum.
         to_spectrum: whether to return a spectrum.
 

@@ -128,7 +128,45 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize(("script", "ranks"), [(SCRIPT, 2), (SCRIPT, 3), (PLANS, 2), (PLANS, 4)])
+# A parameter that all ranks share. Where JAX tracks what differs between ranks (check_vma), its
+# own gradient is the whole one, and pfftjax's is the same; elsewhere JAX's is this rank's part.
+SHARED = """
+import pfftjax
+def loss(x, theta):
+    y = pc.alltoall(jnp.sin(theta * x)) * (1 + RANK)
+    return pc.allreduce(jnp.sum(y**2))
+def model(X, theta):
+    Y = jnp.swapaxes(jnp.sin(theta * X), 0, 1) * (1 + jnp.arange(SIZE))[:, None, None]
+    return jnp.sum(Y**2)
+expected = jax.grad(model, (0, 1))(jnp.asarray(X), 0.7)
+curvature = jax.hessian(model, 1)(jnp.asarray(X), 0.7)
+ours = pfftjax.grad(loss, (0, 1), shared="theta", own="x")
+for vma in (True, False):
+    def inside(f, out):
+        ins = (P("p"), P())
+        mapped = jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=out, check_vma=vma)
+        return jax.jit(mapped)(array, 0.7)
+    for gradient in [ours] + [jax.grad(loss, (0, 1))] * vma:
+        by_x, by_theta = inside(gradient, (P("p"), P()))
+        check(by_x, expected[0][RANK])
+        check(by_theta, expected[1])
+    check(inside(pfftjax.hessian(loss, 1, shared=1), P()), curvature)
+part = mine(inside(jax.grad(loss, 1), P()))
+assert abs(part - expected[1]) > 1e-3
+assert abs(sum(MPI.COMM_WORLD.allgather(float(part))) - expected[1]) < 1e-9
+try:
+    jax.jit(pfftjax.grad(lambda x: pc.allreduce(jnp.sum(x**2)), own=0))(array)
+except ValueError as error:
+    assert "works on each rank's own block" in str(error), error
+else:
+    raise AssertionError("a global array outside shard_map was accepted")
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "ranks"), [(SCRIPT, 2), (SCRIPT, 3), (PLANS, 2), (PLANS, 4), (SHARED, 2)]
+)
 def test_shard_map(script, ranks):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

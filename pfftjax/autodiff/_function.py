@@ -1,0 +1,283 @@
+"""A function of all ranks together, made of what each rank calls."""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from mpi4py import MPI
+
+from pfftjax.collectives import allreduce, replicate
+from pfftjax.collectives._comm import Communicator, as_private
+from pfftjax.collectives._copies import traced
+from pfftjax.collectives._options import options
+from pfftjax.collectives._same import Expected, compare
+from pfftjax.pencils._coordinate import coordinate
+
+from ._ownership import (
+    Key,
+    Owner,
+    Signature,
+    declared,
+    labels,
+    masks,
+    owners,
+    warn_of_undeclared,
+)
+
+_SAME_ARGUMENT = (
+    "Give every rank the same one (bcast it from a rank, or draw it from one key), or, if it is "
+    "each rank's own part, say so: own="
+)
+_SAME_RESULT = (
+    "If it is a sum over each rank's part, as a loss is, return allreduce of it; a part that "
+    "belongs to one rank only counts zero on the others"
+)
+
+
+class OverRanks:
+    """A call of a user's function, as a function of those arguments that are differentiated.
+
+    Called with these (`primals`), it is one function of P processes: shared arguments enter as one
+    value (`replicate`), every rank's copies are variables of their own inside (`traced`), and the
+    result that all ranks have alike is that of rank 0. Any of JAX's transformations may be applied
+    to it, and applied again to what they give.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        positions: tuple[int, ...],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        shared: Any,
+        own: Any,
+        operation: str,
+        comm: MPI.Comm | Communicator | None,
+        has_aux: bool = False,
+        shared_result: Any = True,
+    ):
+        if not callable(function):
+            raise TypeError(f"{operation}: the function to differentiate is {function!r}")
+        self.function = function
+        self.positions = positions
+        self.args = args
+        self.kwargs = dict(kwargs)
+        self.operation = operation
+        self.comm = as_private(comm, operation)
+        self.has_aux = has_aux
+        self.shared_result = shared_result
+        self.signature = Signature.of(function)
+        self.owned = self._owned(shared, own)
+
+    def _owned(self, shared: Any, own: Any) -> dict[Key, list[Owner]]:
+        """For every argument that is named or differentiated: whose its leaves are."""
+        of_all, of_each = (
+            declared(given, option, self.signature, self.args, self.kwargs, self.operation)
+            for option, given in (("shared", shared), ("own", own))
+        )
+        result = {}
+        for key in {**dict.fromkeys(self.positions), **of_all, **of_each}:
+            if isinstance(key, str) and key not in self.kwargs:
+                continue  # left at its default
+            result[key] = owners(
+                of_all.get(key),
+                of_each.get(key),
+                self._argument(key),
+                self.signature.called(key),
+                self.operation,
+            )
+        return result
+
+    def _argument(self, key: Key) -> Any:
+        return self.kwargs[key] if isinstance(key, str) else self.args[key]
+
+    @property
+    def primals(self) -> tuple[Any, ...]:
+        """The arguments that are differentiated."""
+        return tuple(self.args[position] for position in self.positions)
+
+    def __call__(self, *primals: Any) -> Any:
+        args = list(self.args)
+        for position, primal in zip(self.positions, primals, strict=True):
+            args[position] = primal
+        if self.comm.size == 1 or jax_tracks_ranks():
+            return self.function(*args, **self.kwargs)
+        kwargs = dict(self.kwargs)
+        self._compare_shared(
+            {key: kwargs[key] if isinstance(key, str) else args[key] for key in self.owned},
+            "a shared argument",
+        )
+        for key in self.owned:
+            place: Any = kwargs if isinstance(key, str) else args
+            place[key] = self._entered(place[key], self.owned[key])
+        entered = tuple(args[position] for position in self.positions)
+        static: list[Any] = []
+
+        def of_arrays(*entered: Any) -> list[Any]:
+            for position, value in zip(self.positions, entered, strict=True):
+                args[position] = value
+            result, aux = self._split(self.function(*args, **kwargs))
+            leaves, tree = jax.tree.flatten(aux)
+            # JAX hands on what is no array as it is.
+            static[:] = [jax.tree.structure(result), tree, leaves]
+            return [*jax.tree.leaves(result), *(x for x in leaves if isinstance(x, jax.Array))]
+
+        run = traced(of_arrays, *entered)
+        results_tree, aux_tree, aux_leaves = static
+        leaves = iter(run(*entered))
+        results = [next(leaves) for _ in range(results_tree.num_leaves)]
+        result = self._left(jax.tree.unflatten(results_tree, results))
+        if not self.has_aux:
+            return result
+        aux = [next(leaves) if isinstance(x, jax.Array) else x for x in aux_leaves]
+        return result, jax.tree.unflatten(aux_tree, aux)
+
+    def _split(self, returned: Any) -> tuple[Any, Any]:
+        if not self.has_aux:
+            return returned, ()
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise TypeError(
+                f"{self.operation}: with has_aux=True the function returns a pair (result, aux), "
+                f"got {type(returned).__name__}"
+            )
+        return returned
+
+    def _entered(self, value: Any, owned: list[Owner]) -> Any:
+        """An argument with its shared leaves as one value for all ranks."""
+
+        def enter(leaf: Any, owner: Owner) -> Any:
+            is_one = owner is Owner.ALL and isinstance(leaf, jax.Array) and _is_inexact(leaf)
+            return replicate(leaf, comm=self.comm) if is_one else leaf
+
+        leaves, tree = jax.tree.flatten(value)
+        return jax.tree.unflatten(tree, map(enter, leaves, owned))
+
+    def _left(self, result: Any) -> Any:
+        """The result, of which what all ranks have alike is one value for them."""
+        leaves, tree = jax.tree.flatten(result)
+        are_shared = masks(self.shared_result, result, "the result", self.operation)
+        names = labels(result, "it" if len(leaves) == 1 else "part")
+        self._compare(
+            [
+                (name, leaf)
+                for name, leaf, is_shared in zip(names, leaves, are_shared, strict=True)
+                if is_shared
+            ],
+            "the result",
+            _SAME_RESULT + self._how_own_results(),
+            Expected.SAME_TOTAL,
+        )
+        one = [
+            self._of_rank_0(leaf) if is_shared and _is_inexact(leaf) else leaf
+            for leaf, is_shared in zip(leaves, are_shared, strict=True)
+        ]
+        return jax.tree.unflatten(tree, one)
+
+    def _how_own_results(self) -> str:
+        takes = self.operation.endswith(("vjp", "jvp", "linearize", "jacfwd"))
+        return "; if it is each rank's own part, say shared_result=False" if takes else ""
+
+    def _of_rank_0(self, x: Any) -> Any:
+        is_first = coordinate(self.comm) == 0
+        return allreduce(jnp.where(is_first, x, jnp.zeros_like(x)), comm=self.comm)
+
+    def _compare(
+        self, values: list[tuple[str, Any]], what: str, remedy: str, expected: Expected
+    ) -> None:
+        compare(
+            values,
+            what,
+            self._subject(),
+            operation=self.operation,
+            remedy=remedy,
+            comm=self.comm,
+            expected=expected,
+        )
+
+    def _subject(self) -> str:
+        """The function, as an error names it."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        at = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})" if code else ""
+        return f"of {self.signature.name}{at}"
+
+    def _compare_shared(self, values: Mapping[Key, Any], what: str) -> None:
+        named = []
+        for key, value in values.items():
+            name = self.signature.called(key)
+            for leaf, label, owner in zip(
+                jax.tree.leaves(value), labels(value, name), self.owned[key], strict=True
+            ):
+                if owner is Owner.ALL and _is_comparable(leaf):
+                    named.append((label, leaf))
+        self._compare(named, what, _SAME_ARGUMENT, Expected.SAME)
+
+    def compare_tangents(self, tangents: tuple[Any, ...]) -> None:
+        """Compare over the ranks what is given as a direction for shared arguments."""
+        self._compare_of_primals(tangents, "the tangent of a shared argument")
+
+    def check_gradients(self, gradients: tuple[Any, ...]) -> None:
+        """Under PFFTJAX_CHECK=1: compare the gradients of shared arguments over the ranks."""
+        if options.check:
+            self._compare_of_primals(gradients, "the gradient of a shared argument")
+
+    def _compare_of_primals(self, values: tuple[Any, ...], what: str) -> None:
+        if self.comm.size > 1 and not jax_tracks_ranks():
+            self._compare_shared(dict(zip(self.positions, values, strict=True)), what)
+
+    def warn(self, stacklevel: int = 3) -> None:
+        """Say of arguments that are differentiated that nobody has said whose they are.
+
+        Afterwards, when the function has been traced: its pencils have been made by then.
+        """
+        if self.comm.size == 1 or jax_tracks_ranks():
+            return
+        for position in self.positions:
+            warn_of_undeclared(
+                self.args[position],
+                self.owned[position],
+                self.signature.called(position),
+                self.function,
+                self.operation,
+                self.comm,
+                stacklevel + 1,
+            )
+
+    def refuse_own(self) -> None:
+        """For what takes derivatives along one unit vector after another, on all ranks at once."""
+        if self.comm.size == 1 or jax_tracks_ranks():
+            return
+        for position in self.positions:
+            if any(owner is not Owner.ALL for owner in self.owned[position]):
+                name = self.signature.called(position)
+                raise ValueError(
+                    f"{self.operation}: {name} is not named as shared. This takes one derivative "
+                    "for each element, along the same direction on every rank, and so works for "
+                    f"shared arguments only: say shared={name!r} if it is one. For blocks take "
+                    "products, pfftjax.jvp of pfftjax.grad"
+                )
+
+
+def jax_tracks_ranks() -> bool:
+    """Whether this is inside `jax.shard_map`, where JAX knows what differs between ranks.
+
+    There its own derivatives sum over the ranks what has to be summed.
+    """
+    axes = getattr(jax.sharding.get_abstract_mesh(), "manual_axes", ())
+    return any(jax.typeof(jax.lax.axis_index(axis)).manual_axis_type.varying for axis in axes)
+
+
+def _is_inexact(x: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+
+
+def _is_comparable(x: Any) -> bool:
+    """Whether a leaf is an array or a number, of a type that can be sent; tangents may be void."""
+    try:
+        dtype = jnp.asarray(x).dtype if not hasattr(x, "dtype") else x.dtype
+    except TypeError:
+        return False
+    return dtype != jax.dtypes.float0

@@ -1,0 +1,337 @@
+"""Derivatives of a total: gradients, Jacobians, Hessians."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from mpi4py import MPI
+
+from pfftjax.collectives._comm import Communicator
+
+from ._function import OverRanks
+from ._ownership import positions_of
+
+# What names arguments: a position or a name, several, or a dict to trees of booleans.
+Arguments = int | str | Sequence[int | str] | Mapping[Any, Any]
+Comm = MPI.Comm | Communicator | None
+
+
+def _derivative(
+    transform: Callable[..., Any],
+    operation: str,
+    function: Callable[..., Any],
+    argnums: int | Sequence[int],
+    given: Mapping[str, Any],
+    *,
+    of_gradient: Callable[[Any, Any], Any] | None = None,
+    is_forward: bool = False,
+) -> Callable[..., Any]:
+    """What `transform`, one of JAX's, makes of `function` as one function of all ranks."""
+
+    def differentiated(*args: Any, **kwargs: Any) -> Any:
+        positions = positions_of(argnums, args, operation)
+        whole = OverRanks(function, positions, args, kwargs, operation=operation, **given)
+        if is_forward:
+            whole.refuse_own()
+        numbers = tuple(range(len(positions))) if isinstance(argnums, (tuple, list)) else 0
+        result = transform(whole, argnums=numbers)(*whole.primals)
+        if of_gradient is not None:
+            value, gradients = result
+            whole.check_gradients(gradients if isinstance(numbers, tuple) else (gradients,))
+            result = of_gradient(value, gradients)
+        whole.warn()
+        return result
+
+    # As JAX has it; not all callables have a name.
+    assigned = [name for name in functools.WRAPPER_ASSIGNMENTS if hasattr(function, name)]
+    return functools.wraps(function, assigned=assigned, updated=())(differentiated)
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    shared: Arguments = (),
+    *,
+    own: Arguments = (),
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    comm: Comm = None,
+) -> Callable[..., Any]:
+    r"""Value and gradient of a total that all ranks compute together.
+
+    `jax.value_and_grad` with the one thing that it cannot know: which arguments are the same on
+    every rank. P ranks compute one number, :math:`L(\theta, x_0, \dots, x_{P-1})`, rank i from its
+    block :math:`x_i` and its copy :math:`\theta_i` of the parameters. The copies are equal,
+    :math:`\theta_i = \theta`, and so the chain rule gives
+
+    .. math:: \frac{dL}{d\theta} = \sum_i \frac{\partial L}{\partial \theta_i} .
+
+    A rank by itself finds its own term only, which is what `jax.grad` returns on each. Here the
+    terms of what `shared` names are added up, and every rank gets the sum. Of a block it gets
+    :math:`\partial L / \partial x_i`, in which the work of all other ranks is contained already.
+
+    Inside, every rank's copy of every value is a variable of its own, whose derivatives are exact
+    (docs/theory/adjoints.md). `pfftjax.collectives.replicate` may be called there, once, twice or
+    not at all: it changes nothing. Totals may go on into work that differs between ranks.
+
+    Args:
+        fun: function of any arguments that returns a scalar, the same on every rank: the
+            `pfftjax.collectives.allreduce` of each rank's part. It is traced, as by `jax.jit`:
+            Python's ``if`` cannot look at the arguments that are differentiated.
+        argnums: positions of the arguments to differentiate, as in `jax.value_and_grad`.
+        shared: which arguments are the same on every rank, pytrees included: a position, a name,
+            several of these, or a dict from these to a tree of booleans, a prefix of the argument:
+            ``shared={"model": {"theta": True, "field": False}}``. Other arguments than those of
+            `argnums`, also those passed by keyword, may be named, and are compared.
+        own: in the same form, which arguments are this rank's own. They are treated as all others
+            are, but without a word.
+        has_aux: `fun` returns a pair of the total and of anything, which is each rank's own.
+        holomorphic: as in `jax.value_and_grad`.
+        allow_int: as in `jax.value_and_grad`.
+        comm: the ranks that compute the total, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        A function of the arguments of `fun`. It returns the value, to the same bits on every rank,
+        and the gradient in the shapes and dtypes of the arguments; with `has_aux`,
+        ``((value, aux), gradient)``. It can be jitted, mapped and differentiated again, by these
+        functions and by JAX's, and `fun` may be jitted. Inside `jax.shard_map` with
+        ``check_vma=True``, where JAX knows what differs between ranks, it is `jax.value_and_grad`.
+
+    Raises:
+        jax.errors.JaxRuntimeError: when it runs, on every rank: shared arguments that differ, by
+            more than rounding, or a value that does (a loss that was not summed). A jitted program
+            compares on its first call; calls outside of jitted code, and ``PFFTJAX_CHECK=1``,
+            always, the latter gradients too. What differs in its last digits is a warning.
+        ValueError: names and trees that do not fit the arguments.
+        TypeError: what JAX refuses to differentiate.
+        NotImplementedError: a `jax.custom_vjp` rule around `allreduce` or `replicate`.
+
+    Warns:
+        UndeclaredArgumentWarning: on more than one rank, once: an argument is differentiated that
+            is neither named nor of the shape of a block of any `Pencil` (with batches in front),
+            nor particles.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from mpi4py import MPI
+        >>> from pfftjax.collectives import allreduce
+        >>> rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        >>> def loss(x, theta):
+        ...     return allreduce(jnp.sum((theta - x) ** 2) / 2)
+        >>> x = jnp.array([1.0, 2.0]) + rank
+        >>> value, (by_x, by_theta) = value_and_grad(loss, (0, 1), shared=1, own=0)(x, 0.0)
+        >>> bool(by_theta == sum(-3.0 - 2 * i for i in range(size)))
+        True
+        >>> bool(jnp.all(by_x == x))
+        True
+
+    """
+    given = {"shared": shared, "own": own, "has_aux": has_aux, "comm": comm}
+    transform = functools.partial(
+        jax.value_and_grad, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int
+    )
+    return _derivative(
+        transform,
+        "pfftjax.value_and_grad",
+        fun,
+        argnums,
+        given,
+        of_gradient=lambda value, gradients: (value, gradients),
+    )
+
+
+def grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    shared: Arguments = (),
+    *,
+    own: Arguments = (),
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    comm: Comm = None,
+) -> Callable[..., Any]:
+    """Gradient of a total that all ranks compute together; see `value_and_grad`.
+
+    Args:
+        fun: as in `value_and_grad`.
+        argnums: as in `value_and_grad`.
+        shared: as in `value_and_grad`.
+        own: as in `value_and_grad`.
+        has_aux: as in `value_and_grad`.
+        holomorphic: as in `jax.grad`.
+        allow_int: as in `jax.grad`.
+        comm: as in `value_and_grad`.
+
+    Returns:
+        A function of the arguments of `fun` that returns the gradient; with `has_aux`,
+        ``(gradient, aux)``.
+
+    Raises, and warns, as `value_and_grad`.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> from pfftjax.collectives import allreduce
+        >>> rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        >>> def total(theta):
+        ...     return allreduce(rank * theta)
+        >>> float(grad(total, shared="theta")(1.0)) == sum(range(size))
+        True
+
+    """
+    given = {"shared": shared, "own": own, "has_aux": has_aux, "comm": comm}
+    transform = functools.partial(
+        jax.value_and_grad, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int
+    )
+
+    def gradient(value: Any, gradients: Any) -> Any:
+        return (gradients, value[1]) if has_aux else gradients
+
+    return _derivative(transform, "pfftjax.grad", fun, argnums, given, of_gradient=gradient)
+
+
+def jacrev(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    shared: Arguments = (),
+    *,
+    own: Arguments = (),
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    comm: Comm = None,
+) -> Callable[..., Any]:
+    """Jacobian of totals that all ranks compute together, one pass backwards for each of them.
+
+    Args:
+        fun: returns an array of any shape, or a pytree, the same on every rank (a power spectrum,
+            say).
+        argnums: as in `value_and_grad`.
+        shared: as in `value_and_grad`.
+        own: as in `value_and_grad`; of an own block each rank gets its block of the Jacobian.
+        has_aux: as in `jax.jacrev`.
+        holomorphic: as in `jax.jacrev`.
+        allow_int: as in `jax.jacrev`.
+        comm: as in `value_and_grad`.
+
+    Returns:
+        A function that returns the Jacobian, in the shapes of `jax.jacrev`.
+
+    Raises, and warns, as `value_and_grad`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from mpi4py import MPI
+        >>> from pfftjax.collectives import allreduce
+        >>> def powers(theta):
+        ...     return allreduce(theta ** jnp.arange(3.0) / MPI.COMM_WORLD.size)
+        >>> jnp.round(jacrev(powers, shared=0)(2.0), 4).tolist()
+        [0.0, 1.0, 4.0]
+
+    """
+    given = {"shared": shared, "own": own, "has_aux": has_aux, "comm": comm}
+    transform = functools.partial(
+        jax.jacrev, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int
+    )
+    return _derivative(transform, "pfftjax.jacrev", fun, argnums, given)
+
+
+def jacfwd(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    shared: Arguments = (),
+    *,
+    shared_result: Any = True,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    comm: Comm = None,
+) -> Callable[..., Any]:
+    """Jacobian with respect to shared arguments, one pass forwards for each of their elements.
+
+    Args:
+        fun: returns an array of any shape, or a pytree.
+        argnums: as in `value_and_grad`.
+        shared: as in `value_and_grad`. All that is differentiated has to be named: a unit vector
+            of each rank's own block would be one on every rank at once.
+        shared_result: whether what `fun` returns is the same on every rank; False for each rank's
+            own blocks, or a tree of booleans.
+        has_aux: as in `jax.jacfwd`.
+        holomorphic: as in `jax.jacfwd`.
+        comm: as in `value_and_grad`.
+
+    Returns:
+        A function that returns the Jacobian, in the shapes of `jax.jacfwd`.
+
+    Raises:
+        ValueError: on more than one rank, an argument that is not shared.
+
+    Others as `value_and_grad`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from mpi4py import MPI
+        >>> def field(theta):
+        ...     return theta**2 * jnp.array([1.0, MPI.COMM_WORLD.rank])
+        >>> slopes = jacfwd(field, shared=0, shared_result=False)(3.0)
+        >>> slopes.tolist() == [6.0, 6.0 * MPI.COMM_WORLD.rank]
+        True
+
+    """
+    given = {
+        "shared": shared,
+        "own": (),
+        "has_aux": has_aux,
+        "comm": comm,
+        "shared_result": shared_result,
+    }
+    transform = functools.partial(jax.jacfwd, has_aux=has_aux, holomorphic=holomorphic)
+    return _derivative(transform, "pfftjax.jacfwd", fun, argnums, given, is_forward=True)
+
+
+def hessian(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    shared: Arguments = (),
+    *,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    comm: Comm = None,
+) -> Callable[..., Any]:
+    """Hessian of a total with respect to shared arguments, as `jax.hessian`.
+
+    Of fields it is too large to be written down; its products with a direction are
+    ``pfftjax.jvp(pfftjax.grad(fun), (x,), (direction,), shared_result=False)[1]``.
+
+    Args:
+        fun: as in `value_and_grad`, or of several totals.
+        argnums: as in `value_and_grad`.
+        shared: as in `value_and_grad`. All that is differentiated has to be named.
+        has_aux: as in `jax.hessian`.
+        holomorphic: as in `jax.hessian`.
+        comm: as in `value_and_grad`.
+
+    Returns:
+        A function that returns the Hessian, in the shapes of `jax.hessian`.
+
+    Raises:
+        ValueError: on more than one rank, an argument that is not shared.
+
+    Others as `value_and_grad`.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> from pfftjax.collectives import allreduce
+        >>> def loss(theta):
+        ...     return allreduce(theta**3)
+        >>> float(hessian(loss, shared=0)(2.0)) == 12.0 * MPI.COMM_WORLD.size
+        True
+
+    """
+
+    def transform(whole: Callable[..., Any], argnums: Any) -> Any:
+        return jax.hessian(whole, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic)
+
+    given = {"shared": shared, "own": (), "has_aux": has_aux, "comm": comm}
+    return _derivative(transform, "pfftjax.hessian", fun, argnums, given, is_forward=True)

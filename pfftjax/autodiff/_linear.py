@@ -1,0 +1,163 @@
+"""Derivatives along a direction, and their transposes: jvp, linearize, vjp."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from ._function import OverRanks
+from ._gradients import Arguments, Comm
+
+
+def _over_ranks(
+    function: Callable[..., Any], primals: Any, operation: str, given: Mapping[str, Any]
+) -> OverRanks:
+    if not isinstance(primals, (tuple, list)):
+        raise TypeError(f"{operation}: primals must be a tuple or a list, got {primals!r}")
+    positions = tuple(range(len(primals)))
+    return OverRanks(function, positions, tuple(primals), {}, operation=operation, **given)
+
+
+def jvp(
+    fun: Callable[..., Any],
+    primals: Any,
+    tangents: Any,
+    shared: Arguments = (),
+    *,
+    own: Arguments = (),
+    shared_result: Any = True,
+    has_aux: bool = False,
+    comm: Comm = None,
+) -> Any:
+    """Value and derivative along a direction, as `jax.jvp`.
+
+    Forward mode needs no sum over the ranks: where each rank's copy of a shared argument moves in
+    the same direction, the ranks' results move as they should. It is here because it compares
+    these directions over the ranks, and because what it returns may be differentiated in reverse.
+
+    Args:
+        fun: as in `value_and_grad`, but it may return an array of any shape, or a pytree.
+        primals: where to differentiate: a tuple of the arguments of `fun`.
+        tangents: the direction, in the same shapes; of shared arguments the same on every rank.
+        shared: as in `value_and_grad`.
+        own: as in `value_and_grad`.
+        shared_result: whether what `fun` returns is the same on every rank; False for each rank's
+            own blocks, or a tree of booleans.
+        has_aux: as in `jax.jvp`.
+        comm: as in `value_and_grad`.
+
+    Returns:
+        (value, derivative), with `has_aux` (value, derivative, aux).
+
+    Raises:
+        jax.errors.JaxRuntimeError: as `value_and_grad`; also for tangents that differ.
+
+    Others as `value_and_grad`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from pfftjax.autodiff import grad
+        >>> from pfftjax.collectives import allreduce
+        >>> def loss(x):
+        ...     return allreduce(jnp.sum(x**3))
+        >>> x, v = jnp.ones(2), jnp.array([1.0, 2.0])
+        >>> product = jvp(grad(loss, own=0), (x,), (v,), own=0, shared_result=False)[1]
+        >>> product.tolist()
+        [6.0, 12.0]
+
+    """
+    given = {"shared": shared, "own": own, "shared_result": shared_result}
+    whole = _over_ranks(fun, primals, "pfftjax.jvp", {**given, "has_aux": has_aux, "comm": comm})
+    tangents = tuple(tangents)
+    if len(tangents) == len(whole.primals):
+        whole.compare_tangents(tangents)
+    result = jax.jvp(whole, whole.primals, tangents, has_aux=has_aux)
+    whole.warn()
+    return result
+
+
+def linearize(
+    fun: Callable[..., Any],
+    *primals: Any,
+    shared: Arguments = (),
+    own: Arguments = (),
+    shared_result: Any = True,
+    has_aux: bool = False,
+    comm: Comm = None,
+) -> Any:
+    """Value and linear approximation, as `jax.linearize`: `jvp` for several directions.
+
+    Args:
+        fun: as in `jvp`.
+        primals: the arguments of `fun`.
+        shared: as in `value_and_grad`.
+        own: as in `value_and_grad`.
+        shared_result: as in `jvp`.
+        has_aux: as in `jax.linearize`.
+        comm: as in `value_and_grad`.
+
+    Returns:
+        (value, function of the tangents), with `has_aux` (value, function, aux). The function is
+        linear, and may be transposed by `jax.linear_transpose`. Tangents are not compared.
+
+    Raises, and warns, as `jvp`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from mpi4py import MPI
+        >>> from pfftjax.collectives import allreduce
+        >>> value, along = linearize(lambda t: allreduce(t**2), 3.0, shared=0)
+        >>> float(along(1.0)) == 6.0 * MPI.COMM_WORLD.size
+        True
+
+    """
+    given = {"shared": shared, "own": own, "shared_result": shared_result}
+    operation = "pfftjax.linearize"
+    whole = _over_ranks(fun, primals, operation, {**given, "has_aux": has_aux, "comm": comm})
+    result = jax.linearize(whole, *whole.primals, has_aux=has_aux)
+    whole.warn()
+    return result
+
+
+def vjp(
+    fun: Callable[..., Any],
+    *primals: Any,
+    shared: Arguments = (),
+    own: Arguments = (),
+    shared_result: Any = True,
+    has_aux: bool = False,
+    comm: Comm = None,
+) -> Any:
+    """Value and its derivative in reverse, as `jax.vjp`.
+
+    Args:
+        fun: as in `jvp`.
+        primals: the arguments of `fun`.
+        shared: as in `value_and_grad`.
+        own: as in `value_and_grad`.
+        shared_result: whether what `fun` returns is the same on every rank, one value, whose
+            cotangent is one value too; False for each rank's own blocks, whose cotangents are
+            blocks; or a tree of booleans.
+        has_aux: as in `jax.vjp`.
+        comm: as in `value_and_grad`.
+
+    Returns:
+        (value, function from a cotangent to cotangents of the arguments), with `has_aux`
+        (value, function, aux). Those of shared arguments are whole, on every rank.
+
+    Raises, and warns, as `jvp`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from mpi4py import MPI
+        >>> rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        >>> value, back = vjp(lambda t: rank * t, 3.0, shared=0, shared_result=False)
+        >>> float(back(1.0)[0]) == sum(range(size))
+        True
+
+    """
+    given = {"shared": shared, "own": own, "shared_result": shared_result}
+    whole = _over_ranks(fun, primals, "pfftjax.vjp", {**given, "has_aux": has_aux, "comm": comm})
+    result = jax.vjp(whole, *whole.primals, has_aux=has_aux)
+    whole.warn()
+    return result

@@ -1,0 +1,227 @@
+"""Which arguments are the same on every rank, and which are each rank's own part."""
+
+import dataclasses
+import enum
+import inspect
+import operator
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pfftjax.collectives._comm import Communicator
+from pfftjax.collectives._primitive import where
+from pfftjax.pencils._known import is_block, is_distributed
+
+
+class UndeclaredArgumentWarning(UserWarning):
+    """An argument is differentiated, and nobody has said what it is on the other ranks.
+
+    It is no block of a pencil, and neither in ``shared`` nor in ``own``. If it is the same on
+    every rank, its gradient is only this rank's part. Said once for each argument, on rank 0.
+
+    Example:
+        >>> import warnings
+        >>> warnings.simplefilter("error", UndeclaredArgumentWarning)
+
+    """
+
+
+class Owner(enum.Enum):
+    """Whose a leaf of an argument is."""
+
+    ALL = "shared"
+    EACH = "own"
+    UNKNOWN = "unknown"
+
+
+# An argument: its position, or its name where it is passed by keyword.
+Key = int | str
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """The names of a function's arguments, as far as they can be known."""
+
+    name: str
+    parameters: tuple[str, ...]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "Signature":
+        try:
+            kinds = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):
+            kinds = ()
+        by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        name = getattr(function, "__name__", None) or type(function).__name__
+        return cls(name, tuple(p.name for p in kinds if p.kind in by_position))
+
+    def called(self, key: Key) -> str:
+        """The name of an argument."""
+        if isinstance(key, str):
+            return key
+        return self.parameters[key] if key < len(self.parameters) else f"argument {key}"
+
+
+def positions_of(argnums: Any, args: tuple[Any, ...], operation: str) -> tuple[int, ...]:
+    """``argnums`` of JAX as positions from 0."""
+    given = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
+    positions = []
+    for value in given:
+        try:
+            position = operator.index(value)
+        except TypeError:
+            position = None
+        if position is None or isinstance(value, bool):
+            raise TypeError(f"{operation}: argnums must be integers, got {argnums!r}")
+        if not -len(args) <= position < len(args):
+            raise ValueError(
+                f"{operation}: argnums={argnums!r}, but the function was called with {len(args)} "
+                "positional arguments"
+            )
+        positions.append(position % len(args))
+    return tuple(positions)
+
+
+def declared(
+    given: Any,
+    option: str,
+    signature: Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    operation: str,
+) -> dict[Key, Any]:
+    """What ``shared`` or ``own`` names: arguments, each with a prefix tree of booleans."""
+    if isinstance(given, Mapping):
+        entries = list(given.items())
+    else:
+        several = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
+        entries = [(key, True) for key in several]
+    return {_key(key, option, signature, args, kwargs, operation): mask for key, mask in entries}
+
+
+def _key(
+    given: Any,
+    option: str,
+    signature: Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    operation: str,
+) -> Key:
+    if isinstance(given, str):
+        if given in kwargs:
+            return given
+        if given in signature.parameters and signature.parameters.index(given) < len(args):
+            return signature.parameters.index(given)
+        known = [*signature.parameters, *kwargs]
+        if given in known:
+            return given  # left at its default
+        raise ValueError(
+            f"{operation}: {option} names {given!r}, but the arguments of {signature.name} are "
+            f"{', '.join(known) or 'not named'}"
+        )
+    if isinstance(given, bool):
+        raise TypeError(
+            f"{operation}: {option} takes positions, names, or a dict from these to trees of "
+            f"booleans, got {given!r}; has_aux, holomorphic and allow_int are keyword arguments"
+        )
+    return positions_of(given, args, f"{operation}: {option}")[0]
+
+
+def masks(mask: Any, value: Any, label: str, operation: str) -> list[bool]:
+    """A prefix tree of booleans, one for each leaf of `value`."""
+    flags = jax.tree.leaves(mask)
+    if not all(isinstance(flag, bool) for flag in flags):
+        raise TypeError(
+            f"{operation}: what says which parts of {label} are shared must be True, False, or a "
+            f"tree of these, got {mask!r}"
+        )
+    try:
+        spread = jax.tree.map(lambda flag, part: [flag] * len(jax.tree.leaves(part)), mask, value)
+    except ValueError as error:
+        raise ValueError(
+            f"{operation}: the tree of booleans for {label} does not fit the argument, which is "
+            f"{jax.tree.structure(value)}: {error}"
+        ) from None
+    return jax.tree.leaves(spread)
+
+
+def owners(shared: Any, own: Any, value: Any, label: str, operation: str) -> list[Owner]:
+    """Whose each leaf of an argument is; `shared` and `own` are masks, or None where not named."""
+    number = len(jax.tree.leaves(value))
+    of_all = [None] * number if shared is None else masks(shared, value, label, operation)
+    of_each = [False] * number if own is None else masks(own, value, label, operation)
+    result = []
+    for is_shared, is_own in zip(of_all, of_each, strict=True):
+        if is_shared and is_own:
+            raise ValueError(
+                f"{operation}: {label} is named as shared and as this rank's own; it is one of "
+                "the two"
+            )
+        if is_shared:
+            result.append(Owner.ALL)
+        else:
+            # What a tree of booleans says False of has been declared, too.
+            is_known = is_own or is_shared is not None
+            result.append(Owner.EACH if is_known else Owner.UNKNOWN)
+    return result
+
+
+def labels(value: Any, name: str) -> list[str]:
+    """The names of the leaves of an argument, for messages."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(value)
+    return [name + jax.tree_util.keystr(path) for path, _ in paths]
+
+
+def _unrecognised(value: Any) -> list[bool]:
+    """For each leaf: whether nothing shows that it is a rank's own part."""
+    nodes = jax.tree.leaves(value, is_leaf=is_distributed)
+    result = []
+    for node in nodes:
+        leaves = jax.tree.leaves(node)
+        if is_distributed(node):
+            result += [False] * len(leaves)
+        else:
+            result += [not is_block(jnp.shape(leaf)) for leaf in leaves]
+    return result
+
+
+_said: set[Any] = set()
+
+
+def warn_of_undeclared(
+    value: Any,
+    owned: list[Owner],
+    name: str,
+    function: Callable[..., Any],
+    operation: str,
+    comm: Communicator,
+    stacklevel: int,
+) -> None:
+    """Say so, once, of a differentiated argument that may be shared and is not declared."""
+    if comm.rank != 0:
+        return
+    for leaf, label, owner, is_unknown in zip(
+        jax.tree.leaves(value), labels(value, name), owned, _unrecognised(value), strict=True
+    ):
+        code = getattr(inspect.unwrap(function), "__code__", type(function))
+        if owner is not Owner.UNKNOWN or not is_unknown or (code, label) in _said:
+            continue
+        if jnp.size(leaf) == 0 or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            continue
+        _said.add((code, label))
+        warnings.warn(
+            f"{where(operation, comm)}: {label} of {Signature.of(function).name}, of shape "
+            f"{jnp.shape(leaf)}, is differentiated, and is no block of a pencil that this process "
+            "knows. If it is the same on every rank, its gradient is only this rank's part: say "
+            f"shared={_spelt(name)}. If it is this rank's own, say own={_spelt(name)}",
+            UndeclaredArgumentWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def _spelt(name: str) -> str:
+    prefix = "argument "
+    return name.removeprefix(prefix) if name.startswith(prefix) else repr(name)

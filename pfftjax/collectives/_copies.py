@@ -1,0 +1,109 @@
+"""Programs in which every rank's copy of a value is a variable of its own.
+
+The derivatives of `allreduce` and `replicate` hold where the user keeps book of which values are
+one for all ranks. A value that passes `replicate` twice, or not at all, has a wrong gradient, and
+nothing local can tell. No book is needed where the P processes are taken for what they are: one
+program with P times as many variables. Its operations have exact adjoints: that of the sum is the
+sum, and `replicate` is nothing. `with_copies` makes such a program out of a traced one. It
+computes the same; docs/theory/adjoints.md says why its derivatives are right.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
+
+from ._allreduce import allreduce_of_copies_p, allreduce_p, replicate_of_copies_p, replicate_p
+
+_OF_COPIES = {allreduce_p: allreduce_of_copies_p, replicate_p: replicate_of_copies_p}
+
+# One new program for each old one: JAX finds compiled loops and functions by the identity of their
+# programs. None for one that need not change (a reference to itself would keep it for ever).
+_made: weakref.WeakKeyDictionary[Jaxpr, Jaxpr | None] = weakref.WeakKeyDictionary()
+
+
+def with_copies(program: Any) -> Any:
+    """The same program, whose derivatives are those of all ranks' copies.
+
+    Args:
+        program: a (closed) jaxpr, or parameters of an equation: tuples and lists are searched,
+            and other values returned as they are.
+
+    Raises:
+        NotImplementedError: a `jax.custom_vjp` function that calls `allreduce` or `replicate`.
+
+    """
+    if isinstance(program, ClosedJaxpr):
+        inner = with_copies(program.jaxpr)
+        return program if inner is program.jaxpr else program.replace(jaxpr=inner)
+    if isinstance(program, Jaxpr):
+        if program not in _made:
+            eqns = [_equation(eqn) for eqn in program.eqns]
+            is_same = all(new is old for new, old in zip(eqns, program.eqns, strict=True))
+            _made[program] = None if is_same else program.replace(eqns=eqns)
+        return _made[program] or program
+    if isinstance(program, (tuple, list)):
+        parts = [with_copies(part) for part in program]
+        if all(new is old for new, old in zip(parts, program, strict=True)):
+            return program
+        make = type(program)
+        return make(*parts) if hasattr(program, "_fields") else make(parts)
+    return program
+
+
+def _equation(eqn: JaxprEqn) -> JaxprEqn:
+    of_copies = _OF_COPIES.get(eqn.primitive)
+    if of_copies is not None:
+        return eqn.replace(primitive=of_copies)
+    params = {name: with_copies(value) for name, value in eqn.params.items()}
+    if all(value is eqn.params[name] for name, value in params.items()):
+        return eqn
+    if eqn.primitive.name.startswith("custom_jvp_call"):
+        return _custom_jvp(eqn, params["call_jaxpr"])
+    if eqn.primitive.name.startswith("custom_vjp_call"):
+        raise NotImplementedError(
+            "pfftjax.grad: a function with a jax.custom_vjp rule calls allreduce or replicate, "
+            "and its backward pass may or may not sum over the ranks; keep these two outside of "
+            "the function, give it a jax.custom_jvp rule, or differentiate by jax.grad and pass "
+            "shared parameters through replicate yourself"
+        )
+    return eqn.replace(params=params)
+
+
+def _custom_jvp(eqn: JaxprEqn, program: ClosedJaxpr) -> JaxprEqn:
+    """A function with a rule of its own, both changed."""
+
+    def original(*args: Any) -> Any:
+        given = eqn.primitive.get_bind_params(eqn.params)
+        functions, params = given if isinstance(given, tuple) else ((), given)
+        return eqn.primitive.bind(*functions, *args, **params)
+
+    @jax.custom_jvp
+    def changed(*args: Any) -> Any:
+        return jaxpr_as_fun(program)(*args)
+
+    @changed.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        rule = jax.make_jaxpr(lambda *both: jax.jvp(original, *both))(primals, tangents)
+        results = jaxpr_as_fun(with_copies(rule))(*primals, *tangents)
+        return results[: len(results) // 2], results[len(results) // 2 :]
+
+    (new,) = jax.make_jaxpr(changed)(*(var.aval for var in eqn.invars)).eqns
+    return eqn.replace(params=new.params)
+
+
+def traced(function: Callable[..., list[Any]], *args: Any) -> Callable[..., list[Any]]:
+    """`function`, traced for `args`, with every rank's copies as variables of their own.
+
+    Args:
+        function: of pytrees of arrays, to a list of arrays.
+        args: what it is traced for.
+
+    Returns:
+        A function of the same arguments.
+
+    """
+    run = jaxpr_as_fun(with_copies(jax.make_jaxpr(function)(*args)))
+    return lambda *args: run(*jax.tree.leaves(args))
