@@ -110,9 +110,42 @@ MUTANTS = [
     Mutant(
         "trap 10: nobody looks at the error",
         PYTHON / "_job.py",
-        "        jax.effects_barrier()\n",
+        "        jax.effects_barrier()\n"
+        "        _ordering.wait_for_threads(native.leave_is_stuck)\n",
         "        pass\n",
         "tests/jobs/test_failures.py::test_an_error_that_nobody_looks_at",
+        0,
+    ),
+    Mutant(
+        "what other threads have dispatched is forgotten",
+        PYTHON / "_job.py",
+        "        _ordering.wait_for_threads(native.leave_is_stuck)\n",
+        "",
+        "tests/jobs/test_exit.py::test_a_thread_that_has_ended_with_work_under_way",
+        0,
+    ),
+    Mutant(
+        "an exception in any thread ends the job",
+        PYTHON / "_job.py",
+        "if _ordering.has_communicated() or",
+        "if True or",
+        "tests/jobs/test_failures.py::test_a_thread_that_raises_and_never_communicates",
+        0,
+    ),
+    Mutant(
+        "a rank that has said that it ends has ended",
+        CXX / "watch.cc",
+        "departures > *completed_departures",
+        "departures > 0",
+        "tests/jobs/test_exit.py::test_exit_handlers_that_communicate_late",
+        0,
+    ),
+    Mutant(
+        "time for which a job is suspended counts",
+        CXX / "stepped_clock.h",
+        "std::min(std::chrono::duration<double>(now - last_).count(), longest_)",
+        "std::chrono::duration<double>(now - last_).count()",
+        "tests/jobs/test_failures.py::test_time_for_which_the_job_is_suspended_does_not_count",
         0,
     ),
     Mutant(
