@@ -23,7 +23,7 @@ from ._comm import Communicator
 from ._ffi import native
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_JAX = tuple(os.path.dirname(os.path.abspath(m.__file__)) + os.sep for m in (jax, jaxlib))
+_JAX = tuple(os.path.dirname(os.path.abspath(str(m.__file__))) + os.sep for m in (jax, jaxlib))
 
 # The operations of the C++ core whose primitives have other names.
 _NAMES = {

@@ -119,8 +119,8 @@ def save(
         choices.append({"key": key, **entry})
         content = {"format": _FORMAT, "version": _VERSION, "choices": choices}
         target = pathlib.Path(path)
-        # Nobody ever sees half a file. Who may read it is for the umask to say, as for any new file,
-        # or for whoever has changed that of the old one.
+        # Nobody ever sees half a file. Who may read it is for the umask to say, as for any new
+        # file, or for whoever has changed that of the old one.
         name = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         try:
             with open(name, "x") as file:
