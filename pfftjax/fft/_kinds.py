@@ -143,8 +143,7 @@ class PencilTransform:
 
     def _checked_kinds(self, given: Sequence[str]) -> tuple[str, ...]:
         here, shape = self._here("PencilTransform"), self.shape
-        is_several = isinstance(given, tuple | list)
-        kinds = tuple(given) if is_several else (given,)
+        kinds: tuple[Any, ...] = tuple(given) if isinstance(given, tuple | list) else (given,)
         unknown = [kind for kind in kinds if not isinstance(kind, str) or kind not in _KINDS]
         if len(kinds) != len(shape) or unknown:
             raise ValueError(
