@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import json
+import os
 import re
+import stat
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,9 @@ from mpi4py import MPI
 import pfftjax
 from pfftjax import ExchangeMethod, PencilFFT, PencilTransform, ProcessGrid, Tuning
 from pfftjax import collectives as pc
+from pfftjax.collectives._comm import world
 from pfftjax.collectives._options import options
-from pfftjax.fft import Timing, Timings, default_dims
+from pfftjax.fft import Timing, Timings, _tuning_file, default_dims
 from pfftjax.fft._tuning import _choose, candidate_dims
 from tests.distributed import assert_block, grids, shares_memory, transformed
 from tests.helpers import CONTROL, RANK, SIZE, random
@@ -51,6 +54,23 @@ def test_the_rule():
     assert candidate_dims((1, 1, 9), (1, 1, 9), 4) == [(2, 2)]
     assert candidate_dims((64, 64, 64), (64, 64, 33), 16)[:2] == [(16, 1), (4, 4)]
     assert len(candidate_dims((4096,) * 3, (4096,) * 3, 4096)) == 6
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o002, 0o664)])
+def test_the_umask_says_who_may_read_a_file_of_choices(path, umask, mode):
+    """A file that is there keeps what its owner has made of it."""
+    key, entry = {"machine": {"ranks": 1}}, {"dims": [1, 1], "method": "automatic", "timings": []}
+    before = os.umask(umask)
+    try:
+        _tuning_file.save(path, key, entry, world, "a test")
+        if RANK == 0:
+            assert stat.S_IMODE(path.stat().st_mode) == mode
+            path.chmod(0o640)
+        _tuning_file.save(path, key, entry, world, "a test")
+        if RANK == 0:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    finally:
+        os.umask(before)
 
 
 def test_tuned_plans(path):
