@@ -200,6 +200,7 @@ NB_MODULE(_native, m) {
       "calls", [](std::int64_t number) { return Known(number).progress.entered.load(); },
       "Operations that this rank has begun on a communicator.");
 
+  m.attr("most_ranks_with_slots") = kMostRanksWithSlots;
   m.def(
       "shares_memory",
       [](std::int64_t number) {

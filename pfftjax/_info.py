@@ -99,6 +99,7 @@ class Info:
             "options": " ".join(f"{n}={v}" for n, v in self.options.set_by_hand().items())
             or "defaults",
             "64 bits": _known(self.x64),
+            "shared memory": _shared_memory(self),
             "huge pages": _HUGE_PAGES.get(self.huge_pages or "", "unknown"),
             "single copy": _single_copy(self),
             "GPUs": f"{_gpus(self)}; pfftjax communicates arrays on "
@@ -125,6 +126,15 @@ _PTRACE_SCOPE = {
     2: "by CMA for privileged processes only (ptrace_scope 2)",
     3: "no CMA (ptrace_scope 3)",
 }
+
+
+def _shared_memory(info: Info) -> str:
+    if not info.options.shared_memory:
+        return "not used (PFFTJAX_SHARED_MEMORY=0)"
+    return (
+        "within a node, by transforms on any number of ranks, by alltoall and allgather on up to "
+        f"{native.most_ranks_with_slots} (beyond, MPI's own algorithms)"
+    )
 
 
 def _known(value: object) -> str:

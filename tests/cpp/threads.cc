@@ -340,26 +340,43 @@ void Abandoned(Communicator& comm) {
   Expect(next.data() != memory, "memory of messages that are on their way", comm.rank, 0);
 }
 
-void Run(int ranks, int exchanges) {
+// body(communicator) on each of so many threads.
+template <typename Body>
+void OnRanks(int ranks, Body&& body) {
   World world(ranks);
-  const std::vector<Exchange> plan = Plan(exchanges);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&world, &plan, rank, ranks] {
+    threads.emplace_back([&world, &body, rank, ranks] {
       Rank here{&world, rank};
       Communicator comm;
       comm.number = rank;
       comm.rank = rank;
       comm.size = ranks;
       comm.control = HandleOf(&here);
-      Slots(comm, plan);
-      Differences(comm, static_cast<int>(plan.size()) / 2);
-      Windows(comm, plan);
-      Background(comm, plan);
-      if (rank == 0) Abandoned(comm);
+      body(comm);
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+void Run(int ranks, int exchanges) {
+  const std::vector<Exchange> plan = Plan(exchanges);
+  OnRanks(ranks, [&](Communicator& comm) {
+    Slots(comm, plan);
+    Differences(comm, static_cast<int>(plan.size()) / 2);
+    Windows(comm, plan);
+    Background(comm, plan);
+    if (comm.rank == 0) Abandoned(comm);
+  });
+}
+
+// Transforms share memory among more ranks than have slots.
+void RunMany(int ranks) {
+  const std::vector<Exchange> plan = {{2000, true}, {100, true}, {5000, true}};
+  OnRanks(ranks, [&](Communicator& comm) {
+    Expect(NodeOf(comm) == nullptr, "slots for very many ranks", comm.rank, 0);
+    Windows(comm, plan);
+  });
 }
 
 }  // namespace
@@ -376,6 +393,7 @@ const char* NameOf(Operation) { return "an operation"; }
 int main(int count, char** arguments) {
   const int exchanges = count > 1 ? std::atoi(arguments[1]) : 100;
   for (int ranks = 2; ranks <= 4; ++ranks) pfftjax::Run(ranks, exchanges);
+  pfftjax::RunMany(pfftjax::kMostRanksWithSlots + 2);
   pfftjax::StopProgress();
   std::puts("all data right");
 }
