@@ -70,6 +70,12 @@ FAULTS = [
         "(code = Compare(blocks)) == 0",
         "true",
     ),
+    Fault(
+        "what ranks mean in one operation is not compared",
+        "watch.cc",
+        "        !IsSameCall(here, there)) {",
+        "        there.operation != here.operation) {",
+    ),
     # Memory order, and who may write what when.
     Fault(
         "a slot is read without acquiring it",
@@ -116,12 +122,6 @@ FAULTS = [
         "",
     ),
     Fault(
-        "who waits in shared memory does not let MPI move its messages",
-        "shared_memory.h",
-        "if (const int code = Mpi()->progress(comm.control)) return code;",
-        "static_cast<void>(comm);",
-    ),
-    Fault(
         "with a full window of receives nobody looks whether a send is through",
         "stream.cc",
         "sent_done < sent ? &sends",
@@ -149,8 +149,8 @@ FAULTS = [
     Fault(
         "a chunk starts where the last one did",
         "exchange.h",
-        "At(send, out.offset + (sent > 0 ? offset : 0), element)",
-        "At(send, out.offset, element)",
+        "At(send, sent > 0 ? offset : 0, element), sent",
+        "At(send, 0, element), sent",
     ),
     Fault(
         "a ticket is taken by whatever comes with it",
