@@ -35,7 +35,8 @@ def with_copies(program: Any) -> Any:
         NotImplementedError: a `jax.custom_vjp` function that calls `allreduce` or `replicate`.
 
     """
-    if isinstance(program, ClosedJaxpr):
+    # One class from JAX 0.12 on, whose constants are part of it.
+    if isinstance(program, ClosedJaxpr) and not isinstance(program, Jaxpr):
         inner = with_copies(program.jaxpr)
         return program if inner is program.jaxpr else program.replace(jaxpr=inner)
     if isinstance(program, Jaxpr):

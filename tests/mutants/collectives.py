@@ -53,6 +53,27 @@ MUTANTS = [
         "tests/collectives/test_adjoint.py::test_hessian_of_a_squared_total",
     ),
     Mutant(
+        "a shared value that passes replicate once more is counted twice",
+        PYTHON / "_allreduce.py",
+        "linear(replicate_of_copies_p, batch=(0, 0), adjoint=lambda cotangent, _, **__: cotangent)",
+        "linear(replicate_of_copies_p, batch=(0, 0), adjoint=_sum_of_contributions)",
+        "tests/autodiff/test_shared.py::test_gradients_whatever_passes_replicate",
+    ),
+    Mutant(
+        "a total that goes on into work of each rank loses the others' part",
+        PYTHON / "_allreduce.py",
+        "lambda cotangent, _, **params: allreduce_of_copies_p.bind(cotangent, **params)",
+        "lambda cotangent, _, **params: cotangent",
+        "tests/autodiff/test_shared.py::test_mixed_second_derivatives",
+    ),
+    Mutant(
+        "values that differ between ranks are taken for rounding",
+        CXX / "same.cc",
+        "if (agreed.gap == Gap::kReal) {",
+        "if (false) {",
+        "tests/autodiff/test_shared.py::test_values_that_differ_are_refused_on_the_first_call",
+    ),
+    Mutant(
         "trap 6: a rank whose cotangent is zero does not take part",
         PYTHON / "_primitive.py",
         "        return [adjoint(ad.instantiate_zeros(cotangent), x.aval, **params)]",
