@@ -55,8 +55,8 @@ MUTANTS = [
     Mutant(
         "a shared value that passes replicate once more is counted twice",
         PYTHON / "_allreduce.py",
-        "linear(replicate_of_copies_p, batch=(0, 0), adjoint=lambda cotangent, _, **__: cotangent)",
-        "linear(replicate_of_copies_p, batch=(0, 0), adjoint=_sum_of_contributions)",
+        "replicate_of_copies_p, batch=(0, 0), adjoint=lambda cotangent, _, **__: cotangent)",
+        "replicate_of_copies_p, batch=(0, 0), adjoint=_sum_of_contributions)",
         "tests/autodiff/test_shared.py::test_gradients_whatever_passes_replicate",
     ),
     Mutant(
