@@ -276,6 +276,15 @@ void Split(Rank& rank, std::int64_t number, Random random) {
   std::vector<Started> started;
   const auto wait = [&](std::size_t which) {
     Started& one = started[which];
+    // What was not started in this way is refused, and can still be waited for as it was.
+    if (random.Chance(0.2)) {
+      const ffi::Error error = CallHandler<bool, Operand, Ticket, Token, Result, TokenResult>(
+          "pfftjax_wait", Site(number), !one.same_for_all, one.x.Any(), one.ticket.As<ffi::U32>(),
+          Token{}, Result(one.y.Any()), TokenResult{});
+      ExpectOr(
+          error.failure() && error.message().find("not started in this way") != std::string::npos,
+          [&] { return "a wait for another exchange was not refused: " + error.message(); });
+    }
     Expect(CallHandler<bool, Operand, Ticket, Token, Result, TokenResult>(
         "pfftjax_wait", Site(number), one.same_for_all, one.x.Any(), one.ticket.As<ffi::U32>(),
         Token{}, Result(one.y.Any()), TokenResult{}));

@@ -96,14 +96,39 @@ void LateRanks(Case& c) {
   });
 }
 
+// A network on which the ranks learn of the same thing more than a second apart: the watch's
+// answers cross with what they are about.
+void SlowNetwork(Case& c) {
+  Options options = OptionsOf(c);
+  options.check = c.random.Chance(0.7);
+  SetOptions(c, options);
+  c.job.scheduler.pace.stops = 0;
+  c.job.network.jitter = 0.5;
+  const std::uint64_t seed = c.random.Next();
+  std::vector<Time> delays;
+  for (int rank = 0; rank < c.job.ranks; ++rank) {
+    delays.push_back(c.random.Chance(0.5) ? 0 : c.random.Spread(kSecond, 4 * kSecond));
+  }
+  c.Run([&](Rank& rank) {
+    rank.Begin(true);
+    rank.job.network.longest = 4 * kSecond / 5;
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      if (i == 1) rank.job.scheduler.Sleep(delays[static_cast<std::size_t>(rank.rank)]);
+      RunStep(rank, {&StepNamed(i == 1 ? "barrier" : "reductions"), kWorld, seed + i});
+    }
+    rank.End();
+  });
+}
+
 }  // namespace
 
 std::vector<Scenario> RightScenarios() {
-  return {{"programs", 20, 64, Programs},   {"shared_memory", 20, 64, SharedMemoryOnly},
-          {"exchanges", 10, 64, Exchanges}, {"pencils", 14, 64, Pencils},
-          {"particles", 8, 64, Particles},  {"messages", 6, 64, Messages},
-          {"split", 6, 16, SplitExchanges}, {"threads", 5, 8, Threads},
-          {"late_ranks", 3, 8, LateRanks},  {"many_ranks", 0.25, 64, ManyRanks, 64}};
+  return {{"programs", 20, 64, Programs},     {"shared_memory", 20, 64, SharedMemoryOnly},
+          {"exchanges", 10, 64, Exchanges},   {"pencils", 14, 64, Pencils},
+          {"particles", 8, 64, Particles},    {"messages", 6, 64, Messages},
+          {"split", 6, 16, SplitExchanges},   {"threads", 5, 8, Threads},
+          {"late_ranks", 3, 8, LateRanks},    {"many_ranks", 0.25, 64, ManyRanks, 64},
+          {"slow_network", 2, 8, SlowNetwork}};
 }
 
 }  // namespace pfftjax::simulated
