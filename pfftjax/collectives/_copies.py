@@ -35,16 +35,16 @@ def with_copies(program: Any) -> Any:
         NotImplementedError: a `jax.custom_vjp` function that calls `allreduce` or `replicate`.
 
     """
-    # One class from JAX 0.12 on, whose constants are part of it.
-    if isinstance(program, ClosedJaxpr) and not isinstance(program, Jaxpr):
-        inner = with_copies(program.jaxpr)
-        return program if inner is program.jaxpr else program.replace(jaxpr=inner)
+    # First: from JAX 0.12 on the two are one class, whose constants are part of it.
     if isinstance(program, Jaxpr):
         if program not in _made:
             eqns = [_equation(eqn) for eqn in program.eqns]
             is_same = all(new is old for new, old in zip(eqns, program.eqns, strict=True))
             _made[program] = None if is_same else program.replace(eqns=eqns)
         return _made[program] or program
+    if isinstance(program, ClosedJaxpr):
+        inner = with_copies(program.jaxpr)
+        return program if inner is program.jaxpr else program.replace(jaxpr=inner)
     if isinstance(program, (tuple, list)):
         parts = [with_copies(part) for part in program]
         if all(new is old for new, old in zip(parts, program, strict=True)):
