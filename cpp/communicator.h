@@ -88,6 +88,10 @@ struct Progress {
   // Of the line that made the call (call_sites.h), and of the program that is running.
   process::Atomic<std::uint64_t> key{0};
   process::Atomic<std::int64_t> signature{0};
+  // Written by the watch for signal handlers, which can look nothing up: CalledAt of the call that
+  // was number `called_for`.
+  process::Atomic<const char*> called{nullptr};
+  process::Atomic<std::int64_t> called_for{-1};
   // The ranks that a message waits for, or kNobody or kAnybody. A collective waits for all.
   process::Atomic<int> source{kNobody};
   process::Atomic<int> dest{kNobody};

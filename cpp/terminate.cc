@@ -66,6 +66,7 @@ void SayWhere(const char* what_happened, const char* remedy) {
       const Operation operation = comm->progress.operation;
       line << NameOf(operation);
       if (IsMessage(operation)) SayPartners(line, comm->progress);
+      if (comm->progress.called_for == comm->progress.entered) line << comm->progress.called;
     }
     line << remedy << "\n";
     line.Write();

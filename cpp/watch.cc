@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -265,6 +266,10 @@ class Watch {
     if (comm.progress.stage == Stage::kIdle || entered != watched.entered || comm.is_gathering) {
       watched = Watched{};
       watched.entered = entered;
+      if (comm.progress.stage != Stage::kIdle) {
+        comm.progress.called = lines_.insert(CalledAt(comm)).first->c_str();
+        comm.progress.called_for = entered;
+      }
       watched.since = now_;
       watched.next_round = GetOptions().patience;
       return;
@@ -461,6 +466,7 @@ class Watch {
   std::map<std::int64_t, Watched> watched_;
   std::map<std::int64_t, Gathering> gatherings_;
   bool has_warned_ = false;
+  std::set<std::string> lines_;   // kept: see Progress::called
   std::list<Outgoing> outgoing_;  // a list: MPI keeps the addresses of the words
   std::minstd_rand random_{process::Entropy()};
   process::Mutex looks_mutex_;
