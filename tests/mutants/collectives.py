@@ -155,7 +155,7 @@ MUTANTS = [
     ),
     Mutant(
         "a rank that has said that it ends has ended",
-        CXX / "watch.cc",
+        CXX / "state.h",
         "departures > *completed_departures",
         "departures > 0",
         "tests/jobs/test_exit.py::test_exit_handlers_that_communicate_late",
@@ -211,8 +211,8 @@ MUTANTS = [
     Mutant(
         "a chunk starts where the last one did",
         CXX / "exchange.h",
-        "At(send, out.offset + (sent > 0 ? offset : 0), element)",
-        "At(send, out.offset, element)",
+        "At(send, sent > 0 ? offset : 0, element), sent",
+        "At(send, 0, element), sent",
         "chunks",
     ),
     Mutant(
@@ -329,5 +329,21 @@ MUTANTS = [
         "        if len(self.lines) < _MOST_LINES:\n"
         '            self.digest.update(line.encode() + b"\\n")\n        if len',
         "tests/test_agreement.py",
+    ),
+    Mutant(
+        "a message with two partners waits for both",
+        CXX / "deadlock.cc",
+        "if (wait.dest == kNobody || wait.dest == wait.source) {",
+        "{",
+        "tests/jobs/test_threads.py::test_ranks_as_threads",
+        0,
+    ),
+    Mutant(
+        "every rank prints what all of them raise",
+        PYTHON / "_job.py",
+        "if found and int(found[1]) > 0:",
+        "if not found:",
+        "tests/jobs/test_misuse.py::test_misuse",
+        0,
     ),
 ]
