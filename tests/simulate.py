@@ -115,7 +115,8 @@ def run(program, first, seeds, *arguments, seconds=None):
         return Outcome(0, [f"seeds {first} to {first + seeds - 1}: no end in {seconds} s"], "")
     parts = ended.stdout.split("FAILED ")
     failures = parts[1:]
-    if ended.returncode not in (0, 1):
+    # 1 is for failures that were named; a sanitizer that ends the process says 1 as well.
+    if ended.returncode not in (0, 1) or (ended.returncode == 1 and not failures):
         begun = ended.stdout.rstrip().split("\n")[-1]
         failures.append(
             f"seeds {first} to {first + seeds - 1}: ended with {ended.returncode} {begun}\n"
