@@ -21,6 +21,11 @@ std::string Differs(const std::string& what, const std::string& how) {
          "the same order, with sizes that fit (all ranks raise this error)";
 }
 
+// Only the call that holds `busy` counts, so that no other count can come between.
+void AddOne(process::Atomic<std::int64_t>& count) {
+  count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
 }  // namespace
 
 ffi::Error Call::Begin() {
@@ -59,13 +64,15 @@ ffi::Error Call::Begin() {
   progress.element.store(payload_.element, std::memory_order_release);
   progress.count.store(payload_.count, std::memory_order_release);
   progress.parameters.store(payload_.parameters, std::memory_order_release);
-  progress.key.store(KeyOf(site_.program), std::memory_order_release);
-  if (site_.signature != 0) {
+  if (site_.HasList()) {
+    progress.key.store(KeyOf(site_.program), std::memory_order_release);
     progress.signature.store(site_.signature, std::memory_order_release);
+  } else {
+    progress.key.store(static_cast<std::uint64_t>(site_.signature), std::memory_order_release);
   }
   progress.source.store(payload_.source, std::memory_order_release);
   progress.dest.store(payload_.dest, std::memory_order_release);
-  progress.entered.fetch_add(1, std::memory_order_release);
+  AddOne(progress.entered);
   progress.stage.store(IsPointToPoint() ? Stage::kRunning : Stage::kChecking,
                        std::memory_order_release);
 
@@ -82,7 +89,7 @@ ffi::Error Call::Begin() {
   }
   // Idle between: the watch must not take the count of one stage for that of the other.
   progress.stage.store(Stage::kIdle, std::memory_order_relaxed);
-  progress.passed.fetch_add(1, std::memory_order_release);
+  AddOne(progress.passed);
   progress.stage.store(Stage::kRunning, std::memory_order_release);
   return ffi::Error::Success();
 }
@@ -95,7 +102,7 @@ int Call::End() {
 
 ffi::Error Call::Check() {
   const Options& options = GetOptions();
-  if (site_.signature != 0 && site_.signature != comm_->last_verified && options.first_call) {
+  if (site_.HasList() && site_.signature != comm_->last_verified && options.first_call) {
     if (comm_->verified.count(site_.signature) == 0) {
       const std::string how = Disagreement(*comm_, site_.signature, [&] {
         return WithLines(*comm_, site_.signature, ListOf(site_.program));

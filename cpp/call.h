@@ -23,8 +23,12 @@ struct CallSite {
   Operation operation;
   std::int64_t comm;       // number of the communicator
   std::int64_t ranks;      // its size when the program was traced
-  std::int64_t signature;  // of all collectives of the program on this communicator; 0: not first
-  std::string_view program;  // the same as text, one collective a line
+  // Of all collectives of the program on this communicator where the call carries their list, and
+  // else the call's key (call_sites.h). To read the text at each call would cost a cache miss.
+  std::int64_t signature;
+  std::string_view program;  // the list, one collective a line; empty for most calls
+
+  bool HasList() const { return !program.empty(); }
 };
 
 // What the operands say.

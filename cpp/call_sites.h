@@ -1,8 +1,9 @@
 // Which line of the user's program makes a call, for the texts of errors.
 //
 // Programs are the same on all ranks and in all runs, so they carry no line. Each call carries a
-// key of eight characters at the start of its list of collectives (`CallSite::program`), and
-// Python notes which lines of this process a key stands for (pfftjax/collectives/_call_sites.py).
+// key of eight characters, as a number in place of a signature or before its list of collectives
+// where it has one (`CallSite`), and Python notes which lines of this process a key stands for
+// (pfftjax/collectives/_call_sites.py).
 #pragma once
 
 #include <array>

@@ -67,6 +67,11 @@ def _key(digest: Any) -> str:
     return base64.b64encode(digest.digest()[:6]).decode()
 
 
+def _as_number(key: str) -> np.int64:
+    """The same bytes for a call that carries no list, where the signature's place is free."""
+    return np.frombuffer(key.encode(), np.int64)[0]
+
+
 @dataclasses.dataclass
 class _Program:
     lists: dict[int, _List] = dataclasses.field(default_factory=dict)
@@ -128,7 +133,7 @@ def record(
             collectives.carriers.append((operation, key))
             preceding |= {communicator}
         else:
-            _write(operation, program=key)
+            _write(operation, signature=_as_number(key))
         collectives.write()
         if has_place:
             _write(operation, place=np.int64(collectives.signature))
@@ -136,5 +141,5 @@ def record(
         program.messages.update(f"{last} {communicator} {call}\n".encode())
         key = _key(program.messages)
         _call_sites.note_lowered(communicator, key, last, 0, program.number)
-        _write(operation, program=key)
+        _write(operation, signature=_as_number(key))
     program.preceding[operation.operation] = preceding
