@@ -21,9 +21,14 @@ std::string Differs(const std::string& what, const std::string& how) {
          "the same order, with sizes that fit (all ranks raise this error)";
 }
 
-// Only the call that holds `busy` counts, so that no other count can come between.
-void AddOne(process::Atomic<std::int64_t>& count) {
-  count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+// What all ranks of a collective must mean alike, as a hash.
+std::uint32_t Meaning(Operation operation, const Payload& payload) {
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15u;
+  const std::int64_t count = HasOwnCount(operation) ? 0 : payload.count;
+  const std::uint64_t kind =
+      (static_cast<std::uint64_t>(operation) << 8) | static_cast<std::uint64_t>(payload.element);
+  const std::uint64_t mixed = (payload.parameters ^ static_cast<std::uint64_t>(count)) * kOdd;
+  return static_cast<std::uint32_t>(((mixed ^ kind) * kOdd) >> 32);
 }
 
 }  // namespace
@@ -63,16 +68,19 @@ ffi::Error Call::Begin() {
   progress.operation.store(site_.operation, std::memory_order_release);
   progress.element.store(payload_.element, std::memory_order_release);
   progress.count.store(payload_.count, std::memory_order_release);
-  progress.parameters.store(payload_.parameters, std::memory_order_release);
   if (site_.HasList()) {
     progress.key.store(KeyOf(site_.program), std::memory_order_release);
     progress.signature.store(site_.signature, std::memory_order_release);
   } else {
     progress.key.store(static_cast<std::uint64_t>(site_.signature), std::memory_order_release);
   }
-  progress.source.store(payload_.source, std::memory_order_release);
-  progress.dest.store(payload_.dest, std::memory_order_release);
-  AddOne(progress.entered);
+  if (IsPointToPoint()) {
+    progress.source.store(payload_.source, std::memory_order_release);
+    progress.dest.store(payload_.dest, std::memory_order_release);
+  }
+  // Only the call that holds `busy` counts, so no other count can come between load and store.
+  progress.entered.store(progress.entered.load(std::memory_order_relaxed) + 1,
+                         std::memory_order_release);
   progress.stage.store(IsPointToPoint() ? Stage::kRunning : Stage::kChecking,
                        std::memory_order_release);
 
@@ -89,7 +97,9 @@ ffi::Error Call::Begin() {
   }
   // Idle between: the watch must not take the count of one stage for that of the other.
   progress.stage.store(Stage::kIdle, std::memory_order_relaxed);
-  AddOne(progress.passed);
+  const std::int64_t number = progress.passed.load(std::memory_order_relaxed) + 1;
+  progress.MeaningOf(number).store(Meaning(site_.operation, payload_), std::memory_order_release);
+  progress.passed.store(number, std::memory_order_release);
   progress.stage.store(Stage::kRunning, std::memory_order_release);
   return ffi::Error::Success();
 }

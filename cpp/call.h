@@ -21,8 +21,8 @@ namespace pfftjax {
 // on all ranks and in all runs (no handles, no ranks), so that compiled programs can be cached.
 struct CallSite {
   Operation operation;
-  std::int64_t comm;       // number of the communicator
-  std::int64_t ranks;      // its size when the program was traced
+  std::int64_t comm;   // number of the communicator
+  std::int64_t ranks;  // its size when the program was traced
   // Of all collectives of the program on this communicator where the call carries their list, and
   // else the call's key (call_sites.h). To read the text at each call would cost a cache miss.
   std::int64_t signature;

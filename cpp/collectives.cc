@@ -4,6 +4,7 @@
 #include <string>
 
 #include "agreement.h"
+#include "copies.h"
 #include "exchange.h"
 #include "gpu/staged.h"
 #include "handlers.h"
@@ -97,7 +98,7 @@ ffi::Error Reduce(std::int64_t number, std::int64_t ranks, std::int64_t signatur
                   Result y, TokenResult) {
   const CallSite site{Operation::kReduce, number, ranks, signature, program};
   return RunOn(site, x, y, {op, root}, [&](Communicator& comm, Element element) {
-    if (comm.rank != root) std::memset(y->untyped_data(), 0, y->size_bytes());
+    if (comm.rank != root) Clear(y->untyped_data(), y->size_bytes());
     return ReduceInChunks(comm, x.untyped_data(), y->untyped_data(),
                           static_cast<std::int64_t>(x.element_count()), element,
                           static_cast<Reduction>(op), root);
@@ -128,7 +129,7 @@ ffi::Error Gather(std::int64_t number, std::int64_t ranks, std::int64_t signatur
   const CallSite site{Operation::kGather, number, ranks, signature, program};
   return RunOn(site, x, y, {-1, root}, [&](Communicator& comm, Element element) {
     const auto block = static_cast<std::int64_t>(x.element_count());
-    if (comm.rank != root) std::memset(y->untyped_data(), 0, y->size_bytes());
+    if (comm.rank != root) Clear(y->untyped_data(), y->size_bytes());
     if (block * comm.size <= ChunkElements(element)) {
       return block == 0 ? 0
                         : Mpi()->gather(x.untyped_data(), y->untyped_data(), block, element, root,

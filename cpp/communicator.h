@@ -75,26 +75,38 @@ inline constexpr int kAnybody = -2;
 
 enum class Stage : std::int32_t { kIdle, kChecking, kRunning };
 
-// What this rank does on a communicator, written by the call and read by the watch thread.
-struct Progress {
+// What this rank does on a communicator, written by the call and read by the watch thread. What
+// every call writes lies on one cache line.
+struct alignas(64) Progress {
   process::Atomic<std::int64_t> entered{0};  // calls begun
   process::Atomic<std::int64_t> passed{0};   // collectives that got beyond their checks
+  process::Atomic<std::int64_t> count{0};
   process::Atomic<Stage> stage{Stage::kIdle};
   process::Atomic<Operation> operation{Operation::kNone};
   process::Atomic<Element> element{Element::kBool};
-  process::Atomic<std::int64_t> count{0};
-  // What else all ranks of a collective mean alike, as a hash: roots, axes, shapes.
-  process::Atomic<std::uint64_t> parameters{0};
-  // Of the line that made the call (call_sites.h), and of the program that is running.
+  // What all ranks must mean alike (operation, element, count, roots, axes, shapes), as a hash: of
+  // collective number `passed` and of those before. The next one takes another place than the
+  // latest two, which a reader takes for true if `passed` is the same before and after.
+  static constexpr std::int64_t kMeanings = 4;
+  process::Atomic<std::uint32_t> meanings[kMeanings] = {};
+  // It leads to the line that made the call (call_sites.h).
   process::Atomic<std::uint64_t> key{0};
-  process::Atomic<std::int64_t> signature{0};
+
+  process::Atomic<std::int64_t> signature{0};  // of the program that is running
+  // Of messages only: the ranks that it waits for, or kNobody or kAnybody.
+  process::Atomic<int> source{kNobody};
+  process::Atomic<int> dest{kNobody};
   // Written by the watch for signal handlers, which can look nothing up: CalledAt of the call that
   // was number `called_for`.
   process::Atomic<const char*> called{nullptr};
   process::Atomic<std::int64_t> called_for{-1};
-  // The ranks that a message waits for, or kNobody or kAnybody. A collective waits for all.
-  process::Atomic<int> source{kNobody};
-  process::Atomic<int> dest{kNobody};
+
+  process::Atomic<std::uint32_t>& MeaningOf(std::int64_t collective) {
+    return meanings[static_cast<std::uint64_t>(collective) % kMeanings];
+  }
+  std::uint32_t MeaningOf(std::int64_t collective) const {
+    return meanings[static_cast<std::uint64_t>(collective) % kMeanings];
+  }
 };
 
 class Node;
@@ -110,6 +122,12 @@ struct Communicator {
   MpiHandle user = 0;     // the caller's own communicator
   MpiHandle data = 0;     // private: MPI's collectives, and sendrecv with the user's tags
   MpiHandle control = 0;  // private: checks, the watch, the way out, exchanges made of messages
+  process::Atomic<bool> is_private{false};
+  int rank = 0;
+  int size = 1;
+
+  process::Atomic<bool> busy{false};
+  Progress progress;
   bool is_duplicating = false;
   MpiHandle duplicating[2] = {};  // requests of MakePrivateStart
   // Whether this rank waits for the others to come and make the duplicates with it, for which
@@ -120,12 +138,6 @@ struct Communicator {
   // Its ranks, as MPI_COMM_WORLD numbers them: these can be asked before the duplicates are there.
   // Empty for MPI_COMM_WORLD itself.
   std::vector<int> world_ranks;
-  process::Atomic<bool> is_private{false};
-  int rank = 0;
-  int size = 1;
-
-  process::Atomic<bool> busy{false};
-  Progress progress;
   // Programs whose first call was compared, and places in them where values were (`same`); touched
   // only by the call that holds `busy`.
   std::unordered_set<std::int64_t> verified;

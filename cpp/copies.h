@@ -12,6 +12,11 @@
 
 namespace pfftjax {
 
+// Buffers without bytes may have no address, which memset does not take.
+inline void Clear(void* at, std::size_t bytes) {
+  if (bytes > 0) std::memset(at, 0, bytes);
+}
+
 inline void Copy(char* to, const char* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 
 // The same without reading what is overwritten, and without a place in the cache for it. Nobody

@@ -5,7 +5,7 @@
 namespace pfftjax {
 namespace {
 
-// Who has answered so often that it is in the same call need not be asked so soon again.
+// A rank that has answered so often that it is in the same call need not be asked so soon again.
 constexpr int kMostOfInterest = 5;
 
 // The rank that all of a message is about, or kNobody.
@@ -43,10 +43,11 @@ bool Wait::NeedsAll() const {
   }
 }
 
-void Deadlock::Hear(int rank, const Wait& wait) {
+void Deadlock::Hear(int rank, const Wait& wait, bool is_later) {
   Answer& answer = answers_[rank];
   const bool is_still = answer.wait.stage == wait.stage && answer.wait.entered == wait.entered;
-  answer.times = wait.stage == Stage::kIdle ? 0 : is_still ? answer.times + 1 : 1;
+  const int times = is_still ? answer.times + is_later : 1;
+  answer.times = wait.stage == Stage::kIdle ? 0 : times;
   answer.wait = wait;
 }
 

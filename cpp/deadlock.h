@@ -4,8 +4,7 @@
 // is in a call that does nothing for it:
 //   - in a message whose only partner is in a collective, or in a message of other partners;
 //   - in a collective that every rank takes part in, and that the other one, which is in a
-//   message,
-//     has not come to.
+//     message, has not come to.
 // A message with two partners is none of these: one half of it may be over. Tags are not looked
 // at.
 #pragma once
@@ -34,8 +33,9 @@ struct Wait {
 
 class Deadlock {
  public:
-  // `rank` has answered that it is in `wait`.
-  void Hear(int rank, const Wait& wait);
+  // `rank` has answered that it is in `wait`. An answer to a question that was not asked later
+  // than the answer before came (`is_later`) is none more in a row.
+  void Hear(int rank, const Wait& wait, bool is_later);
   // The circle that `self` is part of, from `self` on, if the others have answered `times` times
   // in a row that they are still in the same calls; else nothing.
   std::vector<int> Circle(int self, const Wait& here, int times) const;

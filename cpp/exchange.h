@@ -43,19 +43,13 @@ struct Block {
 // Apart from the tags of the watch, and from the wildcards that sendrecv may use on `data`.
 inline constexpr int kExchangeTag = 3;  // between GPUs
 
-// The tag of the messages of this rank's present call: one that depends on what all ranks mean
-// alike. Ranks that mean different things wait for each other, where the watch finds them, and do
-// not take each other's messages, which may be of one size.
+// The tag of the messages of this rank's present collective: one that depends on what all ranks
+// mean alike. Ranks that mean different things wait for each other, where the watch finds them,
+// and do not take each other's messages, which may be of one size.
 inline int ExchangeTag(const Communicator& comm) {
   constexpr std::uint64_t kFirst = 1024;  // beyond all other tags
   constexpr std::uint64_t kTags = 16381;  // and MPI has 32768 of them at least
-  const Progress& call = comm.progress;
-  const Operation operation = call.operation;
-  const std::array<std::int64_t, 4> words = {static_cast<std::int64_t>(operation),
-                                             static_cast<std::int64_t>(call.element.load()),
-                                             HasOwnCount(operation) ? 0 : call.count.load(),
-                                             static_cast<std::int64_t>(call.parameters.load())};
-  return static_cast<int>(kFirst + Hash(words.data(), sizeof words) % kTags);
+  return static_cast<int>(kFirst + comm.progress.MeaningOf(comm.progress.passed) % kTags);
 }
 
 // Sends `sends` elements to `dest` and receives `receives` from `source`, in MPI calls of bounded

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "copies.h"
 #include "exchange.h"
 #include "gpu/staged.h"
 #include "handlers.h"
@@ -209,7 +210,7 @@ ffi::Error SendrecvAll(std::int64_t number, std::int64_t ranks, std::int64_t sig
   return Run(site, payload, [&](Communicator& comm) {
     const Partners mine(comm, source, dest, receives, sends);
     if (ffi::Error error = CheckPartners(operation, comm, mine); error.failure()) return error;
-    if (mine.source == kNobody) std::memset(y->untyped_data(), 0, y->size_bytes());
+    if (mine.source == kNobody) Clear(y->untyped_data(), y->size_bytes());
     const int code = ExchangeBlocks(
         comm, x.untyped_data(), [&](int rank) { return mine.To(rank); }, y->untyped_data(),
         [&](int rank) { return mine.From(rank); }, *element);

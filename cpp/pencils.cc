@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "copies.h"
 #include "gpu/staged.h"
 #include "redistribute.h"
 
@@ -74,7 +75,7 @@ ffi::Error MoveHalo(std::int64_t number, std::int64_t ranks, std::int64_t signat
       {kToGhosts ? Operation::kHaloExchange : Operation::kHaloReduce, number, ranks, signature,
        program},
       halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
-        if (StartsFromZeros<kToGhosts>(halo)) std::memset(y->untyped_data(), 0, y->size_bytes());
+        if (StartsFromZeros<kToGhosts>(halo)) Clear(y->untyped_data(), y->size_bytes());
         return StreamBoxes(comm, x.untyped_data(), y->untyped_data(), boxes, element,
                            kToGhosts ? Arrival::kStore : Arrival::kAdd);
       });

@@ -27,13 +27,15 @@ struct State {
   std::int64_t departures;  // that it has announced
   std::int64_t comm;        // number of the communicator, in which the ranks usually agree
   bool is_gathering = false;
-  std::int64_t parameters = 0;  // of Progress
   std::int64_t entered = 0;
   int source = kNobody;  // of a message, as in Progress
   int dest = kNobody;
-  ShortText called{};  // the user's lines
+  std::int64_t latest = 0;    // meaning of collective number `passed`
+  std::int64_t previous = 0;  // and of the one before
+  std::int64_t round = 0;     // echoed: how often the asker had asked
+  ShortText called{};         // the user's lines
 
-  static constexpr int kNumbers = 13;
+  static constexpr int kNumbers = 15;
   static constexpr int kWords = kNumbers + ShortText::kWords;
   using Words = std::array<std::int64_t, kWords>;
 
@@ -44,10 +46,11 @@ struct State {
     const std::int64_t entered = now.entered;
     State state{question,    now.passed, now.stage,  now.operation,
                 now.element, now.count,  departures, comm.number};
-    state.parameters = static_cast<std::int64_t>(now.parameters.load());
     state.entered = entered;
     state.source = now.source;
     state.dest = now.dest;
+    state.latest = now.MeaningOf(state.passed);
+    state.previous = now.MeaningOf(state.passed - 1);
     state.called = ShortText(CalledAt(comm));
     // The call moved on while it was read: it waits for nobody. `entered` last: it counts before
     // the stage of a new call is set.
@@ -86,9 +89,11 @@ struct State {
             w[7],
             w[8] != 0,
             w[9],
-            w[10],
+            static_cast<int>(w[10]),
             static_cast<int>(w[11]),
-            static_cast<int>(w[12]),
+            w[12],
+            w[13],
+            w[14],
             ShortText(w.data() + kNumbers)};
   }
   Words ToWords() const {
@@ -101,10 +106,12 @@ struct State {
                    departures,
                    comm,
                    is_gathering,
-                   parameters,
                    entered,
                    source,
-                   dest};
+                   dest,
+                   latest,
+                   previous,
+                   round};
     called.Write(words.data() + kNumbers);
     return words;
   }

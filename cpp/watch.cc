@@ -35,6 +35,25 @@ constexpr int kMostAsked = 32;  // ranks asked in one round, drawn at random bey
 // that are to be believed: what the other rank did before it left has arrived by then.
 constexpr std::int64_t kLooks = 10;
 
+// Which answers are apart in time. A question that was on its way when another answer came is
+// answered out of the same moment, as far as the asker can tell, however slow the messages are.
+class Rounds {
+ public:
+  // The number of a round that begins.
+  std::int64_t Ask() { return ++asked_; }
+  // Whether `rank` was asked, in that round, after the last answer for which this was true.
+  bool IsLater(int rank, std::int64_t round) {
+    std::int64_t& heard = heard_[rank];
+    if (round <= heard) return false;
+    heard = asked_;
+    return true;
+  }
+
+ private:
+  std::int64_t asked_ = 0;
+  std::map<int, std::int64_t> heard_;
+};
+
 // One communicator as the thread sees it: how long its present call has waited, and what the
 // others have answered.
 struct Watched {
@@ -42,6 +61,7 @@ struct Watched {
   double since = 0.0;       // when it was first seen, as the watch counts time
   double next_round = 0.0;  // seconds of waiting at which to ask
   bool timed_out = false;
+  Rounds rounds;
   std::map<int, State> answers;
   std::map<int, int> suspicions;  // answers in a row that cannot be reconciled with waiting
   Deadlock deadlock;
@@ -53,6 +73,7 @@ struct Gathering {
   std::int64_t looks = 0;
   double next_round = GetOptions().patience;
   bool timed_out = false;
+  Rounds rounds;
   std::map<int, State> answers;
   std::map<int, int> suspicions;
   std::map<int, std::int64_t> suspected_at;  // how often this rank had looked
@@ -147,9 +168,10 @@ class Watch {
     int source = 0;
     State asked{};
     while (Receive(comm, kAskTag, &source, &asked)) {
-      Send(comm, source, kAnswerTag,
-           IsAboutGathering(asked.question) ? State::Anywhere(asked.question)
-                                            : State::Of(comm, asked.question));
+      State answer = IsAboutGathering(asked.question) ? State::Anywhere(asked.question)
+                                                      : State::Of(comm, asked.question);
+      answer.round = asked.round;
+      Send(comm, source, kAnswerTag, answer);
     }
   }
 
@@ -169,12 +191,14 @@ class Watch {
       // Read again: what was read in between may be of the call after the one asked about.
       if (comm.progress.entered != entered) continue;
       watched.answers[source] = answer;
-      watched.deadlock.Hear(source, answer.AsWait());
+      const bool is_later = watched.rounds.IsLater(source, answer.round);
+      watched.deadlock.Hear(source, answer.AsWait(), is_later);
       AbortIfCircular(comm, here, watched);
       const std::string why = WhyNever(here, source, answer);
       int& times = watched.suspicions[source];
-      times = why.empty() ? 0 : times + 1;
-      // Twice, a round apart: the first may have crossed with the end of the wait. A message waits
+      times = why.empty() ? 0 : times + is_later;
+      if (times > 0 && is_later) Postpone(watched, now_ - watched.since);
+      // Twice, a while apart: the first may have crossed with the end of the wait. A message waits
       // for either partner, and may have come from one that has left since.
       const bool certain = here.IsPointToPoint()
                                ? Suspected(watched, comm, from) && Suspected(watched, comm, to)
@@ -219,11 +243,12 @@ class Watch {
     return found != watched.suspicions.end() && found->second >= kRounds;
   }
 
-  // Of two ranks that are in the same collective by number.
-  static bool IsSameCall(const State& here, const State& there) {
-    return there.operation == here.operation && there.element == here.element &&
-           (there.count == here.count || HasOwnCount(here.operation)) &&
-           there.parameters == here.parameters;
+  // False if the latest collective that both ranks have begun was not the same, where both know.
+  static bool HaveMadeTheSame(const State& here, const State& there) {
+    if (here.passed == there.passed) return here.latest == there.latest;
+    if (here.passed + 1 == there.passed) return here.latest == there.previous;
+    if (here.passed == there.passed + 1) return here.previous == there.latest;
+    return true;
   }
 
   // Why `rank`, which answered `there`, can never meet this rank, which waits `here`.
@@ -245,14 +270,19 @@ class Watch {
              ": the ranks run different programs; make every rank call the "
              "same collectives in the same order (PFFTJAX_CHECK=1 finds where)";
     }
-    if (here.InCollective() && there.InCollective() && there.passed == here.passed &&
-        !IsSameCall(here, there)) {
+    if (here.InCollective() && !HaveMadeTheSame(here, there)) {
+      const char* const remedy =
+          ": the ranks call different collectives; PFFTJAX_CHECK=1 finds where they part";
+      // Calls in several pieces may go on, each with the first pieces of another call.
+      if (!there.InCollective() || there.passed != here.passed) {
+        return who + "has made another collective as number " +
+               std::to_string(std::min(here.passed, there.passed)) + ", and " + there.Say() +
+               remedy;
+      }
       const bool is_named = there.operation != here.operation || there.count != here.count ||
                             there.element != here.element;
       return who + there.Say() +
-             (is_named ? "" : ", of another shape, root, operation, axis or width") +
-             ": the ranks call different collectives; PFFTJAX_CHECK=1 finds "
-             "where they part";
+             (is_named ? "" : ", of another shape, root, operation, axis or width") + remedy;
     }
     return {};
   }
@@ -302,6 +332,13 @@ class Watch {
     return true;
   }
 
+  // The next round waits: what the other rank sent before it gave rise to a suspicion may take
+  // that long to come.
+  template <typename Waiting>
+  static void Postpone(Waiting& watched, double waited) {
+    watched.next_round = std::max(watched.next_round, waited + GetOptions().patience);
+  }
+
   // Questions about communicators that are being duplicated go over MPI_COMM_WORLD, and have
   // negative numbers: one for each communicator.
   static bool IsAboutGathering(std::int64_t question) { return question < 0; }
@@ -320,9 +357,9 @@ class Watch {
       if (r != comm.rank && comm.world_ranks[r] >= 0) ranks.push_back(r);
     }
     ChooseAmong(ranks, gathering);
-    for (int rank : ranks) {
-      Send(*world, comm.world_ranks[rank], kAskTag, State::Anywhere(-1 - comm.number));
-    }
+    State question = State::Anywhere(-1 - comm.number);
+    question.round = gathering.rounds.Ask();
+    for (int rank : ranks) Send(*world, comm.world_ranks[rank], kAskTag, question);
   }
 
   void HearOfGathering(int world_rank, const State& answer) {
@@ -339,9 +376,11 @@ class Watch {
     std::int64_t& looks = gathering.suspected_at[rank];
     if (!answer.IsLeaving()) {
       times = 0;
-    } else if (times == 0 || comm->looks >= looks + kLooks) {
+    } else if (gathering.rounds.IsLater(rank, answer.round) &&
+               (times == 0 || comm->looks >= looks + kLooks)) {
       ++times;
       looks = comm->looks;
+      Postpone(gathering, gathering.waited);
     }
     if (times < kRounds) return;
     AbortJob((Gathers(*comm) + ", but " + Member(*comm, rank) +
@@ -407,7 +446,7 @@ class Watch {
   static bool MayBeCircular(const Watched& watched) { return watched.deadlock.IsPossible(); }
   static bool MayBeCircular(const Gathering&) { return false; }
 
-  void Ask(const Communicator& comm, std::int64_t question, const Watched& watched) {
+  void Ask(const Communicator& comm, std::int64_t call, Watched& watched) {
     std::vector<int> ranks;
     const Progress& now = comm.progress;
     const bool is_message = IsMessage(now.operation);
@@ -424,7 +463,9 @@ class Watch {
       }
     }
     ChooseAmong(ranks, watched);
-    for (int rank : ranks) Send(comm, rank, kAskTag, State::Of(comm, question));
+    State question = State::Of(comm, call);
+    question.round = watched.rounds.Ask();
+    for (int rank : ranks) Send(comm, rank, kAskTag, question);
   }
 
   // Not all of very many.

@@ -73,8 +73,26 @@ FAULTS = [
     Fault(
         "what ranks mean in one operation is not compared",
         "watch.cc",
-        "        !IsSameCall(here, there)) {",
-        "        there.operation != here.operation) {",
+        "if (here.passed == there.passed) return here.latest == there.latest;",
+        "if (here.passed == there.passed) return here.operation == there.operation;",
+    ),
+    Fault(
+        "answers to questions asked at once count as answers at different times",
+        "watch.cc",
+        "    if (round <= heard) return false;\n",
+        "",
+    ),
+    Fault(
+        "what a rank sent before it gave rise to a suspicion has no time to come",
+        "watch.cc",
+        "    watched.next_round = std::max(watched.next_round, waited + GetOptions().patience);\n",
+        "    static_cast<void>(watched.next_round + waited);\n",
+    ),
+    Fault(
+        "calls in several pieces that were matched by other calls are not compared",
+        "watch.cc",
+        "here.InCollective() && !HaveMadeTheSame(here, there)",
+        "here.InCollective() && false",
     ),
     # Memory order, and who may write what when.
     Fault(
@@ -86,8 +104,8 @@ FAULTS = [
     Fault(
         "a slot is filled and not released",
         "node.cc",
-        "note.round.store(round, std::memory_order_release)",
-        "note.round.store(round, std::memory_order_relaxed)",
+        "      note.round.store(round, std::memory_order_release);\n    }\n\n",
+        "      note.round.store(round, std::memory_order_relaxed);\n    }\n\n",
     ),
     Fault("a rank has one slot", "node.cc", "kSlots = 2;", "kSlots = 1;"),
     Fault(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "../copies.h"
 #include "../handlers.h"
 #include "../tasks.h"
 #include "mesh.h"
@@ -374,7 +375,7 @@ ffi::Error Paint(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
   const auto shape = values.dimensions();
   if (shape.size() != 3) return ffi::Error::InvalidArgument("pfftjax: paint of a wrong shape");
   AdviseHugePages(field->untyped_data(), field->size_bytes());
-  std::memset(field->untyped_data(), 0, field->size_bytes());
+  Clear(field->untyped_data(), field->size_bytes());
   return WithPainter(
       "paint", {{n0, n1, n2}, rows_comm, columns_comm, points, orders, cells, offsets, used},
       {shape[0], shape[1], shape[2]}, values, *field, field->dimensions(),

@@ -31,7 +31,7 @@ void Expect(const char* what, const std::vector<Wait>& waits, bool is_circle, in
     Deadlock deadlock;
     for (int time = 0; time < answers; ++time) {
       for (std::size_t rank = 0; rank < waits.size(); ++rank) {
-        if (rank != self) deadlock.Hear(static_cast<int>(rank), waits[rank]);
+        if (rank != self) deadlock.Hear(static_cast<int>(rank), waits[rank], true);
       }
     }
     const auto circle = deadlock.Circle(static_cast<int>(self), waits[self], 3);
@@ -69,11 +69,18 @@ int main() {
   for (int time = 0; time < 3; ++time) {
     Wait moved = Recv(0);
     moved.entered = time;
-    deadlock.Hear(1, moved);
+    deadlock.Hear(1, moved, true);
   }
   if (!deadlock.Circle(0, Recv(1), 2).empty()) {
     ++failures;
     std::printf("a rank that goes on is taken for one that waits\n");
+  }
+
+  Deadlock at_once;
+  for (int time = 0; time < 5; ++time) at_once.Hear(1, Recv(0), time == 0);
+  if (!at_once.Circle(0, Recv(1), 2).empty()) {
+    ++failures;
+    std::printf("answers to questions asked at once count as answers in a row\n");
   }
   if (failures == 0) std::printf("all right\n");
   return failures;

@@ -248,7 +248,7 @@ enum class Outcome { kDone, kClash, kRefused };
 template <typename Body>
 Outcome Make(std::int64_t comm, std::int64_t count, std::int64_t signature, Body&& body) {
   const CallSite site{OperationOf(count), comm, FindCommunicator(comm)->size, signature,
-                      "program"};
+                      signature == 0 ? "" : "program"};
   Payload payload{ElementOf(count), count};
   if (IsMessageCall(count)) {
     payload.source = count % 8 == 0 ? kAnybody : 1;

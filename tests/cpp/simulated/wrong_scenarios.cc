@@ -41,13 +41,10 @@ std::vector<PlainCall> DrawCalls(Case& c, std::int64_t most) {
   return calls;
 }
 
-// One rank leaves out a call. In one piece each: of calls in several, a short one is matched by
-// the first pieces of a longer one, and its rank goes on.
+// One rank leaves out a call. Of calls in several pieces, a short one is matched by the first
+// pieces of a longer one, and its rank goes on.
 void MissingCall(Case& c) {
   Calm(c);
-  Options options = OptionsOf(c);
-  options.max_chunk_bytes = Options{}.max_chunk_bytes;
-  SetOptions(c, options);
   const auto calls = DrawCalls(c, 6);
   const auto which =
       static_cast<std::size_t>(c.random.Below(static_cast<std::int64_t>(calls.size())));
