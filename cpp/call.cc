@@ -77,6 +77,8 @@ ffi::Error Call::Begin() {
   if (IsPointToPoint()) {
     progress.source.store(payload_.source, std::memory_order_release);
     progress.dest.store(payload_.dest, std::memory_order_release);
+    progress.send_tag.store(payload_.send_tag, std::memory_order_release);
+    progress.recv_tag.store(payload_.recv_tag, std::memory_order_release);
   }
   // Only the call that holds `busy` counts, so no other count can come between load and store.
   progress.entered.store(progress.entered.load(std::memory_order_relaxed) + 1,

@@ -39,6 +39,8 @@ struct Payload {
   std::uint64_t parameters = 0;  // the same as a hash, for all calls
   int source = kNobody;          // ranks that a message waits for
   int dest = kNobody;
+  int send_tag = kAnyTag;  // and its tags
+  int recv_tag = kAnyTag;
 };
 
 class Call {

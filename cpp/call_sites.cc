@@ -70,8 +70,8 @@ void AddOnce(std::vector<std::string>& lines, const std::string& line) {
   }
 }
 
-// Of calls outside of jit, those that may be the one that is under way. They begin in the order in
-// which they were made, so one that was made when all before had begun is known for certain.
+// The lines of those calls outside of jit that may be the one that is under way. Such calls begin
+// in the order in which they were made, so one that was made when all before had begun is certain.
 std::vector<std::string> EagerLines(Table& table, std::int64_t number, std::int64_t entered,
                                     const char* operation, bool* is_certain) {
   std::vector<std::string> lines;
@@ -92,7 +92,7 @@ std::vector<std::string> EagerLines(Table& table, std::int64_t number, std::int6
   return lines;
 }
 
-// Those of these programs, or of any where that leaves none.
+// The lines of a site in these programs, or in any where that leaves none.
 std::vector<std::string> LoweredLines(const Site& site, const std::set<std::int64_t>& programs) {
   std::vector<std::string> lines;
   for (const Site::Line& line : site.lines) {
@@ -155,7 +155,7 @@ std::string LinesOf(const Communicator& comm) {
       EagerLines(table, comm.number, now.entered, NameOf(now.operation), &is_certain);
   const auto site = table.sites.find({comm.number, now.key.load()});
   if (!is_certain && site != table.sites.end()) {
-    // Of a message nothing says to which program it belongs.
+    // Nothing says to which program a message belongs.
     const bool is_message = IsMessage(now.operation);
     std::vector<std::string> lowered = LoweredLines(
         site->second, is_message ? std::set<std::int64_t>{}

@@ -73,6 +73,10 @@ constexpr bool HasOwnCount(Operation operation) { return operation == Operation:
 inline constexpr int kNobody = -1;
 inline constexpr int kAnybody = -2;
 
+// Tags as sendrecv passes them: 0 and above as given, or one of these.
+inline constexpr int kAnyTag = -1;
+inline constexpr int kDefaultTag = -2;  // any tag where no other library's message can match
+
 enum class Stage : std::int32_t { kIdle, kChecking, kRunning };
 
 // What this rank does on a communicator, written by the call and read by the watch thread. What
@@ -93,9 +97,11 @@ struct alignas(64) Progress {
   process::Atomic<std::uint64_t> key{0};
 
   process::Atomic<std::int64_t> signature{0};  // of the program that is running
-  // Of messages only: the ranks that it waits for, or kNobody or kAnybody.
+  // Of messages only: the ranks that it waits for, or kNobody or kAnybody, and its tags.
   process::Atomic<int> source{kNobody};
   process::Atomic<int> dest{kNobody};
+  process::Atomic<int> send_tag{kAnyTag};
+  process::Atomic<int> recv_tag{kAnyTag};
   // Written by the watch for signal handlers, which can look nothing up: CalledAt of the call that
   // was number `called_for`.
   process::Atomic<const char*> called{nullptr};
@@ -184,10 +190,6 @@ int MakePrivate(Communicator& comm, const std::string& operation);
 // The same without waiting: start, then poll until true.
 int MakePrivateStart(Communicator& comm, const std::string& operation);
 int MakePrivatePoll(Communicator& comm, bool* done);
-
-// Tags as sendrecv passes them: 0 and above as given, or one of these.
-inline constexpr int kAnyTag = -1;
-inline constexpr int kDefaultTag = -2;  // any tag where no other library's message can match
 
 // The communicator and the tag that a point-to-point message travels on. Before the private
 // duplicates exist, that is the user's own communicator with a tag from the upper half of the

@@ -18,11 +18,16 @@ int OnlyPartner(const Wait& wait) {
   return kNobody;
 }
 
+// Whether a receive of `wanted`, a tag or any, takes a message with `tag`.
+bool IsTakenAs(int wanted, int tag) { return wanted < 0 || tag < 0 || wanted == tag; }
+
 // Whether `partner`, in `there`, takes or gives a part of the message that `rank` is in.
 bool Serves(int partner, const Wait& there, int rank, const Wait& wait) {
   if (!there.IsMessage()) return false;
-  const bool gives = wait.source == partner && there.dest == rank;
-  const bool takes = wait.dest == partner && (there.source == rank || there.source == kAnybody);
+  const bool gives =
+      wait.source == partner && there.dest == rank && IsTakenAs(wait.recv_tag, there.send_tag);
+  const bool takes = wait.dest == partner && (there.source == rank || there.source == kAnybody) &&
+                     IsTakenAs(there.recv_tag, wait.send_tag);
   return gives || takes;
 }
 

@@ -2,11 +2,12 @@
 //
 // A rank is known to wait for another one where it can only go on after that one has, and that one
 // is in a call that does nothing for it:
-//   - in a message whose only partner is in a collective, or in a message of other partners;
+//   - in a message whose only partner is in a collective, or in a message of other partners or
+//     with another tag;
 //   - in a collective that every rank takes part in, and that the other one, which is in a
 //     message, has not come to.
-// A message with two partners is none of these: one half of it may be over. Tags are not looked
-// at.
+// A message with two partners is none of these, and neither is one of whose two halves the other
+// rank serves one: the rest of it may be over.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,8 @@ struct Wait {
   std::int64_t passed = 0;
   int source = kNobody;  // of messages, as in Progress
   int dest = kNobody;
+  int send_tag = kAnyTag;
+  int recv_tag = kAnyTag;
 
   bool IsMessage() const { return stage != Stage::kIdle && pfftjax::IsMessage(operation); }
   bool NeedsAll() const;  // a collective that no rank leaves before all have come to it

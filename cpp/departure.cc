@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "communicator.h"
+#include "progress.h"
 #include "stepped_clock.h"
 #include "watch.h"
 
@@ -97,6 +98,28 @@ bool Poll(Departure& departure) {
   return true;
 }
 
+void Warn(const Communicator& comm, const std::string& what) {
+  process::WriteError("pfftjax: warning: " + comm.Where() + " (communicator " +
+                      std::to_string(comm.number) + ") ends, and " + what + "\n");
+}
+
+// What nobody waits for any more is lost without an error: MPI has it in its buffers.
+void WarnOfWhatIsLost() {
+  for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
+    const Communicator& comm = *FindCommunicator(i);
+    if (const std::int64_t started = NotWaitedFor(i); started > 0) {
+      Warn(comm, "has not waited for " + std::to_string(started) +
+                     (started == 1 ? " exchange" : " exchanges") + " that it has started");
+    }
+    Envelope message;
+    int found = 0;
+    if (!comm.is_private || Mpi()->probe(comm.data, &message, &found) != 0 || !found) continue;
+    Warn(comm, "has not received a message of " + std::to_string(message.count) +
+                   " bytes from rank " + std::to_string(message.source) + " with tag " +
+                   std::to_string(message.tag));
+  }
+}
+
 void Leave(Departure& departure) {
   Start(departure);
   while (!Poll(departure)) process::SleepFor(kPause);
@@ -129,6 +152,7 @@ bool LeaveIsStuck() {
 void Leave() {
   Leave(*of_the_program);
   Leave(*for_good);
+  WarnOfWhatIsLost();
 }
 
 void LeaveLastCalls() {

@@ -33,7 +33,7 @@ ffi::Error ExchangeCounts(std::int64_t number, std::int64_t ranks, std::int64_t 
                              : ExchangeBlocks(comm, out, block, in, block, Element::kS32);
         if (code != 0) return MpiFailed(site.operation, comm, Element::kS32, total, code);
 
-        // What is wrong here, if anything, and the capacity that all ranks need.
+        // Each rank tells what is wrong with its counts, if anything, and the capacity it needs.
         enum { kNeeded, kTooMany, kBadRank, kWords };
         std::array<std::int64_t, kWords> mine{0, 0, -1};
         for (std::int64_t b = 0; b < batch; ++b) {

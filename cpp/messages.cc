@@ -61,7 +61,9 @@ ffi::Error Exchange(const CallSite& site, std::int64_t status, bool is_exact, co
                         {},
                         0,
                         in.Partner(registered),
-                        out.Partner(registered)};
+                        out.Partner(registered),
+                        out.tag,
+                        in.tag};
   return Run(site, payload, [&](Communicator& comm) {
     Channel channel;
     if (!PointToPoint(comm, out.tag, in.IsNothing() ? out.tag : in.tag, &channel)) {

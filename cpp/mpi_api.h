@@ -18,7 +18,7 @@ namespace pfftjax {
 // An MPI_Comm or an MPI_Request, whichever way the library represents it.
 using MpiHandle = std::intptr_t;
 
-inline constexpr int kMpiApiVersion = 3;
+inline constexpr int kMpiApiVersion = 4;
 
 // Where a message came from, and how many elements it had; -1 if they are not whole.
 struct Envelope {
@@ -97,6 +97,9 @@ struct MpiApi {
                           MpiHandle* request);
   int (*receive_words)(std::int64_t* words, int count, int tag, MpiHandle comm, int* source,
                        int* found);
+
+  // Whether a message has come that was not received, and which; its `count` is in bytes.
+  int (*probe)(MpiHandle comm, Envelope* envelope, int* found);
 
   void (*error_text)(int code, char* text, std::size_t size);
   int (*finalized)();

@@ -409,6 +409,17 @@ int ReceiveWords(std::int64_t* words, int count, int tag, MpiHandle comm, int* s
   return MPI_Recv(words, count, MPI_INT64_T, *source, tag, Comm(comm), MPI_STATUS_IGNORE);
 }
 
+int Probe(MpiHandle comm, Envelope* envelope, int* found) {
+  MPI_Status status;
+  const int code = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, Comm(comm), found, &status);
+  if (code != MPI_SUCCESS || !*found) return code;
+  int bytes = 0;
+  *envelope = {status.MPI_SOURCE, status.MPI_TAG, 0};
+  const int counted = MPI_Get_count(&status, MPI_BYTE, &bytes);
+  envelope->count = bytes;
+  return counted;
+}
+
 // ---- Errors and the end -------------------------------------------------------------------
 
 void ErrorText(int code, char* text, std::size_t size) {
@@ -466,9 +477,9 @@ extern "C" __attribute__((visibility("default"))) const pfftjax::MpiApi* pfftjax
       WaitEither,     Progress,
       Test,           TestBytes,
       BarrierStart,   SendWordsStart,
-      ReceiveWords,   ErrorText,
-      Finalized,      Abort,
-      OnFinalize,
+      ReceiveWords,   Probe,
+      ErrorText,      Finalized,
+      Abort,          OnFinalize,
   };
   return &api;
 }

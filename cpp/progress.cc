@@ -51,6 +51,12 @@ class Progressor {
     return taken;
   }
 
+  std::int64_t NotWaitedFor(std::int64_t comm) {
+    const std::lock_guard lock(mutex_);
+    return std::count_if(pending_.begin(), pending_.end(),
+                         [&](const auto& entry) { return entry.second->comm == comm; });
+  }
+
   void Stop() {
     {
       const std::lock_guard lock(mutex_);
@@ -216,6 +222,8 @@ void Detach(std::shared_ptr<Pending> pending) { TheProgressor().Detach(std::move
 std::shared_ptr<Pending> Take(std::int64_t ticket, std::int64_t comm, std::int64_t about) {
   return TheProgressor().Take(ticket, comm, about);
 }
+
+std::int64_t NotWaitedFor(std::int64_t comm) { return TheProgressor().NotWaitedFor(comm); }
 
 void StopProgress() { TheProgressor().Stop(); }
 

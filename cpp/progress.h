@@ -77,6 +77,8 @@ std::int64_t Add(std::shared_ptr<Pending> pending);
 void Detach(std::shared_ptr<Pending> pending);
 // Null for a ticket that is unknown, was taken already, or stands for something else.
 std::shared_ptr<Pending> Take(std::int64_t ticket, std::int64_t comm, std::int64_t about);
+// How many exchanges were started on this communicator and not waited for.
+std::int64_t NotWaitedFor(std::int64_t comm);
 // Ends the thread. Called before MPI_Finalize.
 void StopProgress();
 

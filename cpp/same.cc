@@ -108,7 +108,7 @@ std::string Written(const Operand& x, Element element, std::int64_t hash) {
          std::to_string(hash);
 }
 
-// What is expected of the values; pfftjax/collectives/_same.py has the same numbers.
+// This is what a caller expects of the values; pfftjax/collectives/_same.py has the same numbers.
 enum class Expected : std::int32_t { kSameBits, kSame, kSameTotal, kDifferent };
 
 // How two arrays differ: not at all, as results of the same formula in differently compiled

@@ -30,12 +30,14 @@ struct State {
   std::int64_t entered = 0;
   int source = kNobody;  // of a message, as in Progress
   int dest = kNobody;
+  int send_tag = kAnyTag;
+  int recv_tag = kAnyTag;
   std::int64_t latest = 0;    // meaning of collective number `passed`
   std::int64_t previous = 0;  // and of the one before
   std::int64_t round = 0;     // echoed: how often the asker had asked
   ShortText called{};         // the user's lines
 
-  static constexpr int kNumbers = 15;
+  static constexpr int kNumbers = 17;
   static constexpr int kWords = kNumbers + ShortText::kWords;
   using Words = std::array<std::int64_t, kWords>;
 
@@ -49,6 +51,8 @@ struct State {
     state.entered = entered;
     state.source = now.source;
     state.dest = now.dest;
+    state.send_tag = now.send_tag;
+    state.recv_tag = now.recv_tag;
     state.latest = now.MeaningOf(state.passed);
     state.previous = now.MeaningOf(state.passed - 1);
     state.called = ShortText(CalledAt(comm));
@@ -91,9 +95,11 @@ struct State {
             w[9],
             static_cast<int>(w[10]),
             static_cast<int>(w[11]),
-            w[12],
-            w[13],
+            static_cast<int>(w[12]),
+            static_cast<int>(w[13]),
             w[14],
+            w[15],
+            w[16],
             ShortText(w.data() + kNumbers)};
   }
   Words ToWords() const {
@@ -109,13 +115,17 @@ struct State {
                    entered,
                    source,
                    dest,
+                   send_tag,
+                   recv_tag,
                    latest,
                    previous,
                    round};
     called.Write(words.data() + kNumbers);
     return words;
   }
-  Wait AsWait() const { return {stage, operation, entered, passed, source, dest}; }
+  Wait AsWait() const {
+    return {stage, operation, entered, passed, source, dest, send_tag, recv_tag};
+  }
   bool IsPointToPoint() const { return IsMessage(operation); }
   // Whether it makes no more calls, seen from here: where all ranks have come to a departure, it
   // is no departure from this one any more, even if this answer was given before it was over.

@@ -30,7 +30,8 @@ constexpr int kAnswerTag = 2;
 constexpr int kRounds = 2;  // answers in a row before they are believed
 constexpr int kCircularRounds = 3;
 constexpr double kSecondsToWarn = 8.0;
-constexpr int kMostAsked = 32;  // ranks asked in one round, drawn at random beyond that
+constexpr double kSecondsAlone = 6.0;  // in which memory is copied that a rank sends to itself
+constexpr int kMostAsked = 32;         // ranks asked in one round, drawn at random beyond that
 // How often a rank that waits for a communicator's duplicates looks for them between two answers
 // that are to be believed: what the other rank did before it left has arrived by then.
 constexpr std::int64_t kLooks = 10;
@@ -230,6 +231,19 @@ class Watch {
     AbortJob(text.c_str());
   }
 
+  // A message of a rank to itself waits for nobody: what it has sent before is there.
+  static void AbortIfAlone(const Communicator& comm, const Watched& watched, double waited) {
+    if (waited < kSecondsAlone || !comm.is_private) return;
+    const State here = State::Of(comm, watched.entered);
+    const bool is_alone = here.stage == Stage::kRunning && here.IsPointToPoint() &&
+                          here.source == kNobody && here.dest == kNobody;
+    if (!is_alone || comm.progress.entered != watched.entered) return;
+    AbortJob((Waits(comm, here) +
+              ", and waits for a message from itself that it has not sent: let the send come "
+              "first; sendrecv sends and receives at once")
+                 .c_str());
+  }
+
   // Whether nothing can come from (or be taken by) `rank`, which may be kNobody or kAnybody.
   static bool Suspected(const Watched& watched, const Communicator& comm, int rank) {
     if (rank == kNobody) return true;
@@ -307,6 +321,7 @@ class Watch {
     const double waited = now_ - watched.since;
     if (HasTimedOut(watched, waited)) Report(comm, watched, waited);
     Warn(comm, watched, waited);
+    AbortIfAlone(comm, watched, waited);
     if (comm.is_private && IsTimeToAsk(watched, waited)) Ask(comm, entered, watched);
   }
 

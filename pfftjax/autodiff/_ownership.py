@@ -94,40 +94,34 @@ def declared(
     operation: str,
 ) -> dict[Key, Any]:
     """What ``shared`` or ``own`` names: arguments, each with a prefix tree of booleans."""
+
+    def key(named: Any) -> Key:
+        if isinstance(named, str):
+            if named in kwargs:
+                return named
+            if named in signature.parameters and signature.parameters.index(named) < len(args):
+                return signature.parameters.index(named)
+            known = [*signature.parameters, *kwargs]
+            if named in known:
+                return named  # left at its default
+            raise ValueError(
+                f"{operation}: {option} names {named!r}, but the arguments of {signature.name} "
+                f"are {', '.join(known) or 'not named'}"
+            )
+        if isinstance(named, bool):
+            raise TypeError(
+                f"{operation}: {option} takes positions, names, or a dict from these to trees of "
+                f"booleans, got {named!r}; has_aux, holomorphic and allow_int are keyword "
+                "arguments"
+            )
+        return positions_of(named, args, f"{operation}: {option}")[0]
+
     if isinstance(given, Mapping):
         entries = list(given.items())
     else:
         several = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
-        entries = [(key, True) for key in several]
-    return {_key(key, option, signature, args, kwargs, operation): mask for key, mask in entries}
-
-
-def _key(
-    given: Any,
-    option: str,
-    signature: Signature,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    operation: str,
-) -> Key:
-    if isinstance(given, str):
-        if given in kwargs:
-            return given
-        if given in signature.parameters and signature.parameters.index(given) < len(args):
-            return signature.parameters.index(given)
-        known = [*signature.parameters, *kwargs]
-        if given in known:
-            return given  # left at its default
-        raise ValueError(
-            f"{operation}: {option} names {given!r}, but the arguments of {signature.name} are "
-            f"{', '.join(known) or 'not named'}"
-        )
-    if isinstance(given, bool):
-        raise TypeError(
-            f"{operation}: {option} takes positions, names, or a dict from these to trees of "
-            f"booleans, got {given!r}; has_aux, holomorphic and allow_int are keyword arguments"
-        )
-    return positions_of(given, args, f"{operation}: {option}")[0]
+        entries = [(named, True) for named in several]
+    return {key(named): mask for named, mask in entries}
 
 
 def masks(mask: Any, value: Any, label: str, operation: str) -> list[bool]:

@@ -19,6 +19,11 @@ Wait Recv(int source, std::int64_t passed = 0) {
 }
 Wait Send(int dest) { return Message(Operation::kSend, kNobody, dest); }
 Wait Sendrecv(int source, int dest) { return Message(Operation::kSendrecv, source, dest); }
+Wait Tagged(Wait message, int send_tag, int recv_tag) {
+  message.send_tag = send_tag;
+  message.recv_tag = recv_tag;
+  return message;
+}
 Wait In(Operation operation, std::int64_t passed = 1) {
   return {Stage::kRunning, operation, 7, passed, kNobody, kNobody};
 }
@@ -52,6 +57,14 @@ int main() {
   Expect("a ring of exchanges", {Sendrecv(2, 1), Sendrecv(0, 2), Sendrecv(1, 0)}, false);
   Expect("a message under way", {Send(1), Recv(0)}, false);
   Expect("a receive from anybody takes it", {Send(1), Recv(kAnybody)}, false);
+  Expect("a tag that nobody receives", {Tagged(Send(1), 1, kAnyTag), Tagged(Recv(0), 0, 2)}, true);
+  Expect("the tag that is received", {Tagged(Send(1), 2, kAnyTag), Tagged(Recv(0), 0, 2)}, false);
+  Expect("a receive of any tag", {Tagged(Send(1), 1, kAnyTag), Recv(0)}, false);
+  Expect("both halves with other tags",
+         {Tagged(Sendrecv(1, 1), 1, 2), Tagged(Sendrecv(0, 0), 3, 4)}, true);
+  // The other half of both may be over.
+  Expect("one half with another tag", {Tagged(Sendrecv(1, 1), 1, 2), Tagged(Sendrecv(0, 0), 3, 1)},
+         false);
   Expect("both halves with a rank that does neither", {Sendrecv(1, 1), Recv(0)}, false);
   Expect("both halves with a rank in a collective", {Sendrecv(1, 1), In(Operation::kAlltoall)},
          true);

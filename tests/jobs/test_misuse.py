@@ -153,8 +153,23 @@ CASES |= {
         if RANK == 1:
             now(pc.recv(x, 1))  # <a>
         """,
-        (r"\(PFFTJAX_TIMEOUT\) rank 1 of 2 .* is in recv float64\[6\], called at {a}, ",),
-        environment={"PFFTJAX_TIMEOUT": "2"},
+        (
+            r"rank 1 of 2 .* is in recv float64\[6\], called at {a}, .*waits for a message from "
+            r"itself that it has not sent",
+        ),
+    ),
+    "tags of messages that are not buffered": Misuse(
+        """
+        if RANK == 0:
+            pc.send(big, 1, tag=1)  # <a>
+        else:
+            now(pc.recv(big, 0, tag=2))  # <b>
+        """,
+        (
+            r"is in (send|recv) .*, called at ({a}|{b}), .* waits for rank \d, which is in "
+            r"(send|recv) .*, called at ({a}|{b}), .*none of them can go on",
+        ),
+        times=1,
     ),
     "receive without send": Misuse(
         """
@@ -256,22 +271,46 @@ CASES |= {
     ),
 }
 
-# Tags are not looked at, so that nobody is certain here.
+# One half of these messages fits, so that nobody is certain here.
 WARNED = Misuse(
     """
     if RANK == 0:
-        pc.send(big, 1, tag=1)  # <a>
+        now(pc.sendrecv(big, big, 1, 1, sendtag=1, recvtag=2))  # <a>
     else:
-        now(pc.recv(big, 0, tag=2))  # <b>
+        now(pc.sendrecv(big, big, 0, 0, sendtag=3, recvtag=1))  # <b>
     """,
     (
-        r"warning: rank 1 of 2 .* is in recv .*, called at {b}, .* has waited for 8 s, while "
-        r"rank 0 is in send .*, called at {a}, ",
-        r"warning: rank 0 of 2 .* is in send .*, called at {a}, ",
-        r"\(PFFTJAX_TIMEOUT\) rank \d of 2 .* is in (send|recv) .*, called at ({a}|{b}), ",
+        r"warning: rank 1 of 2 .* is in sendrecv .*, called at {b}, .* has waited for 8 s, while "
+        r"rank 0 is in sendrecv .*, called at {a}, ",
+        r"warning: rank 0 of 2 .* is in sendrecv .*, called at {a}, ",
+        r"\(PFFTJAX_TIMEOUT\) rank \d of 2 .* is in sendrecv .*, called at ({a}|{b}), ",
     ),
     environment={"PFFTJAX_TIMEOUT": "9"},
 )
+# All that these compute is right, and something goes nowhere.
+LOST = {
+    "a message that nobody receives": (
+        """
+        if RANK == 0:
+            now(pc.send(x, 1, tag=7))
+        """,
+        r"warning: rank 1 of 2 \(communicator 0\) ends, and has not received a message of 48 "
+        r"bytes from rank 0 with tag 7\n",
+    ),
+    "a message to oneself": (
+        "now(pc.send(x, RANK)) if RANK == 1 else None",
+        r"warning: rank 1 of 2 \(communicator 0\) ends, and has not received a message of 48 "
+        r"bytes from rank 1 with tag 0\n",
+    ),
+    "exchanges that nobody waits for": (
+        """
+        started = [pc.alltoall_start(x), pc.allgather_start(x)]
+        now(f(z))
+        """,
+        r"warning: rank \d of 2 \(communicator 0\) ends, and has not waited for 2 exchanges that "
+        r"it has started\n",
+    ),
+}
 NEIGHBOUR = """
 x, turns = jnp.arange(12.0).reshape(SIZE, -1) + RANK, 0
 while not bool(pc.bcast(jnp.asarray(os.path.exists(sys.argv[1])), 0)):
@@ -324,6 +363,15 @@ def neighbour(tmp_path_factory):
     output, _ = job.end()
     assert job.process.returncode == 0, output
     assert output.count("right after") == 2, output
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_is_lost_is_warned_of(name, tmp_path):
+    program, says = LOST[name]
+    job = _Job(tmp_path, program)
+    output, _ = job.end()
+    assert job.process.returncode == 0, output
+    assert re.search(says, output), output
 
 
 def check(case, folder):

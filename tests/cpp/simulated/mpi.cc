@@ -157,7 +157,9 @@ Message* Comm::Probe(int tag) {
   std::vector<bool> is_seen(members.size());
   std::vector<Message*> found;
   for (const auto& message : boxes[static_cast<std::size_t>(rank)].messages) {
-    if (message->tag != tag || is_seen[static_cast<std::size_t>(message->from)]) continue;
+    if ((tag != kAnyTag && message->tag != tag) ||
+        is_seen[static_cast<std::size_t>(message->from)])
+      continue;
     if (message->stage > Message::Stage::kArrived) continue;
     is_seen[static_cast<std::size_t>(message->from)] = true;  // only its first one
     if (message->stage == Message::Stage::kArrived) found.push_back(message.get());

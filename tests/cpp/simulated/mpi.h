@@ -97,7 +97,7 @@ class Comm {
   // Begins to send from, or to receive on, the running rank.
   Request* Send(const void* data, std::int64_t bytes, int to, int tag);
   Request* Post(void* data, std::int64_t room, int from, int tag);
-  // The first message with that tag that has come for the running rank, or null.
+  // The first message with that tag, or any, that has come for the running rank, or null.
   Message* Probe(int tag);
   // Matches what has arrived for `rank` with what it waits for.
   void Match(int rank);

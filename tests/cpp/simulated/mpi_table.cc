@@ -186,6 +186,16 @@ int ReceiveWords(std::int64_t* words, int count, int tag, MpiHandle comm, int* s
   return Wait(on.Post(words, count * static_cast<std::int64_t>(sizeof *words), *source, tag));
 }
 
+int Probe(MpiHandle comm, Envelope* envelope, int* found) {
+  *found = 0;
+  if (const int code = Begin()) return code;
+  const Message* const message = CommOf(comm).Probe(kAnyTag);
+  if (!message) return 0;
+  *envelope = {message->from, message->tag, message->bytes};
+  *found = 1;
+  return 0;
+}
+
 void ErrorText(int code, char* text, std::size_t size) {
   const char* what = code == kErrorTruncate   ? "a message was truncated"
                      : code == kErrorInjected ? "an error that the simulation injects"
@@ -246,6 +256,7 @@ const MpiApi* SimulatedMpi() {
     made.barrier_start = BarrierStart;
     made.send_words_start = SendWordsStart;
     made.receive_words = ReceiveWords;
+    made.probe = Probe;
     made.error_text = ErrorText;
     made.finalized = [] { return static_cast<int>(CurrentProcess().is_finalized); };
     made.abort = Abort;

@@ -85,6 +85,9 @@ Verdict Case::Judge() const {
                      std::to_string(process->open_requests) + " requests");
       }
     }
+    if (words_.empty() && job.errors.find(" ends, and has not") != std::string::npos) {
+      return wrong("a right job was warned of something lost");
+    }
     const std::string left = has_lost_a_rank ? std::string() : LeftOver();
     if (!left.empty()) return wrong("left over:" + left);
   }
