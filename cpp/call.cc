@@ -102,6 +102,7 @@ ffi::Error Call::Begin() {
   const std::int64_t number = progress.passed.load(std::memory_order_relaxed) + 1;
   progress.MeaningOf(number).store(Meaning(site_.operation, payload_), std::memory_order_release);
   progress.passed.store(number, std::memory_order_release);
+  has_passed_ = true;
   progress.stage.store(Stage::kRunning, std::memory_order_release);
   return ffi::Error::Success();
 }
@@ -109,7 +110,9 @@ ffi::Error Call::Begin() {
 int Call::End() {
   const bool is_empty = payload_.count == 0 && !HasOwnCount(site_.operation) &&
                         site_.operation != Operation::kBarrier && !IsPointToPoint();
-  return is_empty && comm_->size > 1 ? Mpi()->barrier(comm_->control) : 0;
+  const int code = is_empty && comm_->size > 1 ? Mpi()->barrier(comm_->control) : 0;
+  has_succeeded_ = code == 0;
+  return code;
 }
 
 ffi::Error Call::Check() {
@@ -157,6 +160,11 @@ Call::~Call() {
                  static_cast<long long>(comm_->progress.entered.load()), what.c_str(),
                  static_cast<long long>(bytes),
                  static_cast<double>(Nanoseconds() - started_ns_) * 1e-3);
+  }
+  // What has failed may have meant different things on different ranks, which the program has
+  // heard. If it goes on, that is no evidence against the calls that follow.
+  if (has_passed_ && !has_succeeded_) {
+    comm_->progress.MeaningOf(comm_->progress.passed).store(kUnknown, std::memory_order_release);
   }
   comm_->progress.stage.store(Stage::kIdle, std::memory_order_release);
   comm_->busy.store(false, std::memory_order_release);

@@ -64,6 +64,8 @@ class Call {
   const CallSite& site_;
   const Payload& payload_;
   Communicator* comm_ = nullptr;
+  bool has_passed_ = false;     // its checks
+  bool has_succeeded_ = false;  // as far as this rank can tell
   std::int64_t started_ns_ = 0;
 };
 

@@ -79,6 +79,9 @@ inline constexpr int kDefaultTag = -2;  // any tag where no other library's mess
 
 enum class Stage : std::int32_t { kIdle, kChecking, kRunning };
 
+// The meaning of a collective that has failed, or of one before the first.
+inline constexpr std::uint32_t kUnknown = 0;
+
 // What this rank does on a communicator, written by the call and read by the watch thread. What
 // every call writes lies on one cache line.
 struct alignas(64) Progress {
@@ -92,7 +95,7 @@ struct alignas(64) Progress {
   // collective number `passed` and of those before. The next one takes another place than the
   // latest two, which a reader takes for true if `passed` is the same before and after.
   static constexpr std::int64_t kMeanings = 4;
-  process::Atomic<std::uint32_t> meanings[kMeanings] = {};
+  process::Atomic<std::uint32_t> meanings[kMeanings] = {};  // or kUnknown
   // It leads to the line that made the call (call_sites.h).
   process::Atomic<std::uint64_t> key{0};
 

@@ -259,9 +259,12 @@ class Watch {
 
   // False if the latest collective that both ranks have begun was not the same, where both know.
   static bool HaveMadeTheSame(const State& here, const State& there) {
-    if (here.passed == there.passed) return here.latest == there.latest;
-    if (here.passed + 1 == there.passed) return here.latest == there.previous;
-    if (here.passed == there.passed + 1) return here.previous == there.latest;
+    const auto are_equal = [](std::int64_t mine, std::int64_t theirs) {
+      return mine == theirs || mine == kUnknown || theirs == kUnknown;
+    };
+    if (here.passed == there.passed) return are_equal(here.latest, there.latest);
+    if (here.passed + 1 == there.passed) return are_equal(here.latest, there.previous);
+    if (here.passed == there.passed + 1) return are_equal(here.previous, there.latest);
     return true;
   }
 

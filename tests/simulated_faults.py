@@ -73,7 +73,7 @@ FAULTS = [
     Fault(
         "what ranks mean in one operation is not compared",
         "watch.cc",
-        "if (here.passed == there.passed) return here.latest == there.latest;",
+        "if (here.passed == there.passed) return are_equal(here.latest, there.latest);",
         "if (here.passed == there.passed) return here.operation == there.operation;",
     ),
     Fault(
@@ -93,6 +93,12 @@ FAULTS = [
         "watch.cc",
         "here.InCollective() && !HaveMadeTheSame(here, there)",
         "here.InCollective() && false",
+    ),
+    Fault(
+        "a collective that has failed and was caught is evidence against the next",
+        "call.cc",
+        "if (has_passed_ && !has_succeeded_) {",
+        "if (false) {",
     ),
     # Memory order, and who may write what when.
     Fault(
