@@ -27,7 +27,8 @@ std::uint32_t Meaning(Operation operation, const Payload& payload) {
   const std::int64_t count = HasOwnCount(operation) ? 0 : payload.count;
   const std::uint64_t kind =
       (static_cast<std::uint64_t>(operation) << 8) | static_cast<std::uint64_t>(payload.element);
-  const std::uint64_t mixed = (payload.parameters ^ static_cast<std::uint64_t>(count)) * kOdd;
+  const std::uint64_t mixed =
+      (payload.parameters * kOdd ^ static_cast<std::uint64_t>(count)) * kOdd;
   return static_cast<std::uint32_t>(((mixed ^ kind) * kOdd) >> 32);
 }
 

@@ -60,6 +60,7 @@ struct State {
     // the stage of a new call is set.
     if (now.passed != state.passed || now.stage != state.stage || now.entered != entered) {
       state.stage = Stage::kIdle;
+      state.latest = state.previous = kUnknown;
     }
     return state;
   }

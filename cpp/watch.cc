@@ -30,8 +30,11 @@ constexpr int kAnswerTag = 2;
 constexpr int kRounds = 2;  // answers in a row before they are believed
 constexpr int kCircularRounds = 3;
 constexpr double kSecondsToWarn = 8.0;
-constexpr double kSecondsAlone = 6.0;  // in which memory is copied that a rank sends to itself
-constexpr int kMostAsked = 32;         // ranks asked in one round, drawn at random beyond that
+// A rank that receives from itself waits for nothing if it takes longer than this, and than a copy
+// of so many bytes a second.
+constexpr double kSecondsAlone = 6.0;
+constexpr double kSlowestCopy = 50e6;
+constexpr int kMostAsked = 32;  // ranks asked in one round, drawn at random beyond that
 // How often a rank that waits for a communicator's duplicates looks for them between two answers
 // that are to be believed: what the other rank did before it left has arrived by then.
 constexpr std::int64_t kLooks = 10;
@@ -231,12 +234,16 @@ class Watch {
     AbortJob(text.c_str());
   }
 
-  // A message of a rank to itself waits for nobody: what it has sent before is there.
+  // A rank that receives from itself waits for nobody: what it has sent before is there, and has
+  // only to be copied.
   static void AbortIfAlone(const Communicator& comm, const Watched& watched, double waited) {
     if (waited < kSecondsAlone || !comm.is_private) return;
     const State here = State::Of(comm, watched.entered);
+    const auto bytes = static_cast<double>(here.count * InfoOf(here.element).bytes);
+    if (waited < kSecondsAlone + bytes / kSlowestCopy) return;
     const bool is_alone = here.stage == Stage::kRunning && here.IsPointToPoint() &&
-                          here.source == kNobody && here.dest == kNobody;
+                          here.operation != Operation::kSend && here.source == kNobody &&
+                          here.dest == kNobody;
     if (!is_alone || comm.progress.entered != watched.entered) return;
     AbortJob((Waits(comm, here) +
               ", and waits for a message from itself that it has not sent: let the send come "
