@@ -32,6 +32,8 @@ LATE = 5.0
 # Under a timeout nothing is waited for longer than SHORT, but all ranks are stopped for SUSPENDED.
 TIMEOUT, SHORT, SUSPENDED = 12, 2.0, 15.0
 LONGEST_JOB = 300.0
+# A job that takes so long shows where its threads are.
+LONG_JOB = LONGEST_JOB - 30
 
 
 # ---- What the ranks run ----------------------------------------------------------------------
@@ -306,7 +308,10 @@ def environment(seed: int) -> dict[str, str]:
 
 def verdict(seed: int, ranks: int) -> tuple[str, str]:
     """How the job of a seed went ("right", "false kill", "hang" or "error"), and its output."""
-    script = f"from tests.soak import Program; Program({seed}).run()"
+    script = (
+        f"import faulthandler; faulthandler.dump_traceback_later({LONG_JOB}); "
+        f"from tests.soak import Program; Program({seed}).run()"
+    )
     chosen = environment(seed)
     try:
         ended = job.run(script, ranks=ranks, limit=LONGEST_JOB, preamble="", **chosen)
