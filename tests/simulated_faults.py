@@ -77,16 +77,11 @@ FAULTS = [
         "if (here.passed == there.passed) return here.operation == there.operation;",
     ),
     Fault(
-        "answers to questions asked at once count as answers at different times",
+        "answers count that are not apart in time",
         "watch.cc",
-        "    if (round <= heard) return false;\n",
-        "",
-    ),
-    Fault(
-        "what a rank sent before it gave rise to a suspicion has no time to come",
-        "watch.cc",
-        "    watched.next_round = std::max(watched.next_round, waited + GetOptions().patience);\n",
-        "    static_cast<void>(watched.next_round + waited);\n",
+        "      times = why.empty() ? 0 : times + is_later;\n"
+        "      if (times > 0 && is_later) Postpone(watched, now_ - watched.since);\n",
+        "      times = why.empty() ? 0 : times + 1;\n",
     ),
     Fault(
         "calls in several pieces that were matched by other calls are not compared",

@@ -128,7 +128,7 @@ std::vector<Scenario> RightScenarios() {
           {"particles", 8, 64, Particles},    {"messages", 6, 64, Messages},
           {"split", 6, 16, SplitExchanges},   {"threads", 5, 8, Threads},
           {"late_ranks", 3, 8, LateRanks},    {"many_ranks", 0.25, 64, ManyRanks, 64},
-          {"slow_network", 2, 8, SlowNetwork}};
+          {"slow_network", 8, 8, SlowNetwork}};
 }
 
 }  // namespace pfftjax::simulated
