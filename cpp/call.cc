@@ -116,11 +116,17 @@ int Call::End() {
   return code;
 }
 
+std::string Call::Compare(std::int64_t hash, const std::function<std::string()>& say) {
+  process::Atomic<std::int64_t>& checks = comm_->progress.checks;
+  checks.store(checks.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  return Disagreement(*comm_, hash, say);
+}
+
 ffi::Error Call::Check() {
   const Options& options = GetOptions();
   if (site_.HasList() && site_.signature != comm_->last_verified && options.first_call) {
     if (comm_->verified.count(site_.signature) == 0) {
-      const std::string how = Disagreement(*comm_, site_.signature, [&] {
+      const std::string how = Compare(site_.signature, [&] {
         return WithLines(*comm_, site_.signature, ListOf(site_.program));
       });
       if (!how.empty()) {
@@ -142,8 +148,7 @@ ffi::Error Call::Check() {
     const std::string text =
         what + detail + " as collective " + std::to_string(comm_->progress.passed + 1);
     const auto hash = static_cast<std::int64_t>(Hash(text.data(), text.size()));
-    const std::string how =
-        Disagreement(*comm_, hash, [&] { return text + "\t" + LinesOf(*comm_); });
+    const std::string how = Compare(hash, [&] { return text + "\t" + LinesOf(*comm_); });
     if (!how.empty()) {
       return Failed(site_.operation, *comm_, Differs("the ranks' calls differ", how));
     }

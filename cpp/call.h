@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -59,6 +60,8 @@ class Call {
 
  private:
   ffi::Error Check();
+  // How the ranks differ, or nothing; see agreement.h.
+  std::string Compare(std::int64_t hash, const std::function<std::string()>& say);
   bool IsPointToPoint() const { return IsMessage(site_.operation); }
 
   const CallSite& site_;

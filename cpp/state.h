@@ -35,9 +35,10 @@ struct State {
   std::int64_t latest = 0;    // meaning of collective number `passed`
   std::int64_t previous = 0;  // and of the one before
   std::int64_t round = 0;     // echoed: how often the asker had asked
+  std::int64_t checks = 0;    // comparisons begun; no fewer than before collective `passed`
   ShortText called{};         // the user's lines
 
-  static constexpr int kNumbers = 17;
+  static constexpr int kNumbers = 18;
   static constexpr int kWords = kNumbers + ShortText::kWords;
   using Words = std::array<std::int64_t, kWords>;
 
@@ -55,6 +56,7 @@ struct State {
     state.recv_tag = now.recv_tag;
     state.latest = now.MeaningOf(state.passed);
     state.previous = now.MeaningOf(state.passed - 1);
+    state.checks = now.checks;
     state.called = ShortText(CalledAt(comm));
     // The call moved on while it was read: it waits for nobody. `entered` last: it counts before
     // the stage of a new call is set.
@@ -101,6 +103,7 @@ struct State {
             w[14],
             w[15],
             w[16],
+            w[17],
             ShortText(w.data() + kNumbers)};
   }
   Words ToWords() const {
@@ -120,7 +123,8 @@ struct State {
                    recv_tag,
                    latest,
                    previous,
-                   round};
+                   round,
+                   checks};
     called.Write(words.data() + kNumbers);
     return words;
   }

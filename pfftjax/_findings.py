@@ -226,7 +226,8 @@ def _cores(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
         other, threads = crowded[0]
         yield Finding(
             f"XLA computes with {threads} threads on {_cores_text(other.cores)} of a rank",
-            "unset NPROC, and let the launcher bind ranks, before Python starts",
+            "unset NPROC, unless several of your threads communicate, and let the launcher bind "
+            "ranks, before Python starts",
         )
 
 

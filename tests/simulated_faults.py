@@ -77,6 +77,12 @@ FAULTS = [
         "if (here.passed == there.passed) return here.operation == there.operation;",
     ),
     Fault(
+        "who has come out of a comparison is evidence against the one that it was made with",
+        "watch.cc",
+        " && there.checks < here.checks",
+        "",
+    ),
+    Fault(
         "answers count that are not apart in time",
         "watch.cc",
         "      times = why.empty() ? 0 : times + is_later;\n"

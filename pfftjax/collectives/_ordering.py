@@ -9,9 +9,12 @@ The only module that imports from `jax._src`.
 """
 
 import dataclasses
+import functools
 import inspect
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +27,9 @@ from jax._src import effects as _effects
 from jax._src import xla_bridge as _xla_bridge
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
+from mpi4py import MPI
+
+from pfftjax import _machine
 
 
 class _NamedEffect(_effects.Effect):
@@ -219,6 +225,11 @@ class _Dispatcher:
         """What is ready once the last of these programs has ended; None if there is none."""
         return getattr(self.kept["current_tokens"].get(communication), "_buf", None)
 
+    def is_busy(self) -> bool:
+        """Whether one of these programs is under way."""
+        last = self.last()
+        return last is not None and not last.is_ready()
+
     def is_over(self) -> bool:
         """Whether nothing is left to wait for, nor an error to report."""
         if self.thread.is_alive():
@@ -252,6 +263,35 @@ def has_communicated() -> bool:
     return getattr(_here, "communicates", False)
 
 
+@functools.cache
+def _threads() -> int:
+    """How many programs of this process can wait for other ranks at once, and all get on."""
+    if MPI.COMM_WORLD.size == 1 or jax.default_backend() != "cpu":
+        return sys.maxsize
+    return _machine.xla_threads() or sys.maxsize
+
+
+def _warn_of_few_threads() -> None:
+    """Say where programs that wait for other ranks may hold all of XLA's threads.
+
+    One that such a rank waits for may then never get a thread, here or there, and the job hangs.
+    Where all ranks come to their programs in the same order, it goes well.
+    """
+    with _dispatchers_lock:
+        busy = [other for other in _dispatchers if other.is_busy()]
+    here = threading.current_thread()
+    programs = 1 + sum(other.thread is not here for other in busy)
+    if programs > _threads():
+        warnings.warn(
+            f"pfftjax: {programs} threads of this process have programs under way that "
+            f"communicate, and XLA has {_threads()} threads to run them: programs that wait for "
+            "other ranks may hold all of these, and the job then hangs. Give each rank more "
+            f"cores, or set NPROC={programs} (the number of XLA's threads) before JAX starts",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
 def _note_threads() -> None:
     """Keep the tokens of every thread that dispatches a program that communicates."""
     tokens: Any = _dispatch.RuntimeTokenSet
@@ -265,6 +305,8 @@ def _note_threads() -> None:
             with _dispatchers_lock:
                 _dispatchers[:] = [other for other in _dispatchers if not other.is_over()]
                 _dispatchers.append(dispatcher)
+        if eff == communication and len(_dispatchers) > 1 and len(_dispatchers) > _threads():
+            _warn_of_few_threads()
         return get_token_input(self, eff, *arguments, **options)
 
     def set_and_wait(self: Any, eff: Any, token: Any) -> None:

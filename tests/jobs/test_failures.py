@@ -409,6 +409,55 @@ def test_two_threads_on_one_communicator():
     )
 
 
+THREADS_THAT_CROSS = """
+import warnings
+from jax import lax
+w, threads_here = jnp.ones((200, 200)), 3
+comms = [MPI.COMM_WORLD.Dup() for _ in range(threads_here)]
+def program(comm):
+    @jax.jit
+    def run(steps, x):
+        y = lax.fori_loop(0, steps, lambda _, y: 1e-3 * (y @ w), w)
+        return pc.allreduce(x + 0 * y[0, 0], comm=comm)
+    return run
+programs = [program(comm) for comm in comms]
+for run in programs:
+    run(1, 1.0).block_until_ready()
+start = time.perf_counter()
+programs[0](200, 1.0).block_until_ready()
+second = int(MPI.COMM_WORLD.allreduce(200 / (time.perf_counter() - start), MPI.MIN))
+results, warned = [None] * threads_here, []
+def work(i):
+    # Another thread is the late one on each rank, and each rank waits for another program.
+    is_late = (i + RANK) % threads_here == 0
+    results[i] = programs[i](second // 3 if is_late else 2, 1.0)
+with warnings.catch_warnings(record=True) as warned:
+    for _ in range(4):
+        started = [threading.Thread(target=work, args=(i,)) for i in range(threads_here)]
+        [thread.start() for thread in started]; [thread.join() for thread in started]
+        assert [float(result) for result in results] == [SIZE] * threads_here, results
+said = [str(one.message) for one in warned if "threads of this process" in str(one.message)]
+print(len(said), "warnings of few threads on rank", RANK, said[:1])
+"""
+
+
+def test_programs_of_several_threads_that_wait_for_each_other():
+    """A program that waits holds one of XLA's threads. With three for three programs none of them
+    waits for a thread; with two, two waiting programs on each of three ranks hold them all.
+    """
+    ended = run(THREADS_THAT_CROSS, ranks=3, NPROC="3")
+    assert ended.status == 0, ended.output
+    assert ended.output.count("0 warnings of few threads") == 3, ended.output
+
+
+def test_more_programs_under_way_than_xla_has_threads():
+    """On two ranks that goes well, but is warned of: on three it could hang."""
+    ended = run(THREADS_THAT_CROSS, ranks=2, NPROC="2")
+    assert ended.status == 0, ended.output
+    assert "3 threads of this process have programs under way" in ended.output
+    assert "NPROC=3" in ended.output
+
+
 def test_a_message_to_a_rank_that_has_ended_without_any_call():
     """The watch is there from the import on."""
     ended = run(

@@ -24,7 +24,8 @@ struct Network {
   double waits_anyway = 0.0;        // how many of the short ones do so, too
   double keeps_back = 0.0;          // how many things go on only in the next call of MPI's
   double synchronizes = 0.5;        // how many collectives end only when all ranks have come
-  double fails = 0.0;               // how many calls return an error
+  double relays = 0.0;  // how many results come by way of another rank, if stopped later
+  double fails = 0.0;   // how many calls return an error
 };
 
 struct Job {

@@ -192,9 +192,20 @@ class Meeting {
       endings_.push_back(std::make_unique<Ending>());
       endings_.back()->seat = &seat;
       const Process& process = comm_.ProcessOf(seat.rank);
-      scheduler->Schedule(*endings_.back(),
-                          Arrival(process, process, static_cast<Time>(seat.data.size())));
+      const Time arrival = Arrival(process, process, static_cast<Time>(seat.data.size()));
+      const Time relayed = comm_.ProcessOf(RelayOf(seat.rank)).stopped_until;
+      scheduler->Schedule(*endings_.back(), std::max(arrival, relayed));
     }
+  }
+
+  // A rank that is still in the collective, by way of which `rank` has its result.
+  int RelayOf(int rank) const {
+    Random& random = scheduler->random;
+    const double relays = TheJob().network.relays;
+    if (relays == 0 || !random.Chance(relays)) return rank;
+    const int other = static_cast<int>(random.Below(comm_.size()));
+    const Stage stage = parts_[static_cast<std::size_t>(other)].stage;
+    return stage == Stage::kHere || stage == Stage::kEnding ? other : rank;
   }
 
   const std::vector<char>& DataOf(int rank) const {

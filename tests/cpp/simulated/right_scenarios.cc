@@ -120,15 +120,41 @@ void SlowNetwork(Case& c) {
   });
 }
 
+// A rank is stopped while the ranks compare a call before they make it: some of the others come
+// out of the comparison, and some wait until it goes on.
+void StoppedInCheck(Case& c) {
+  Options options = OptionsOf(c);
+  options.check = true;
+  SetOptions(c, options);
+  c.job.scheduler.pace.stops = 0;
+  c.job.network.relays = 0.5;
+  const auto victim = static_cast<std::size_t>(c.random.Below(c.job.ranks));
+  const auto late = static_cast<int>(c.random.Below(c.job.ranks));
+  const std::uint64_t seed = c.random.Next();
+  c.Run([&](Rank& rank) {
+    rank.Begin(true);
+    Scheduler& scheduler = rank.job.scheduler;
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      if (rank.rank == late) {
+        scheduler.Sleep(scheduler.random.Spread(kMillisecond, kSecond));
+        Process& process = *rank.job.processes[victim];
+        process.stopped_until = scheduler.now() + scheduler.random.Spread(kSecond, 20 * kSecond);
+      }
+      RunStep(rank, {&StepNamed(i == 1 ? "barrier" : "reductions"), kWorld, seed + i});
+    }
+    rank.End();
+  });
+}
+
 }  // namespace
 
 std::vector<Scenario> RightScenarios() {
-  return {{"programs", 20, 64, Programs},     {"shared_memory", 20, 64, SharedMemoryOnly},
-          {"exchanges", 10, 64, Exchanges},   {"pencils", 14, 64, Pencils},
-          {"particles", 8, 64, Particles},    {"messages", 6, 64, Messages},
-          {"split", 6, 16, SplitExchanges},   {"threads", 5, 8, Threads},
-          {"late_ranks", 3, 8, LateRanks},    {"many_ranks", 0.25, 64, ManyRanks, 64},
-          {"slow_network", 8, 8, SlowNetwork}};
+  return {{"programs", 20, 64, Programs},      {"shared_memory", 20, 64, SharedMemoryOnly},
+          {"exchanges", 10, 64, Exchanges},    {"pencils", 14, 64, Pencils},
+          {"particles", 8, 64, Particles},     {"messages", 6, 64, Messages},
+          {"split", 6, 16, SplitExchanges},    {"threads", 5, 8, Threads},
+          {"late_ranks", 3, 8, LateRanks},     {"many_ranks", 0.25, 64, ManyRanks, 64},
+          {"slow_network", 8, 8, SlowNetwork}, {"stopped_in_check", 4, 8, StoppedInCheck}};
 }
 
 }  // namespace pfftjax::simulated

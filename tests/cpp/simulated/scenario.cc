@@ -146,6 +146,8 @@ void DrawWeather(Case& c) {
   network.keeps_back = random.OneOf(backs);
   constexpr double synchronous[] = {0, 0.5, 1};
   network.synchronizes = random.OneOf(synchronous);
+  constexpr double relays[] = {0, 0.5};
+  network.relays = random.OneOf(relays);
 
   job.cores = random.Chance(0.5) ? 1 : 128;
   const bool is_one_node = random.Chance(0.7);
