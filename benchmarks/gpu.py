@@ -33,9 +33,9 @@ from mpi4py import MPI  # noqa: E402
 import pfftjax  # noqa: E402
 from benchmarks.protocol import milliseconds  # noqa: E402
 from pfftjax import pm  # noqa: E402
+from pfftjax._runtime.options import options  # noqa: E402
+from pfftjax._runtime.primitive import as_on_gpus  # noqa: E402
 from pfftjax.collectives import alltoall  # noqa: E402
-from pfftjax.collectives._options import options  # noqa: E402
-from pfftjax.collectives._primitive import as_on_gpus  # noqa: E402
 
 COMM = MPI.COMM_WORLD
 RESULTS = pathlib.Path(__file__).parent / "results" / "h200"

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 import scipy.fft
 
-from pfftjax.collectives._ffi import native
+from pfftjax._runtime.ffi import native
 from pfftjax.fft._local import Kind, fft_of_lines
 
 SIZES = (16, 32, 48, 64, 96, 100, 128, 256, 512)

@@ -28,7 +28,8 @@ if os.environ.get("JAX_PLATFORMS") == "cpu":
     os.environ.update(fake_device.environment())
 
 from benchmarks.protocol import milliseconds  # noqa: E402
-from pfftjax.collectives import _gpu, alltoall  # noqa: E402
+from pfftjax._runtime import transports  # noqa: E402
+from pfftjax.collectives import alltoall  # noqa: E402
 
 
 def main():
@@ -41,12 +42,12 @@ def main():
     x = jnp.zeros((COMM.size, count), jnp.float32) + COMM.rank
     contenders, found = {}, {"mib": arguments.mib, "ranks": COMM.size}
     for name, node in (("shared", 0), ("messages", COMM.rank)):
-        _gpu.configure(name="staging", node=node)
+        transports.configure(name="staging", node=node)
         comm = COMM.Dup()
         contenders[name] = jax.jit(lambda x, comm=comm: alltoall(x, comm=comm))
         y = contenders[name](x)
         assert bool((y == jnp.arange(COMM.size, dtype=y.dtype)[:, None]).all())
-        found[f"{name}, transport"] = _gpu.chosen()[-1].transport
+        found[f"{name}, transport"] = transports.chosen()[-1].transport
         del y
     mine, theirs = np.array(x), np.empty(x.shape, x.dtype)
     contenders["MPI on the host"] = lambda _: COMM.Alltoall(mine, theirs)

@@ -9,20 +9,20 @@
 #include <utility>
 #include <vector>
 
-#include "agreement.h"
-#include "call_sites.h"
-#include "departure.h"
+#include "base/options.h"
 #include "fft/select.h"
 #include "gpu/device.h"
-#include "gpu/handlers.h"
+#include "gpu/gpu_handlers.h"
 #include "gpu/mirror.h"
 #include "gpu/transport.h"
-#include "handlers.h"
-#include "node.h"
-#include "options.h"
-#include "stream.h"
-#include "watch.h"
-#include "window.h"
+#include "pencils/stream.h"
+#include "runtime/agreement.h"
+#include "runtime/call_sites.h"
+#include "runtime/departure.h"
+#include "runtime/handlers.h"
+#include "runtime/node.h"
+#include "runtime/watch.h"
+#include "runtime/window.h"
 
 namespace nb = nanobind;
 using namespace pfftjax;  // NOLINT: this file only binds what is in it

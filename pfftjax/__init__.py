@@ -6,6 +6,9 @@ collectives below them: from inside jitted code, with exact derivatives of any o
 
 from importlib.metadata import version as _version
 
+from pfftjax.diagnostics.info import Info as Info
+from pfftjax.diagnostics.info import info as info
+
 from . import autodiff as autodiff
 from . import collectives as collectives
 from . import fft as fft
@@ -14,8 +17,6 @@ from . import pencils as pencils
 from . import pm as pm
 from . import sharded as sharded
 from . import spectral as spectral
-from ._info import Info as Info
-from ._info import info as info
 from .autodiff import UndeclaredArgumentWarning as UndeclaredArgumentWarning
 from .autodiff import grad as grad
 from .autodiff import hessian as hessian

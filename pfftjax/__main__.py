@@ -3,8 +3,8 @@
 import argparse
 import sys
 
-from ._doctor import doctor
-from ._info import info
+from pfftjax.diagnostics.doctor import doctor
+from pfftjax.diagnostics.info import info
 
 
 def main() -> int:

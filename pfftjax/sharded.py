@@ -5,10 +5,10 @@ Beside them, `pfftjax.fft3d` and the rest take each rank's own block, and work u
 by the grid, as in all of JAX's sharding.
 """
 
-from .fft._sharded import fft3d as fft3d
-from .fft._sharded import halo_exchange as halo_exchange
-from .fft._sharded import halo_reduce as halo_reduce
-from .fft._sharded import ifft3d as ifft3d
-from .fft._sharded import irfft3d as irfft3d
-from .fft._sharded import rfft3d as rfft3d
-from .fft._sharded import wavenumbers as wavenumbers
+from .fft.sharded import fft3d as fft3d
+from .fft.sharded import halo_exchange as halo_exchange
+from .fft.sharded import halo_reduce as halo_reduce
+from .fft.sharded import ifft3d as ifft3d
+from .fft.sharded import irfft3d as irfft3d
+from .fft.sharded import rfft3d as rfft3d
+from .fft.sharded import wavenumbers as wavenumbers

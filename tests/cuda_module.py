@@ -86,7 +86,7 @@ def main() -> int:
     if version is None:
         print("== CUDA: no nvcc that works, nothing to see")
         return 0
-    from pfftjax.collectives._ffi import native
+    from pfftjax._runtime.ffi import native
 
     module = pathlib.Path(native.__file__).parent / "_cuda.so"
     if not module.exists():

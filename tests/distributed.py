@@ -11,7 +11,7 @@ import scipy.fft
 from mpi4py import MPI
 
 from pfftjax import ExchangeMethod, ProcessGrid
-from pfftjax.collectives._options import options
+from pfftjax._runtime.options import options
 from tests.helpers import CONTROL, RANK, SIZE
 
 # The sizes of the issue: even, odd, prime, 1, fewer planes than ranks.

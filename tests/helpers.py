@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from mpi4py import MPI
 
 from pfftjax import collectives as pc
-from pfftjax.collectives import _gpu
+from pfftjax._runtime import transports
 
 RANK = MPI.COMM_WORLD.rank
 SIZE = MPI.COMM_WORLD.size
@@ -25,7 +25,7 @@ SIZE = MPI.COMM_WORLD.size
 CONTROL = MPI.COMM_WORLD.Dup()
 # So many ranks share memory for what GPUs exchange, as if there were several nodes.
 if "PFFTJAX_TEST_RANKS_A_NODE" in os.environ:
-    _gpu.configure(node=RANK // int(os.environ["PFFTJAX_TEST_RANKS_A_NODE"]))
+    transports.configure(node=RANK // int(os.environ["PFFTJAX_TEST_RANKS_A_NODE"]))
 
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

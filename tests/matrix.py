@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from pfftjax import ExchangeMethod, PencilFFT, PencilTransform, ProcessGrid
-from pfftjax.collectives._ffi import native
+from pfftjax._runtime.ffi import native
 from pfftjax.fft._trigonometric import INVERSES
 from tests import fake_device, launcher
 from tests.distributed import (

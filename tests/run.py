@@ -58,7 +58,10 @@ LEFT_OUT = {
 # Examples in docstrings: all on one rank, and on two what they are to show between ranks.
 EXAMPLES = {
     1: ["--doctest-modules", "pfftjax"],
-    2: ["--doctest-modules", "pfftjax/collectives", "pfftjax/pencils", "pfftjax/autodiff"],
+    2: [
+        "--doctest-modules",
+        *(f"pfftjax/{folder}" for folder in ("_runtime", "collectives", "pencils", "autodiff")),
+    ],
 }
 # Of tests/fft: nothing that has messages of its own.
 OF_THE_SAME_MESSAGES = ("derivatives", "kinds", "padding", "local", "two_dimensions")

@@ -22,9 +22,12 @@ from tests.launcher import ROOT
 SIMULATED = ROOT / "tests" / "cpp" / "simulated"
 # The core without GPUs, transforms, and what is of Python's or of an MPI library's.
 CORE = (
-    "agreement box call call_sites collectives communicator deadlock departure exchange messages "
-    "node pages pencils "
-    "pm/exchange progress redistribute same scan shared_memory split stream terminate watch window"
+    "base/pages collectives/collectives collectives/exchange collectives/messages "
+    "collectives/same collectives/scan collectives/split pencils/box pencils/pencils "
+    "pencils/redistribute pencils/stream pm/owners runtime/agreement runtime/call "
+    "runtime/call_sites runtime/communicator runtime/deadlock runtime/departure "
+    "runtime/node runtime/progress runtime/shared_memory runtime/terminate runtime/watch "
+    "runtime/window"
 ).split()
 # Calls of the system whose place the simulation takes.
 WRAPPED = (

@@ -19,8 +19,8 @@ from jax import export
 import pfftjax
 from pfftjax import ExchangeMethod, PencilFFT
 from pfftjax import collectives as pc
-from pfftjax.collectives import _primitive
-from pfftjax.collectives._ffi import native
+from pfftjax._runtime import primitive
+from pfftjax._runtime.ffi import native
 from pfftjax.pencils import block
 from pfftjax.pm import _by_xla, _exchange, _painting
 from tests import gpu_programs as programs
@@ -174,7 +174,7 @@ def test_methods_of_one_platform():
 
 def test_without_cuda(monkeypatch):
     """What a pfftjax that was built without it says to a JAX that has it."""
-    monkeypatch.setattr(_primitive, "platforms", {"cpu"})
+    monkeypatch.setattr(primitive, "platforms", {"cpu"})
     with pytest.raises(NotImplementedError, match="alltoall: the arrays are on a GPU, but this"):
         jax.jit(pc.alltoall).trace(jnp.ones(SIZE)).lower(lowering_platforms=("cuda",))
 

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 import pfftjax
-from pfftjax._exchange_times import ExchangeTime
-from pfftjax._findings import Job, Observed, findings, hints
-from pfftjax.collectives._device import TOO_LATE, Binding
-from pfftjax.collectives._options import Options
+from pfftjax._runtime.device import TOO_LATE, Binding
+from pfftjax._runtime.options import Options
+from pfftjax.diagnostics.exchange_times import ExchangeTime
+from pfftjax.diagnostics.findings import Job, Observed, findings, hints
 
 HEALTHY = dataclasses.replace(
     pfftjax.info(),

@@ -10,9 +10,8 @@ import pytest
 from mpi4py import MPI
 
 import pfftjax
-from pfftjax import _machine
-from pfftjax.collectives import _launcher
-from pfftjax.collectives import _support as support
+from pfftjax._runtime import launcher, machine
+from pfftjax._runtime import support as support
 from tests.helpers import CONTROL, RANK, SIZE
 
 
@@ -97,7 +96,7 @@ def test_an_mpi_that_does_not_say(monkeypatch):
     ],
 )
 def test_launchers(environment, expected):
-    launch = _launcher.read(environment)
+    launch = launcher.read(environment)
     assert (launch.ranks, launch.rank, launch.local_ranks) == expected
 
 
@@ -131,13 +130,13 @@ def test_launchers(environment, expected):
     ],
 )
 def test_jobs_of_their_own(environment, size, expected):
-    text = _launcher.warn_alone(environment, size, "An MPI 1.0", lambda _: False)
+    text = launcher.warn_alone(environment, size, "An MPI 1.0", lambda _: False)
     assert (text is None) == (expected is None)
     if expected is not None:
         assert text.startswith(f"{expected} processes, but each of them is a job of its own")
         assert "pfftjax runs on 'An MPI 1.0' here" in text
     # A rank hands its variables on to what it runs.
-    assert _launcher.warn_alone(environment, size, "An MPI 1.0", lambda _: True) is None
+    assert launcher.warn_alone(environment, size, "An MPI 1.0", lambda _: True) is None
 
 
 @pytest.mark.parametrize(
@@ -150,27 +149,27 @@ def test_slurm_s_list_of_tasks(tasks, node, expected):
         "SLURM_NODEID": str(node),
         "SLURM_STEP_TASKS_PER_NODE": tasks,
     }
-    assert _launcher.read(environment).local_ranks == expected
+    assert launcher.read(environment).local_ranks == expected
 
 
 def test_a_kernel_that_says_nothing(monkeypatch):
-    monkeypatch.setattr(_machine, "_read", lambda path: None)
-    assert _machine.huge_pages() is None
-    assert _machine.ptrace_scope() is None
-    assert _machine.xla_threads() is None
+    monkeypatch.setattr(machine, "_read", lambda path: None)
+    assert machine.huge_pages() is None
+    assert machine.ptrace_scope() is None
+    assert machine.xla_threads() is None
 
 
 def test_gpus_are_asked_for_only_where_there_may_be_some(monkeypatch):
     def never(*_, **__):
         raise AssertionError("JAX was asked")
 
-    monkeypatch.setattr(_machine.jax, "local_devices", never)
-    monkeypatch.setattr(_machine, "_has_plugins", lambda: False)
-    assert _machine.gpus(ask=True) == ()
-    monkeypatch.setattr(_machine, "_has_plugins", lambda: True)
-    monkeypatch.setattr(_machine, "_platforms", lambda: "cpu")
-    assert _machine.gpus(ask=True) == ()
-    monkeypatch.setattr(_machine, "_platforms", lambda: None)
-    assert _machine.gpus(ask=False) is None
-    monkeypatch.setattr(_machine.jax, "local_devices", lambda backend: ["cuda:0"])
-    assert _machine.gpus(ask=True) == ("cuda:0",)
+    monkeypatch.setattr(machine.jax, "local_devices", never)
+    monkeypatch.setattr(machine, "_has_plugins", lambda: False)
+    assert machine.gpus(ask=True) == ()
+    monkeypatch.setattr(machine, "_has_plugins", lambda: True)
+    monkeypatch.setattr(machine, "_platforms", lambda: "cpu")
+    assert machine.gpus(ask=True) == ()
+    monkeypatch.setattr(machine, "_platforms", lambda: None)
+    assert machine.gpus(ask=False) is None
+    monkeypatch.setattr(machine.jax, "local_devices", lambda backend: ["cuda:0"])
+    assert machine.gpus(ask=True) == ("cuda:0",)

@@ -2,10 +2,16 @@
 place only."""
 
 import ast
+import collections
+import re
 
 from tests.launcher import ROOT
 
-LAYERS = ["collectives", "pencils", "autodiff", "fft", "spectral", "pm", "io"]
+CPP_LAYERS = ["base", "mpi", "runtime", "collectives", "pencils", "fft", "pm", "gpu"]
+# What is found on other paths: XLA's headers, and what tests put in the place of something.
+ELSEWHERE = {"xla/ffi/api/ffi.h", "simulated/process.h", "cuda_emulator.h"}
+LAYERS = ["_runtime", "collectives", "pencils", "autodiff", "fft", "spectral", "pm", "io"]
+LAYERS += ["diagnostics"]
 
 
 def _imports(path):
@@ -36,17 +42,54 @@ def test_layers_import_only_from_those_before():
             assert not any(name.startswith(f"pfftjax.{layer}") for layer in later), (path, name)
 
 
+def private_imports(path, names):
+    """What a module of the package may not import: private modules of other folders."""
+    folder = ".".join(path.relative_to(ROOT).parts[:-1])
+    wanted = re.compile(rf"(?!{re.escape(folder)}\._)pfftjax(\.[a-z]\w*)*\._(?!runtime\b)\w+")
+    return sorted(name for name in names if wanted.match(name) and "__" not in name)
+
+
+def test_no_folder_imports_private_modules_of_another():
+    for path in _modules():
+        assert private_imports(path, _imports(path)) == [], path
+    planted = ROOT / "pfftjax" / "pm" / "_field.py"
+    assert private_imports(planted, ["pfftjax.fft._plan.run"]) == ["pfftjax.fft._plan.run"]
+
+
 def test_only_one_module_imports_the_extension_and_one_the_insides_of_jax():
     for path in _modules():
         for name in _imports(path):
             if "_native" in name:
-                assert path.name == "_ffi.py", (path, name)
+                assert path.name == "ffi.py", (path, name)
             if name.startswith("jax._src"):
-                assert path.name == "_ordering.py", (path, name)
+                assert path.name == "ordering.py", (path, name)
+
+
+def _sources():
+    return sorted(path for end in ("cc", "cu", "h") for path in (ROOT / "cpp").rglob(f"*.{end}"))
+
+
+def upward_includes(path, text):
+    """What a file of the C++ core, with this text, may not include."""
+    folder = path.relative_to(ROOT / "cpp").parent.name
+    allowed = CPP_LAYERS[: CPP_LAYERS.index(folder) + 1] if folder else CPP_LAYERS
+    included = set(re.findall(r'#include "([^"]+)"', text)) - ELSEWHERE
+    return sorted(name for name in included if name.split("/")[0] not in allowed)
+
+
+def test_a_folder_of_the_core_includes_only_from_those_before():
+    assert {path.parent.name for path in _sources()} == {"cpp", *CPP_LAYERS}
+    for path in _sources():
+        assert upward_includes(path, path.read_text()) == [], path
+    planted = ROOT / "cpp" / "runtime" / "call.cc"
+    assert upward_includes(planted, '#include "gpu/queue.h"\n') == ["gpu/queue.h"]
+
+
+def test_no_two_files_of_the_core_have_one_name():
+    names = collections.Counter(path.name for path in (ROOT / "cpp").rglob("*.*"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_files_are_short():
-    sources = [path for end in ("cc", "cu", "h") for path in (ROOT / "cpp").rglob(f"*.{end}")]
-    sources += _modules()
-    for path in sources:
+    for path in [*_sources(), *_modules()]:
         assert len(path.read_text().splitlines()) <= 600, path

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import pfftjax
-from pfftjax.collectives._options import VARIABLES
+from pfftjax._runtime.options import VARIABLES
 from tests.launcher import ROOT
 
 DOCS = ROOT / "docs"
@@ -60,5 +60,5 @@ def test_links_lead_somewhere():
 
 
 def test_every_environment_variable_is_in_the_table():
-    table = (ROOT / "pfftjax" / "collectives" / "_options.py").read_text().split('"""')[1]
+    table = (ROOT / "pfftjax" / "_runtime" / "options.py").read_text().split('"""')[1]
     assert set(re.findall(r"``(PFFTJAX_\w+)", table)) == set(VARIABLES.values())

@@ -2,13 +2,13 @@
 // those that a gradient or a divergence is made of.
 #include <cstring>
 
-#include "../agreement.h"
-#include "../handlers.h"
-#include "../redistribute.h"
-#include "../scratch.h"
-#include "../stream.h"
-#include "../window.h"
-#include "passage.h"
+#include "base/scratch.h"
+#include "fft/passage.h"
+#include "pencils/redistribute.h"
+#include "pencils/stream.h"
+#include "runtime/agreement.h"
+#include "runtime/handlers.h"
+#include "runtime/window.h"
 
 namespace pfftjax {
 namespace {

@@ -1,9 +1,9 @@
 // The FFT of a rank's own data as an XLA FFI handler: no communication, no order.
 #include <algorithm>
 
-#include "../handlers.h"
-#include "../tasks.h"
-#include "planes.h"
+#include "fft/planes.h"
+#include "runtime/handlers.h"
+#include "runtime/tasks.h"
 
 namespace pfftjax {
 namespace {

@@ -1,10 +1,10 @@
 // Compiled once for each instruction set, with PFFTJAX_TARGET and PFFTJAX_VECTOR_BYTES defined.
 // Nothing here may be shared between those: no templates or inline functions of the standard
 // library, of which the linker would keep one version, perhaps one for a newer processor.
-#include "lanes.h"
+#include "fft/lanes.h"
 
-#include "passes.h"
-#include "vectors.h"
+#include "fft/passes.h"
+#include "fft/vectors.h"
 
 namespace pfftjax::fft::PFFTJAX_TARGET {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "plan.h"
+#include "fft/plan.h"
 
 namespace pfftjax::fft {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "../box.h"
+#include "pencils/box.h"
 
 namespace pfftjax::fft {
 

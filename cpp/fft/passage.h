@@ -9,11 +9,11 @@
 #include <optional>
 #include <vector>
 
-#include "../copies.h"
-#include "../tasks.h"
-#include "parcels.h"
-#include "planes.h"
-#include "terms.h"
+#include "base/copies.h"
+#include "fft/parcels.h"
+#include "fft/planes.h"
+#include "fft/terms.h"
+#include "runtime/tasks.h"
 
 namespace pfftjax::fft {
 

@@ -4,8 +4,8 @@
 // library.
 #pragma once
 
-#include "plan.h"
-#include "vectors.h"
+#include "fft/plan.h"
+#include "fft/vectors.h"
 
 namespace pfftjax::fft::PFFTJAX_TARGET {
 namespace {

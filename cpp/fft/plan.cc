@@ -1,4 +1,4 @@
-#include "plan.h"
+#include "fft/plan.h"
 
 #include <cmath>
 #include <complex>

@@ -6,7 +6,7 @@
 #include <memory>
 #include <new>
 
-#include "select.h"
+#include "fft/select.h"
 
 namespace pfftjax::fft {
 

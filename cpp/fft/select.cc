@@ -1,4 +1,4 @@
-#include "select.h"
+#include "fft/select.h"
 
 #include <atomic>
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lanes.h"
+#include "fft/lanes.h"
 
 namespace pfftjax::fft {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "parcels.h"
+#include "fft/parcels.h"
 
 namespace pfftjax::fft {
 

@@ -1,4 +1,4 @@
-#include "beside.h"
+#include "gpu/beside.h"
 
 namespace pfftjax::gpu {
 namespace {

@@ -12,7 +12,7 @@
 
 #include <array>
 
-#include "boxes.h"
+#include "gpu/boxes.h"
 
 namespace pfftjax::gpu {
 

@@ -1,4 +1,4 @@
-#include "box_plan.h"
+#include "gpu/box_plan.h"
 
 #include <algorithm>
 #include <array>

@@ -11,8 +11,8 @@
 #include <functional>
 #include <limits>
 
-#include "../host_device.h"
-#include "device.h"
+#include "base/host_device.h"
+#include "gpu/device.h"
 
 namespace pfftjax::gpu {
 

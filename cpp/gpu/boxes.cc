@@ -1,4 +1,4 @@
-#include "boxes.h"
+#include "gpu/boxes.h"
 
 namespace pfftjax::gpu {
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "../stream.h"
-#include "transport.h"
+#include "gpu/transport.h"
+#include "pencils/stream.h"
 
 namespace pfftjax::gpu {
 

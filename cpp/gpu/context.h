@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "queue.h"
+#include "gpu/queue.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace xla::ffi {

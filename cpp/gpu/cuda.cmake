@@ -83,4 +83,4 @@ set_target_properties(pfftjax_cuda PROPERTIES
 target_link_libraries(pfftjax_cuda PRIVATE CUDA::cudart_static)
 target_link_options(pfftjax_cuda PRIVATE LINKER:--exclude-libs,ALL)
 pfftjax_compile_options(pfftjax_cuda)
-install(TARGETS pfftjax_cuda LIBRARY DESTINATION pfftjax/collectives)
+install(TARGETS pfftjax_cuda LIBRARY DESTINATION pfftjax/_runtime)

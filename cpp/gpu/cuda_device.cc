@@ -5,8 +5,8 @@
 #include <cstring>
 #include <string>
 
-#include "device.h"
-#include "kernels.h"
+#include "gpu/device.h"
+#include "gpu/kernels.h"
 
 namespace pfftjax::gpu {
 namespace {

@@ -13,8 +13,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "../box.h"
-#include "../element.h"
+#include "base/element.h"
+#include "pencils/box.h"
 
 namespace pfftjax::gpu {
 

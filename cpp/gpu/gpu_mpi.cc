@@ -3,7 +3,7 @@
 #include <array>
 #include <thread>
 
-#include "transport.h"
+#include "gpu/transport.h"
 
 namespace pfftjax::gpu {
 namespace {

@@ -1,8 +1,8 @@
-#include "in_flight.h"
+#include "gpu/in_flight.h"
 
 #include <utility>
 
-#include "../errors.h"
+#include "runtime/errors.h"
 
 namespace pfftjax::gpu {
 namespace {

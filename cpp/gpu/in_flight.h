@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "../stepped_clock.h"
-#include "queue.h"
+#include "base/stepped_clock.h"
+#include "gpu/queue.h"
 
 namespace pfftjax::gpu {
 

@@ -10,9 +10,9 @@
 #include <array>
 #include <atomic>
 
-#include "../node.h"
-#include "../shared_memory.h"
-#include "transport.h"
+#include "gpu/transport.h"
+#include "runtime/node.h"
+#include "runtime/shared_memory.h"
 
 namespace pfftjax::gpu {
 namespace {

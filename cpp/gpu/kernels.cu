@@ -2,7 +2,7 @@
 //
 // nvcc compiles it, and so does g++ with tests/cpp/cuda_emulator.h, which runs the threads of a
 // block one after the other: nothing here may need more of CUDA than is there.
-#include "kernels.h"
+#include "gpu/kernels.h"
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
@@ -13,8 +13,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "../half.h"
-#include "box_plan.h"
+#include "base/half.h"
+#include "gpu/box_plan.h"
 
 namespace pfftjax::gpu {
 namespace {

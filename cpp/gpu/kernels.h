@@ -2,7 +2,7 @@
 // error code.
 #pragma once
 
-#include "device.h"
+#include "gpu/device.h"
 
 namespace pfftjax::gpu {
 

@@ -1,4 +1,4 @@
-#include "mirror.h"
+#include "gpu/mirror.h"
 
 #include <sched.h>
 

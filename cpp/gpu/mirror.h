@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "queue.h"
+#include "gpu/queue.h"
 
 namespace pfftjax::gpu {
 

@@ -10,11 +10,11 @@
 #include <mutex>
 #include <optional>
 
-#include "../stepped_clock.h"
-#include "../watch.h"
-#include "in_flight.h"
-#include "nccl_api.h"
-#include "transport.h"
+#include "base/stepped_clock.h"
+#include "gpu/in_flight.h"
+#include "gpu/nccl_api.h"
+#include "gpu/transport.h"
+#include "runtime/watch.h"
 
 namespace pfftjax::gpu {
 namespace nccl {

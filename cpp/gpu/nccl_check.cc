@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "nccl_api.h"
+#include "gpu/nccl_api.h"
 
 namespace pfftjax::gpu::nccl {
 namespace {

@@ -1,4 +1,4 @@
-#include "queue.h"
+#include "gpu/queue.h"
 
 #include <sched.h>
 

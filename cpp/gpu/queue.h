@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "../communicator.h"
-#include "device.h"
+#include "gpu/device.h"
+#include "runtime/communicator.h"
 
 namespace pfftjax::gpu {
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "queue.h"
-#include "slots.h"
+#include "gpu/queue.h"
+#include "gpu/slots.h"
 
 namespace pfftjax::gpu {
 

@@ -1,10 +1,10 @@
-#include "slots.h"
+#include "gpu/slots.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "transport.h"
+#include "gpu/transport.h"
 
 namespace pfftjax::gpu {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "../communicator.h"
-#include "../shared_memory.h"
+#include "runtime/communicator.h"
+#include "runtime/shared_memory.h"
 
 namespace pfftjax::gpu {
 

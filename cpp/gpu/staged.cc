@@ -1,12 +1,15 @@
-#include "staged.h"
-
+// Any operation for arrays on a GPU, by its handler for arrays on CPUs: its operands are copied to
+// pinned memory of the host, and its results back. Nothing is known of the operation, so all of
+// them are there at once; those that move most have handlers of their own (gpu_collectives.cc,
+// gpu_pencils.cc, gpu_rows.cc). Not for handlers that want more of XLA than buffers.
 #include <cstring>
 #include <exception>
 #include <string>
 #include <vector>
 
-#include "context.h"
-#include "mirror.h"
+#include "gpu/context.h"
+#include "gpu/mirror.h"
+#include "runtime/handlers.h"
 
 namespace pfftjax::gpu {
 namespace {
@@ -102,8 +105,6 @@ bool AsksForMetadata(const XLA_FFI_CallFrame& frame) {
   return false;
 }
 
-}  // namespace
-
 XLA_FFI_Error* CallStaged(XLA_FFI_Handler* host, const char* name, XLA_FFI_CallFrame* frame) {
   if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE || AsksForMetadata(*frame)) {
     return host(frame);
@@ -122,4 +123,7 @@ XLA_FFI_Error* CallStaged(XLA_FFI_Handler* host, const char* name, XLA_FFI_CallF
   }
 }
 
+[[maybe_unused]] const bool is_there = (run_staged = &CallStaged) != nullptr;
+
+}  // namespace
 }  // namespace pfftjax::gpu

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <exception>
 
-#include "../shared_memory.h"
-#include "ring.h"
-#include "slots.h"
-#include "transport.h"
+#include "gpu/ring.h"
+#include "gpu/slots.h"
+#include "gpu/transport.h"
+#include "runtime/shared_memory.h"
 
 namespace pfftjax::gpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport.h"
+#include "gpu/transport.h"
 
 #include <array>
 #include <mutex>

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "../agreement.h"
-#include "../communicator.h"
-#include "../exchange.h"
-#include "queue.h"
+#include "collectives/exchange.h"
+#include "gpu/queue.h"
+#include "runtime/agreement.h"
+#include "runtime/communicator.h"
 
 namespace pfftjax::gpu {
 
@@ -70,7 +70,7 @@ class Transport {
   }
 };
 
-// What the environment says of them (pfftjax/collectives/_options.py), and Python of this job.
+// What the environment says of them (pfftjax/_runtime/options.py), and Python of this job.
 struct TransportOptions {
   std::string name;        // PFFTJAX_GPU_TRANSPORT; empty: the first that can be had
   std::string nccl;        // PFFTJAX_NCCL: the path of the library to take, and of no other

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "../box.h"
-#include "../communicator.h"
+#include "pencils/box.h"
+#include "runtime/communicator.h"
 
 namespace pfftjax::pm {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../copies.h"
-#include "../handlers.h"
-#include "../tasks.h"
-#include "mesh.h"
+#include "base/copies.h"
+#include "pm/mesh.h"
+#include "runtime/handlers.h"
+#include "runtime/tasks.h"
 
 namespace pfftjax {
 namespace {

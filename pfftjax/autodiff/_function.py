@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 from mpi4py import MPI
 
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.options import options
 from pfftjax.collectives import allreduce, replicate
-from pfftjax.collectives._comm import Communicator, as_private
-from pfftjax.collectives._copies import traced
-from pfftjax.collectives._options import options
-from pfftjax.collectives._same import Expected, compare
-from pfftjax.pencils._coordinate import coordinate
+from pfftjax.collectives.internal import Expected, compare, traced
+from pfftjax.pencils.internal import coordinate
 
 from ._ownership import (
     Key,

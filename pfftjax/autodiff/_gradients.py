@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from mpi4py import MPI
 
-from pfftjax.collectives._comm import Communicator
+from pfftjax._runtime.communicators import Communicator
 
 from ._function import OverRanks
 from ._ownership import positions_of

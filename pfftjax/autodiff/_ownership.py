@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pfftjax.collectives._comm import Communicator
-from pfftjax.collectives._primitive import where
-from pfftjax.pencils._known import is_block, is_distributed
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.primitive import where
+from pfftjax.pencils.internal import is_block, is_distributed
 
 
 class UndeclaredArgumentWarning(UserWarning):

@@ -4,11 +4,21 @@ Operations run in program order, which must be the same on every rank; there are
 take ``comm=``, an mpi4py communicator (`MPI.COMM_WORLD` by default), and have exact forward and
 reverse derivatives and batching rules.
 
-What the environment sets (``PFFTJAX_CHECK``, ``PFFTJAX_TIMEOUT``, ...) is in `_options`.
+What the environment sets (``PFFTJAX_CHECK``, ``PFFTJAX_TIMEOUT``, ...) is in
+`pfftjax._runtime.options`.
 """
 
-from . import _device as _device  # before anything starts a backend
-from . import _while_loop as _while_loop
+from pfftjax._runtime import device as _device  # noqa: F401 (before anything starts a backend)
+from pfftjax._runtime import while_loop as _while_loop  # noqa: F401
+from pfftjax._runtime.checkpoint import save_collectives as save_collectives
+from pfftjax._runtime.communicators import communicator as communicator
+from pfftjax._runtime.communicators import duplicate as duplicate
+from pfftjax._runtime.job import abort_on_error as _abort_on_error
+from pfftjax._runtime.ordering import recover as recover
+from pfftjax._runtime.support import has_cuda_support as has_cuda_support
+from pfftjax._runtime.support import has_sycl_support as has_sycl_support
+from pfftjax._runtime.transports import configure as _configure_transports
+
 from ._allgather import allgather as allgather
 from ._allgatherv import allgatherv as allgatherv
 from ._allreduce import allreduce as allreduce
@@ -17,14 +27,8 @@ from ._alltoall import alltoall as alltoall
 from ._alltoallv import alltoallv as alltoallv
 from ._barrier import barrier as barrier
 from ._bcast import bcast as bcast
-from ._checkpoint import save_collectives as save_collectives
-from ._comm import communicator as communicator
-from ._comm import duplicate as duplicate
 from ._gather import gather as gather
 from ._gather import scatter as scatter
-from ._gpu import configure as _configure_transports
-from ._job import abort_on_error as _abort_on_error
-from ._ordering import recover as recover
 from ._reduce import reduce as reduce
 from ._reduce_scatter import reduce_scatter as reduce_scatter
 from ._scan import exscan as exscan
@@ -36,8 +40,6 @@ from ._split import Pending as Pending
 from ._split import allgather_start as allgather_start
 from ._split import alltoall_start as alltoall_start
 from ._split import wait as wait
-from ._support import has_cuda_support as has_cuda_support
-from ._support import has_sycl_support as has_sycl_support
 
 _configure_transports()
 _abort_on_error()

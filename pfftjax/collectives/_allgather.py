@@ -5,8 +5,9 @@ from typing import Any
 import jax
 from mpi4py import MPI
 
-from ._comm import Communicator, as_private
-from ._primitive import as_array, communicating, elements, linear, over_leaves
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.primitive import as_array, communicating, elements, linear, over_leaves
+
 from ._reduce_scatter import reduce_scatter_p
 from ._reduction import SUM
 

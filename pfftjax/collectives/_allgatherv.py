@@ -8,9 +8,10 @@ import numpy as np
 from jax.interpreters import ad, batching
 from mpi4py import MPI
 
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.primitive import as_array, communicating, static_int, where, zero_tangent
+
 from ._alltoallv import alltoallv_p, exchange_counts_p, row_count
-from ._comm import Communicator, as_private
-from ._primitive import as_array, communicating, static_int, where, zero_tangent
 
 # x (rows, ...), the number of its rows that are sent, the numbers of all ranks -> (capacity, ...).
 allgatherv_p = communicating(

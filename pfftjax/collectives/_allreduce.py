@@ -17,9 +17,17 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
 from mpi4py import MPI
 
-from ._comm import Communicator, as_private
-from ._options import options
-from ._primitive import as_array, communicating, elements, linear, over_leaves, where
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.options import options
+from pfftjax._runtime.primitive import (
+    as_array,
+    communicating,
+    elements,
+    linear,
+    over_leaves,
+    where,
+)
+
 from ._reduction import MAX, MIN, SUM, as_truth_values, is_location, name_of, only_sums, reduction
 from ._same import report_if_equal
 

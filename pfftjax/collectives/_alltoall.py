@@ -5,10 +5,17 @@ from typing import Any
 import jax
 from mpi4py import MPI
 
-from ._comm import Communicator, as_private
-from ._options import options, ranks_on_node
-from ._ordering import is_temporary
-from ._primitive import as_array, communicating, elements, linear, one_entry_a_rank, over_leaves
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.options import options, ranks_on_node
+from pfftjax._runtime.ordering import is_temporary
+from pfftjax._runtime.primitive import (
+    as_array,
+    communicating,
+    elements,
+    linear,
+    one_entry_a_rank,
+    over_leaves,
+)
 
 
 def _in_place(_: Any, x: Any, *, comm: Communicator, **__: Any) -> bool:

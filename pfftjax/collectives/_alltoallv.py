@@ -13,8 +13,8 @@ import numpy as np
 from jax.interpreters import ad, batching
 from mpi4py import MPI
 
-from ._comm import Communicator, as_private
-from ._primitive import (
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.primitive import (
     as_array,
     communicating,
     one_entry_a_rank,
@@ -23,7 +23,7 @@ from ._primitive import (
     zero_tangent,
 )
 
-_MOST_ROWS = 2**31 - 1
+MOST_ROWS = 2**31 - 1
 
 # counts (ranks, batch) of rows to each rank -> of rows from each rank; fails on every rank where
 # any count is impossible or any rank would receive more than its capacity.
@@ -98,7 +98,7 @@ def _batched(operands: Any, axes: Any, *, capacity: int, comm: Communicator) -> 
         jnp.broadcast_to(a, (size, *a.shape)) if d is None else jnp.moveaxis(a, d, 0)
         for a, d in zip(operands, axes, strict=True)
     )
-    if size * max(x.shape[1], capacity) > _MOST_ROWS:
+    if size * max(x.shape[1], capacity) > MOST_ROWS:
         raise ValueError(
             f"{where('alltoallv', comm)}: a batch of {size} with {max(x.shape[1], capacity)} rows "
             "each is more than 32-bit counts can hold; use jax.lax.map over the batch"
@@ -132,7 +132,7 @@ def row_count(
             f"{where(operation, comm)}: capacity is {room}; give the number of rows that the "
             "result has room for"
         )
-    if max(rows, room) > _MOST_ROWS:
+    if max(rows, room) > MOST_ROWS:
         raise ValueError(
             f"{where(operation, comm)}: {max(rows, room)} rows, but counts are 32-bit; put more "
             "than one element in a row"
@@ -140,7 +140,7 @@ def row_count(
     if counts.dtype.itemsize < 4 or counts.dtype == jnp.int32:
         return counts.astype(jnp.int32)
     least = 0 if jnp.issubdtype(counts.dtype, jnp.unsignedinteger) else -1
-    return jnp.clip(counts, least, _MOST_ROWS).astype(jnp.int32)
+    return jnp.clip(counts, least, MOST_ROWS).astype(jnp.int32)
 
 
 def _by_rank(counts: jax.Array, rows: int) -> jax.Array:

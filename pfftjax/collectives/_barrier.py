@@ -2,8 +2,8 @@
 
 from mpi4py import MPI
 
-from ._comm import Communicator, as_private
-from ._primitive import communicating
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.primitive import communicating
 
 barrier_p = communicating(
     "barrier", result=lambda **_: [], agreement=lambda **_: "", multiple_results=True

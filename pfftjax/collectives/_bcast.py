@@ -6,8 +6,16 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
-from ._comm import Communicator, as_private
-from ._primitive import as_array, communicating, elements, linear, over_leaves, root_rank
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.primitive import (
+    as_array,
+    communicating,
+    elements,
+    linear,
+    over_leaves,
+    root_rank,
+)
+
 from ._reduction import SUM, name_of, only_sums
 
 bcast_p = communicating(

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
-from ._comm import Communicator, as_private
-from ._primitive import (
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.primitive import (
     as_array,
     communicating,
     elements,

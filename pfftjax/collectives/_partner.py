@@ -8,14 +8,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ._comm import Communicator
-from ._ffi import native
-from ._primitive import static_int, where
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.ffi import native
+from pfftjax._runtime.primitive import static_int, where
 
-# MPI.PROC_NULL and MPI.ANY_SOURCE; as in cpp/messages.h.
+# MPI.PROC_NULL and MPI.ANY_SOURCE; as in cpp/collectives/messages.h.
 NOBODY = -1
 ANYBODY = -2
-# As in cpp/communicator.h.
+# As in cpp/runtime/communicator.h.
 _ANY_TAG = -1
 DEFAULT_TAG = -2
 

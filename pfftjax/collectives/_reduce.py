@@ -6,9 +6,10 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.primitive import as_array, over_leaves, root_rank
+
 from ._bcast import reduce_p
-from ._comm import Communicator, as_private
-from ._primitive import as_array, over_leaves, root_rank
 from ._reduction import as_truth_values, reduction
 
 

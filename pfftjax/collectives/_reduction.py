@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from ._comm import Communicator
-from ._ffi import native
-from ._primitive import where
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.ffi import native
+from pfftjax._runtime.primitive import where
 
-# Name, MPI operation; the index is Reduction in cpp/element.h.
+# Name, MPI operation; the index is Reduction in cpp/base/element.h.
 _OPS: tuple[tuple[str, MPI.Op], ...] = (
     ("SUM", MPI.SUM),
     ("PROD", MPI.PROD),

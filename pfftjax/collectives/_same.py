@@ -18,14 +18,14 @@ import numpy as np
 from jax.interpreters import ad, batching, xla
 from mpi4py import MPI
 
-from . import _call_sites
-from ._comm import Communicator, as_private
-from ._options import options
-from ._primitive import check_dtype, communicating, elements
+from pfftjax._runtime import call_sites
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.options import options
+from pfftjax._runtime.primitive import check_dtype, communicating, elements
 
 
 class Expected(enum.IntEnum):
-    """What is expected of the ranks' values; cpp/same.cc has the same numbers."""
+    """What is expected of the ranks' values; cpp/collectives/same.cc has the same numbers."""
 
     SAME_BITS = 0
     # A warning where they differ by rounding.
@@ -60,7 +60,7 @@ def _at_once(x: Any, **params: Any) -> Any:
     return xla.apply_primitive(same_p, x, **{**params, "each_call": True})
 
 
-same_p.def_impl(_call_sites.noted("same", _at_once))
+same_p.def_impl(call_sites.noted("same", _at_once))
 
 
 # Tangents and cotangents go by: they are those of the identity, and need not be alike.

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
-from ._comm import Communicator, as_private
-from ._primitive import as_array, communicating, elements, linear, over_leaves
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.primitive import as_array, communicating, elements, linear, over_leaves
+
 from ._reduction import as_truth_values, name_of, only_sums, reduction
 
 

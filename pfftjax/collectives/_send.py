@@ -7,10 +7,11 @@ import numpy as np
 from jax.interpreters import ad, batching
 from mpi4py import MPI
 
-from ._checkpoint import never_repeat
-from ._comm import Communicator, as_communicator
+from pfftjax._runtime.checkpoint import never_repeat
+from pfftjax._runtime.communicators import Communicator, as_communicator
+from pfftjax._runtime.primitive import as_array, communicating, over_leaves, where, zero_tangent
+
 from ._partner import NOBODY, partner, tag_number
-from ._primitive import as_array, communicating, over_leaves, where, zero_tangent
 from ._status import NO_STATUS, with_status
 
 send_p = communicating(

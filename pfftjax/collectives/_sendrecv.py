@@ -9,9 +9,10 @@ import numpy as np
 from jax.interpreters import ad, batching
 from mpi4py import MPI
 
-from ._comm import Communicator, as_communicator, as_private
+from pfftjax._runtime.communicators import Communicator, as_communicator, as_private
+from pfftjax._runtime.primitive import as_array, communicating, linear, where, zero_tangent
+
 from ._partner import ANYBODY, DEFAULT_TAG, NOBODY, partner, tag_number
-from ._primitive import as_array, communicating, linear, where, zero_tangent
 from ._status import NO_STATUS, with_status
 
 

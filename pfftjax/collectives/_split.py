@@ -14,11 +14,9 @@ import numpy as np
 from jax.interpreters import ad, batching
 from mpi4py import MPI
 
-from ._allgather import allgather_p
-from ._alltoall import alltoall_p
-from ._checkpoint import never_repeat
-from ._comm import Communicator, as_private
-from ._primitive import (
+from pfftjax._runtime.checkpoint import never_repeat
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.primitive import (
     as_array,
     communicating,
     elements,
@@ -26,6 +24,9 @@ from ._primitive import (
     where,
     zero_tangent,
 )
+
+from ._allgather import allgather_p
+from ._alltoall import alltoall_p
 
 # The operations that can be started, by the attribute that tells them apart.
 _OPERATIONS = {False: alltoall_p, True: allgather_p}

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 from mpi4py import MPI
 
-from ._comm import Communicator
-from ._ffi import native
-from ._ordering import is_tracing
-from ._primitive import where
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.ffi import native
+from pfftjax._runtime.ordering import is_tracing
+from pfftjax._runtime.primitive import where
 
 NO_STATUS = -1
 

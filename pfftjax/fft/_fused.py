@@ -13,12 +13,10 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from pfftjax.collectives._ordering import is_donated, is_temporary, platforms_of
-from pfftjax.collectives._primitive import communicating, linear, where
+from pfftjax._runtime.ordering import is_donated, is_temporary, platforms_of
+from pfftjax._runtime.primitive import communicating, linear, where
 from pfftjax.pencils import ExchangeMethod, Pencil, block, check_dimensions
-from pfftjax.pencils._method import refuse_on_cpus
-from pfftjax.pencils._overlap import overlapped
-from pfftjax.pencils._transpose import transpose_p
+from pfftjax.pencils.internal import overlapped, refuse_on_cpus, transpose_p
 
 from ._local import (
     FROM_REAL,

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from pfftjax.collectives._primitive import communicating
+from pfftjax._runtime.primitive import communicating
 from pfftjax.pencils import ExchangeMethod, Pencil, check_dimensions
-from pfftjax.pencils._method import refuse_on_cpus
+from pfftjax.pencils.internal import refuse_on_cpus
 
 from . import _fused
 from ._fused import Local, parameters

@@ -6,8 +6,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from pfftjax.collectives._comm import Communicator, as_communicator
-from pfftjax.collectives._primitive import static_ints, where
+from pfftjax._runtime.communicators import Communicator, as_communicator
+from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ProcessGrid
 
 # The fewest numbers in a message, about 1 KiB, at which the volume counts more than how many

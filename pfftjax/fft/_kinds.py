@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from pfftjax.collectives._comm import Communicator
-from pfftjax.collectives._primitive import where
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.primitive import where
 from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid, checked_method
 
 from ._grids import shape_and_grid

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pfftjax.collectives._primitive import static_ints, where
+from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import Pencil, transpose
 
 from ._kinds import (

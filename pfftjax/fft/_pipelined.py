@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pfftjax.collectives._options import options
+from pfftjax._runtime.options import options
 from pfftjax.pencils import block
-from pfftjax.pencils._overlap import overlapped
+from pfftjax.pencils.internal import overlapped
 
 from ._local import Kind, Local, apply, until_conjugation
 

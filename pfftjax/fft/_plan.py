@@ -12,8 +12,8 @@ import numpy as np
 from jax.core import Tracer
 from mpi4py import MPI
 
-from pfftjax.collectives._comm import Communicator
-from pfftjax.collectives._primitive import where
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.primitive import where
 from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid, checked_method, transpose
 
 from ._fused import Local, can_fuse, fused

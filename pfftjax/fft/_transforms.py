@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pfftjax.collectives._primitive import static_ints, where
+from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
 
-from . import _sharded
+from . import sharded
 from ._plan import Layout, Norm, PencilFFT
 
 
@@ -120,9 +120,9 @@ def fft3d(
         True
 
     """
-    if _sharded.is_global(x):
+    if sharded.is_global(x):
         _same_shape(shape, x.shape[-3:], "fft3d")
-        return _sharded.fft3d(x, grid, norm=norm, layout=layout, method=method)
+        return sharded.fft3d(x, grid, norm=norm, layout=layout, method=method)
     return _plan(x, "fft3d", grid, shape, layout, norm=norm, method=method).forward(x)
 
 
@@ -162,9 +162,9 @@ def ifft3d(
         True
 
     """
-    if _sharded.is_global(y):
-        _same_shape(shape, _sharded.shape_in_space(y, layout), "ifft3d")
-        return _sharded.ifft3d(y, grid, norm=norm, layout=layout, method=method)
+    if sharded.is_global(y):
+        _same_shape(shape, sharded.shape_in_space(y, layout), "ifft3d")
+        return sharded.ifft3d(y, grid, norm=norm, layout=layout, method=method)
     plan = _plan(y, "ifft3d", grid, shape, layout, inverse=True, norm=norm, method=method)
     return plan.inverse(y)
 
@@ -205,9 +205,9 @@ def rfft3d(
         True
 
     """
-    if _sharded.is_global(x):
+    if sharded.is_global(x):
         _same_shape(shape, x.shape[-3:], "rfft3d")
-        return _sharded.rfft3d(x, grid, norm=norm, layout=layout, method=method)
+        return sharded.rfft3d(x, grid, norm=norm, layout=layout, method=method)
     return _plan(x, "rfft3d", grid, shape, layout, norm=norm, method=method, real=True).forward(x)
 
 
@@ -247,7 +247,7 @@ def irfft3d(
         True
 
     """
-    if _sharded.is_global(y) and shape is not None:
-        return _sharded.irfft3d(y, grid, shape=shape, norm=norm, layout=layout, method=method)
+    if sharded.is_global(y) and shape is not None:
+        return sharded.irfft3d(y, grid, shape=shape, norm=norm, layout=layout, method=method)
     options = {"norm": norm, "method": method, "real": True}
     return _plan(y, "irfft3d", grid, shape, layout, inverse=True, **options).inverse(y)

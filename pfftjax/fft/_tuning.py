@@ -13,9 +13,9 @@ import numpy as np
 from jax.core import Tracer
 from mpi4py import MPI
 
-from pfftjax.collectives._comm import Communicator
-from pfftjax.collectives._ffi import native
-from pfftjax.collectives._primitive import as_on_gpus, where
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.ffi import native
+from pfftjax._runtime.primitive import as_on_gpus, where
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
 
 from . import _tuning_file

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 import jax
 from mpi4py import MPI
 
-from pfftjax.collectives._comm import Communicator
-from pfftjax.collectives._ffi import library_version, native
-from pfftjax.collectives._options import options
-from pfftjax.collectives._primitive import as_on_gpus
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.ffi import library_version, native
+from pfftjax._runtime.options import options
+from pfftjax._runtime.primitive import as_on_gpus
 from pfftjax.pencils import ExchangeMethod
 
 _FORMAT, _VERSION = "pfftjax tuning", 1

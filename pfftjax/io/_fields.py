@@ -10,8 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from pfftjax.pencils import Pencil, ProcessGrid
-from pfftjax.pencils._pencil import checked_pencil
-from pfftjax.pencils._process_grid import checked_grid
+from pfftjax.pencils.internal import checked_grid, checked_pencil
 
 from . import _file, _zarr
 from ._file import Box, Compression, Contents, Dataset, Layout

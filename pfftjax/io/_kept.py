@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from pfftjax.pencils._pencil import block
+from pfftjax.pencils.internal import block
 
 from . import _file, _zarr
 

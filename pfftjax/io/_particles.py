@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pfftjax.pencils import Pencil
-from pfftjax.pencils._pencil import block
+from pfftjax.pencils.internal import block
 from pfftjax.pm import Particles, to_owners
-from pfftjax.pm._particles import check_fits, default_capacity
+from pfftjax.pm.internal import check_fits, default_capacity
 
 from . import _file
 from ._fields import check_how, on_this_rank

@@ -13,8 +13,8 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir, xla
 
-from pfftjax.collectives._comm import Communicator
-from pfftjax.collectives._primitive import by_platform
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.primitive import by_platform
 
 coordinate_p = Primitive("coordinate")
 coordinate_p.def_impl(functools.partial(xla.apply_primitive, coordinate_p))

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pfftjax.collectives._primitive import as_array, communicating, linear, where
+from pfftjax._runtime.primitive import as_array, communicating, linear, where
 
 from ._pencil import Pencil, checked_pencil
 

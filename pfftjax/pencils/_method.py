@@ -3,9 +3,9 @@
 import enum
 from typing import Any
 
-from pfftjax.collectives._comm import Communicator
-from pfftjax.collectives._options import options
-from pfftjax.collectives._primitive import where
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.options import options
+from pfftjax._runtime.primitive import where
 
 
 class ExchangeMethod(enum.IntEnum):
@@ -39,7 +39,7 @@ class ExchangeMethod(enum.IntEnum):
 
     """
 
-    # The values are those of cpp/redistribute.h.
+    # The values are those of cpp/pencils/redistribute.h.
     AUTOMATIC = 0
     FUSED = 1
     SHARED = 2

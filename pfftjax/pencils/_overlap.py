@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pfftjax.collectives._primitive import communicating
+from pfftjax._runtime.primitive import communicating
 
 from . import _transpose
 from ._method import ExchangeMethod

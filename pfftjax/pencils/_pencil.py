@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax.collectives._primitive import static_ints, where
+from pfftjax._runtime.primitive import static_ints, where
 
 from ._coordinate import coordinate
 from ._known import note_block

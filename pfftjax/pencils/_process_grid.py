@@ -9,8 +9,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from pfftjax.collectives._comm import Communicator, as_private
-from pfftjax.collectives._primitive import where
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.primitive import where
 
 # Grids that have been made, with the communicators of their rows and columns. MPI has only so many
 # of those: an equal grid has the same ones.

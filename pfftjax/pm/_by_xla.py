@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from pfftjax.pencils import Pencil
-from pfftjax.pencils._coordinate import coordinate
+from pfftjax.pencils.internal import coordinate
 
 # Offsets that no box has room for, as in cpp/pm/mesh.h.
 _MOST = float(1 << 30)

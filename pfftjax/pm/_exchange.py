@@ -15,15 +15,15 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from pfftjax.collectives._alltoallv import _MOST_ROWS, alltoallv_p, exchange_counts_p
-from pfftjax.collectives._comm import Communicator
-from pfftjax.collectives._primitive import (
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.primitive import (
     as_array,
     communicating,
     static_int,
     where,
     zero_tangent,
 )
+from pfftjax.collectives.internal import MOST_ROWS, alltoallv_p, exchange_counts_p
 from pfftjax.pencils import Pencil
 
 from . import _by_xla
@@ -191,7 +191,7 @@ class Route:
         if room < 0:
             raise ValueError(f"{where('Route', comm)}: capacity cannot be negative, got {room}")
         rows = at.offset.shape[0]
-        if max(rows, room) > _MOST_ROWS:
+        if max(rows, room) > MOST_ROWS:
             raise ValueError(
                 f"{where('Route', comm)}: {max(rows, room)} rows, but counts are 32-bit; use more "
                 "ranks"

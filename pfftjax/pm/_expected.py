@@ -12,8 +12,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.interpreters import ad, batching
 
-from pfftjax.collectives._comm import Communicator, as_private
-from pfftjax.collectives._primitive import communicating, where
+from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.primitive import communicating, where
 
 # Relative. A scale factor may be rounded in a file of parameters: 0.333 for z = 2.
 SCALE_FACTORS_DIFFER = 2e-3

@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from pfftjax.fft import PencilFFT
-from pfftjax.spectral._operands import here, operand, sides
+from pfftjax.spectral.internal import here, operand, sides
 
 from ._growth import are_positive, check_cosmology
 from ._spectral import real_plan

@@ -11,11 +11,11 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from pfftjax.collectives._primitive import where
+from pfftjax._runtime.primitive import where
 from pfftjax.fft import PencilFFT
 from pfftjax.pencils import halo_exchange
 from pfftjax.spectral import gradient as spectral_gradient
-from pfftjax.spectral._operands import sides
+from pfftjax.spectral.internal import sides
 
 from ._spectral import field, inverse_k2, real_plan
 

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from pfftjax.collectives._primitive import static_ints, where
+from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.fft import PencilFFT, padded_inverse, truncated_forward
 from pfftjax.spectral import gradient
-from pfftjax.spectral._operands import sides
+from pfftjax.spectral.internal import sides
 
 from ._expected import as_known, expect
 from ._growth import check_cosmology, checked_scale_factors, growth

@@ -7,10 +7,10 @@ import jax.extend.random as jxr
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax.collectives._primitive import where
-from pfftjax.collectives._same import same
+from pfftjax._runtime.primitive import where
+from pfftjax.collectives.internal import same
 from pfftjax.pencils import Pencil
-from pfftjax.pencils._pencil import checked_pencil
+from pfftjax.pencils.internal import checked_pencil
 
 
 def white_noise(

@@ -23,7 +23,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from pfftjax.collectives._primitive import where, zero_tangent
+from pfftjax._runtime.primitive import where, zero_tangent
 from pfftjax.pencils import Pencil, halo_exchange, halo_reduce
 
 from . import _by_xla

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pfftjax.collectives._comm import Communicator
-from pfftjax.collectives._primitive import static_int, where
-from pfftjax.fft._plan import sides_of
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.primitive import static_int, where
+from pfftjax.fft.internal import sides_of
 from pfftjax.pencils import Pencil, note_block, note_type
 
 from ._exchange import Route

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pfftjax.collectives._primitive import where
+from pfftjax._runtime.primitive import where
 from pfftjax.pencils import Pencil, note_type
 
 

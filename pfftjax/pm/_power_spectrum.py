@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from pfftjax._runtime.primitive import where
 from pfftjax.collectives import allreduce
-from pfftjax.collectives._primitive import where
 from pfftjax.fft import PencilFFT
-from pfftjax.spectral._operands import sides
+from pfftjax.spectral.internal import sides
 
 from ._painting import Kernel, assignment
 from ._spectral import field as checked

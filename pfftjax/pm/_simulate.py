@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax.collectives._primitive import where
+from pfftjax._runtime.primitive import where
 from pfftjax.fft import PencilFFT
-from pfftjax.spectral._operands import sides
+from pfftjax.spectral.internal import sides
 
 from ._exchange import Route
 from ._expected import as_known

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pfftjax.fft import PencilFFT
-from pfftjax.spectral._operands import here, operand
+from pfftjax.spectral.internal import here, operand
 
 
 def real_plan(plan: PencilFFT, operation: str) -> PencilFFT:

@@ -24,9 +24,15 @@ import numpy as np
 from jax.core import Tracer
 
 from pfftjax.fft import PencilFFT
-from pfftjax.fft._gradient import fused_divergence, fused_gradient, times_i
-from pfftjax.fft._local import Kind, fft_of_lines
-from pfftjax.fft._plan import between_two_transforms, run
+from pfftjax.fft.internal import (
+    Kind,
+    between_two_transforms,
+    fft_of_lines,
+    fused_divergence,
+    fused_gradient,
+    run,
+    times_i,
+)
 from pfftjax.pencils import Pencil, transpose
 
 from ._operands import Vector, odd_wavenumbers, operand, real_dtype, sides, vector

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pfftjax.fft import PencilFFT
-from pfftjax.fft._plan import is_length
+from pfftjax.fft.internal import is_length
 
 from ._operands import here, operand, real_dtype, sides, times_real
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax.collectives._primitive import where
+from pfftjax._runtime.primitive import where
 from pfftjax.fft import PencilFFT
-from pfftjax.fft._plan import sides_of
+from pfftjax.fft.internal import sides_of
 from pfftjax.pencils import Pencil
 
 Vector = tuple[jax.Array, jax.Array, jax.Array]

@@ -9,8 +9,8 @@ import pytest
 from mpi4py import MPI
 
 import pfftjax
+from pfftjax._runtime.communicators import as_communicator
 from pfftjax.collectives import allgather, allreduce, alltoall, replicate
-from pfftjax.collectives._comm import as_communicator
 from pfftjax.pm import Particles, lpt
 from tests.helpers import CONTROL, RANK, SIZE, assert_close, blocks, random
 from tests.pm.universe import cosmology

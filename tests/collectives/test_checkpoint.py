@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from pfftjax import collectives as pc
-from pfftjax.collectives._ffi import native
+from pfftjax._runtime.ffi import native
 from tests.helpers import SIZE, assert_close, blocks
 
 pytestmark = pytest.mark.mpi

@@ -6,7 +6,7 @@ import pytest
 from mpi4py import MPI
 
 from pfftjax import collectives as pc
-from pfftjax.collectives import _comm
+from pfftjax._runtime import communicators
 from tests.helpers import CONTROL, RANK, SIZE
 
 pytestmark = pytest.mark.mpi
@@ -46,11 +46,11 @@ def test_programs_do_not_tell_communicators_of_different_ranks_apart():
 
 def test_the_same_communicator_has_one_number():
     comm = MPI.COMM_WORLD.Dup()
-    first = _comm.as_communicator(comm, "test")
-    assert _comm.as_communicator(comm, "test") is first
-    assert _comm.as_communicator(first, "test") is first
+    first = communicators.as_communicator(comm, "test")
+    assert communicators.as_communicator(comm, "test") is first
+    assert communicators.as_communicator(first, "test") is first
     assert {first, first} == {first}
-    assert first != _comm.world
+    assert first != communicators.world
     # This text appears in programs: no rank in it.
     assert repr(first) == f"Communicator({first.number}, size={SIZE})"
     comm.Free()
@@ -61,7 +61,7 @@ def test_a_new_communicator_is_not_taken_for_a_freed_one():
     numbers = []
     for _ in range(3):
         comm = MPI.COMM_WORLD.Split(0, RANK)
-        numbers.append(_comm.as_communicator(comm, "test").number)
+        numbers.append(communicators.as_communicator(comm, "test").number)
         assert float(pc.allreduce(1.0, comm=comm)) == SIZE
         comm.Free()
     assert len(set(numbers)) == 3

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from pfftjax.collectives import _device, _launcher
-from pfftjax.collectives._device import Binding, choose
+from pfftjax._runtime import device, launcher
+from pfftjax._runtime.device import Binding, choose
 from tests.helpers import CONTROL
 
 PER_TASK = {"CUDA_VISIBLE_DEVICES": "0"}
@@ -77,24 +77,24 @@ def test_choice(environment, local_rank, local_ranks, node_gpus, expected):
     ],
 )
 def test_local_ranks(environment, expected):
-    assert _launcher.read(environment).local_rank == expected
+    assert launcher.read(environment).local_rank == expected
 
 
 def test_pals_says_how_many_ranks_a_node_has():
     pals = {"PMI_SIZE": "8", "PMI_RANK": "5", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4"}
-    assert _launcher.read(pals) == _launcher.Launch(8, 5, 4, 1)
+    assert launcher.read(pals) == launcher.Launch(8, 5, 4, 1)
 
 
 @pytest.fixture
 def with_cuda(monkeypatch):
     """As on a node of 2 GPUs, with JAX installed for them and not started."""
     updates = {}
-    monkeypatch.setattr(_device, "has_cuda_plugin", lambda: True)
-    monkeypatch.setattr(_device, "backends_have_started", lambda: False)
-    monkeypatch.setattr(_device, "node_gpus", lambda: 2)
-    monkeypatch.setattr(_device.jax.config, "update", updates.__setitem__)
+    monkeypatch.setattr(device, "has_cuda_plugin", lambda: True)
+    monkeypatch.setattr(device, "backends_have_started", lambda: False)
+    monkeypatch.setattr(device, "node_gpus", lambda: 2)
+    monkeypatch.setattr(device.jax.config, "update", updates.__setitem__)
     values = {"jax_platforms": None, "jax_cuda_visible_devices": "all"}
-    monkeypatch.setattr(type(_device.jax.config), "values", property(lambda _: values))
+    monkeypatch.setattr(type(device.jax.config), "values", property(lambda _: values))
     return updates, values
 
 
@@ -104,10 +104,10 @@ def test_binding(with_cuda, known, monkeypatch):
     updates, _ = with_cuda
     environment = {}
     if known:
-        monkeypatch.setattr(_device.MPI, "COMM_WORLD", type("World", (), {"size": 5}))
+        monkeypatch.setattr(device.MPI, "COMM_WORLD", type("World", (), {"size": 5}))
         names = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
         environment = {**dict.fromkeys(names, "5"), "OMPI_COMM_WORLD_LOCAL_RANK": "3"}
-    bound = _device.bind(environment)
+    bound = device.bind(environment)
     if known:
         assert bound == Binding(1, 2, 2, 0.375)
         assert updates == {"jax_cuda_visible_devices": "1"}
@@ -117,7 +117,7 @@ def test_binding(with_cuda, known, monkeypatch):
             "its memory (XLA_CLIENT_MEM_FRACTION)"
         )
     elif CONTROL.size > 1:
-        node = CONTROL.Split_type(_device.MPI.COMM_TYPE_SHARED)
+        node = CONTROL.Split_type(device.MPI.COMM_TYPE_SHARED)
         assert bound.device == node.rank % 2
         assert bound.sharing == len(range(node.rank % 2, node.size, 2))
         node.Free()
@@ -129,19 +129,19 @@ def test_binding(with_cuda, known, monkeypatch):
 def test_a_user_s_choice_is_left_alone(with_cuda, monkeypatch):
     updates, values = with_cuda
     devices = {"JAX_CUDA_VISIBLE_DEVICES": "1"}
-    assert _device.bind(devices).reason == "jax_cuda_visible_devices is 1"
+    assert device.bind(devices).reason == "jax_cuda_visible_devices is 1"
     values["jax_cuda_visible_devices"] = "0,1"
-    assert _device.bind({}).reason == "jax_cuda_visible_devices is 0,1"
+    assert device.bind({}).reason == "jax_cuda_visible_devices is 0,1"
     values["jax_cuda_visible_devices"] = "all"
     values["jax_platforms"] = "cpu"
-    assert _device.bind({}).reason == "JAX_PLATFORMS=cpu"
+    assert device.bind({}).reason == "JAX_PLATFORMS=cpu"
     values["jax_platforms"] = "cuda,cpu"
-    monkeypatch.setattr(_device, "backends_have_started", lambda: True)
-    assert _device.bind({}).reason == _device.TOO_LATE
-    monkeypatch.setattr(_device, "has_cuda_plugin", lambda: False)
-    assert str(_device.bind({})) == "left to JAX: JAX has no plugin for CUDA"
-    monkeypatch.setattr(_device, "options", _device.options.__class__(bind_gpu=False))
-    assert _device.bind({}).reason == "PFFTJAX_BIND_GPU=0"
+    monkeypatch.setattr(device, "backends_have_started", lambda: True)
+    assert device.bind({}).reason == device.TOO_LATE
+    monkeypatch.setattr(device, "has_cuda_plugin", lambda: False)
+    assert str(device.bind({})) == "left to JAX: JAX has no plugin for CUDA"
+    monkeypatch.setattr(device, "options", device.options.__class__(bind_gpu=False))
+    assert device.bind({}).reason == "PFFTJAX_BIND_GPU=0"
     assert updates == {}
 
 
@@ -150,7 +150,7 @@ def test_one_rank_that_has_chosen_for_itself(with_cuda):
     _, values = with_cuda
     if CONTROL.rank == 0:
         values["jax_platforms"] = "cpu"
-    assert (_device.bind({}).device is None) == (CONTROL.rank == 0)
+    assert (device.bind({}).device is None) == (CONTROL.rank == 0)
     CONTROL.Barrier()
 
 
@@ -158,13 +158,13 @@ def test_counting_gpus(monkeypatch, tmp_path):
     """By the driver's files, or by its tool; neither means none."""
     (tmp_path / "0000:01:00.0").mkdir()
     (tmp_path / "0000:41:00.0").mkdir()
-    monkeypatch.setattr(_device, "_DRIVER", tmp_path)
-    assert _device.node_gpus() == 2
-    monkeypatch.setattr(_device, "_DRIVER", tmp_path / "none")
+    monkeypatch.setattr(device, "_DRIVER", tmp_path)
+    assert device.node_gpus() == 2
+    monkeypatch.setattr(device, "_DRIVER", tmp_path / "none")
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-1)'\necho '  MIG 1g'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert _device.node_gpus() == 1
+    assert device.node_gpus() == 1
     monkeypatch.setenv("PATH", "")
-    assert _device.node_gpus() == 0
+    assert device.node_gpus() == 0

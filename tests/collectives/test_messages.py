@@ -7,8 +7,8 @@ import pytest
 from mpi4py import MPI
 
 from pfftjax import collectives as pc
-from pfftjax.collectives._ffi import native
-from pfftjax.collectives._options import options
+from pfftjax._runtime.ffi import native
+from pfftjax._runtime.options import options
 from tests.helpers import CONTROL, DTYPES, RANK, SIZE, assert_equal, blocks, random
 
 pytestmark = pytest.mark.mpi

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from pfftjax import collectives as pc
-from pfftjax.collectives._options import options
+from pfftjax._runtime.options import options
 from tests.helpers import RANK, SIZE
 
 pytestmark = pytest.mark.mpi

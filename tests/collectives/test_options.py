@@ -4,15 +4,15 @@ import dataclasses
 
 import pytest
 
-from pfftjax.collectives import _options
+from pfftjax._runtime import options
 
 
 def test_defaults():
-    assert _options.read({}) == _options.Options()
+    assert options.read({}) == options.Options()
 
 
 def test_values():
-    options = _options.read(
+    found = options.read(
         {
             "PFFTJAX_CHECK": "1",
             "PFFTJAX_DEBUG": "0",
@@ -31,14 +31,14 @@ def test_values():
         }
     )
     on_gpus = (512, "ipc", "/opt/libnccl.so.2", 4096, 6, False)
-    assert options == _options.Options(64, True, False, 2.5, False, True, False, "avx2", *on_gpus)
-    assert _options.read({"PFFTJAX_GPU_TRANSPORT": "auto"}) == _options.Options()
+    assert found == options.Options(64, True, False, 2.5, False, True, False, "avx2", *on_gpus)
+    assert options.read({"PFFTJAX_GPU_TRANSPORT": "auto"}) == options.Options()
 
 
 def test_every_option_has_a_variable_that_is_documented():
-    names = {field.name for field in dataclasses.fields(_options.Options)}
-    assert names == _options.VARIABLES.keys()
-    assert all(name in _options.__doc__ for name in _options.VARIABLES.values())
+    names = {field.name for field in dataclasses.fields(options.Options)}
+    assert names == options.VARIABLES.keys()
+    assert all(name in options.__doc__ for name in options.VARIABLES.values())
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_every_option_has_a_variable_that_is_documented():
 )
 def test_nonsense_is_refused_by_name(name, value):
     with pytest.raises(ValueError, match=f"{name}='{value}'"):
-        _options.read({name: value})
+        options.read({name: value})

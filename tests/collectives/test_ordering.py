@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pfftjax import collectives as pc
-from pfftjax.collectives import _ordering
+from pfftjax._runtime import ordering
 from tests.helpers import RANK, SIZE, global_sum
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
@@ -97,14 +97,14 @@ def test_every_operation_carries_the_effects():
     }
     for name, program in programs.items():
         effects = jax.make_jaxpr(program)().effects
-        assert effects == set(_ordering.EFFECTS), name
+        assert effects == set(ordering.EFFECTS), name
 
 
 def test_effects_are_equal_by_type():
     """`jax.export` makes new instances; they must mean the same."""
-    assert _ordering.Communication() == _ordering.communication
-    assert hash(_ordering.Communication()) == hash(_ordering.communication)
-    assert _ordering.Communication() != _ordering.SlowDispatch()
+    assert ordering.Communication() == ordering.communication
+    assert hash(ordering.Communication()) == hash(ordering.communication)
+    assert ordering.Communication() != ordering.SlowDispatch()
 
 
 @pytest.mark.memory
@@ -112,7 +112,7 @@ def test_calls_are_asynchronous():
     """Copying the token would wait for the program that made it (4.1 of 4.4 ms)."""
     import time
 
-    assert _ordering.TOKEN_IS_KEPT, "this JAX hands tokens on in another way: see _ordering.py"
+    assert ordering.TOKEN_IS_KEPT, "this JAX hands tokens on in another way: see ordering.py"
 
     @jax.jit
     def slow(w, x):

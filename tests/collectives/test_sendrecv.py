@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from pfftjax import collectives as pc
-from pfftjax.collectives import _comm
+from pfftjax._runtime import communicators
 from tests.helpers import CONTROL, RANK, SIZE, assert_close, assert_equal, blocks
 
 pytestmark = pytest.mark.mpi
@@ -229,4 +229,4 @@ def test_arguments():
         pc.sendrecv(x, x, 0, 0, sendtag=-1)
     with pytest.raises(TypeError, match="source must be a static integer"):
         jax.jit(lambda r: pc.sendrecv(x, x, r, 0))(0)
-    assert _comm.world.rank == RANK
+    assert communicators.world.rank == RANK

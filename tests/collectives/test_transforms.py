@@ -9,7 +9,7 @@ import pytest
 from jax import export
 
 from pfftjax import collectives as pc
-from pfftjax.collectives._ffi import native
+from pfftjax._runtime.ffi import native
 from tests.helpers import BASIC, CASES, CONTROL, RANK, SIZE, assert_close, blocks, random
 
 pytestmark = pytest.mark.mpi

@@ -1,6 +1,6 @@
 // Circles of ranks that wait for each other (deadlock.cc): which are seen, and which waits look
 // like one and are none. Built and run by tests/jobs/test_threads.py.
-#include "deadlock.h"
+#include "runtime/deadlock.h"
 
 #include <cstdio>
 #include <vector>

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "mpi_api.h"
+#include "mpi/mpi_api.h"
 
 namespace pfftjax {
 

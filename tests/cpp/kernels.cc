@@ -1,5 +1,5 @@
 // The kernels of a GPU (cpp/gpu/kernels.cu) beside what the CPU does with the same boxes
-// (cpp/box.cc), on threads that cuda_emulator.h makes. Built and run by
+// (cpp/pencils/box.cc), on threads that cuda_emulator.h makes. Built and run by
 // tests/jobs/test_kernels.py.
 #include "gpu/kernels.cu"
 

@@ -18,11 +18,11 @@
 #include <tuple>
 #include <vector>
 
-#include "agreement.h"
 #include "fake_mpi.h"
-#include "node.h"
-#include "progress.h"
-#include "window.h"
+#include "runtime/agreement.h"
+#include "runtime/node.h"
+#include "runtime/progress.h"
+#include "runtime/window.h"
 
 extern "C" void* __real_mmap(void*, std::size_t, int, int, int, off_t);  // NOLINT: the linker's
 extern "C" int __real_munmap(void*, std::size_t);                        // NOLINT

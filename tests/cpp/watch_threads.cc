@@ -19,12 +19,12 @@
 #include <utility>
 #include <vector>
 
-#include "call.h"
-#include "communicator.h"
-#include "departure.h"
+#include "base/options.h"
 #include "fake_mpi.h"
-#include "options.h"
-#include "state.h"
+#include "runtime/call.h"
+#include "runtime/communicator.h"
+#include "runtime/departure.h"
+#include "runtime/state.h"
 
 namespace pfftjax {
 namespace {
@@ -422,7 +422,7 @@ std::int64_t Register(int size) {
   return added;
 }
 
-// As as_private in pfftjax/collectives/_comm.py.
+// As as_private in pfftjax/_runtime/communicators.py.
 void BecomePrivate(std::int64_t comm) {
   {
     const std::lock_guard lock(python);

@@ -13,8 +13,8 @@ import tempfile
 
 from tests.launcher import ROOT
 
-SOURCES = (ROOT / "tests/fake_device/fake_device.cc", ROOT / "cpp/box.cc")
-HEADERS = ("box.h", "element.h", "half.h", "host_device.h", "gpu/device.h")
+SOURCES = (ROOT / "tests/fake_device/fake_device.cc", ROOT / "cpp/pencils/box.cc")
+HEADERS = ("pencils/box.h", "base/element.h", "base/half.h", "base/host_device.h", "gpu/device.h")
 
 
 def build() -> str:

@@ -16,8 +16,8 @@ from mpi4py import MPI
 import pfftjax
 from pfftjax import ExchangeMethod, PencilFFT, PencilTransform, ProcessGrid, Tuning
 from pfftjax import collectives as pc
-from pfftjax.collectives._comm import world
-from pfftjax.collectives._options import options
+from pfftjax._runtime.communicators import world
+from pfftjax._runtime.options import options
 from pfftjax.fft import Timing, Timings, _tuning_file, default_dims
 from pfftjax.fft._tuning import _choose, candidate_dims
 from tests.distributed import assert_block, grids, shares_memory, transformed

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from pfftjax.collectives._ffi import native
+from pfftjax._runtime.ffi import native
 
 VERSION = 1
 MAX_DIMS = 12
 TO_HOST, TO_DEVICE, ON_DEVICE = range(3)
-# The order of Element in cpp/element.h, by NumPy's names.
+# The order of Element in cpp/base/element.h, by NumPy's names.
 ELEMENTS = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 "
     "complex64 complex128"

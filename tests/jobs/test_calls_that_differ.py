@@ -74,7 +74,7 @@ def assert_killed(script, text, **options):
 PAIRS = """
 import itertools
 from pfftjax import ExchangeMethod, Pencil, ProcessGrid
-from pfftjax.collectives._comm import world
+from pfftjax._runtime.communicators import world
 from pfftjax.pm._exchange import move_rows_p, return_rows_p
 grid = ProcessGrid((SIZE, 1))
 

@@ -47,10 +47,10 @@ def test_a_wrong_result_sets_the_status():
 import sys
 from unittest import mock
 from mpi4py import MPI
-import pfftjax._doctor
+import pfftjax.diagnostics.doctor
 wrong = ["alltoall"] if MPI.COMM_WORLD.rank == 1 else []
-with mock.patch.object(pfftjax._doctor, "wrong_operations", lambda comm: wrong):
-    sys.exit(pfftjax._doctor.doctor())
+with mock.patch.object(pfftjax.diagnostics.doctor, "wrong_operations", lambda comm: wrong):
+    sys.exit(pfftjax.diagnostics.doctor.doctor())
 """
     ended = subprocess.run(
         launcher.command(2, "-c", script),

@@ -60,7 +60,7 @@ from pfftjax import (
     ExchangeMethod, Pencil, PencilFFT, ProcessGrid, halo_exchange, halo_reduce, transpose
 )
 from pfftjax import collectives as pc
-from pfftjax.collectives._ffi import native
+from pfftjax._runtime.ffi import native
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 rng = np.random.default_rng(0)
 grid = ProcessGrid((SIZE, 1))

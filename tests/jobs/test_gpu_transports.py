@@ -13,12 +13,12 @@ pytestmark = pytest.mark.timeout(180)
 # `using(name)` gives a communicator on which GPUs exchange so.
 TRANSPORTS = """
 import re, tempfile
-from pfftjax.collectives import _gpu
-from pfftjax.collectives._ffi import native
+from pfftjax._runtime import transports
+from pfftjax._runtime.ffi import native
 from pfftjax.pencils._overlap import start_p, wait_p
 
 def using(name, **settings):
-    _gpu.configure(name=name, **settings)
+    transports.configure(name=name, **settings)
     return MPI.COMM_WORLD.Dup()
 
 def refusal(comm, operation=pc.alltoall):
@@ -33,7 +33,7 @@ def refusal(comm, operation=pc.alltoall):
     raise AssertionError("there is none")
 
 def chosen():
-    return _gpu.chosen()[-1]
+    return transports.chosen()[-1]
 """
 
 RESULTS = """
@@ -360,7 +360,7 @@ def test_nccl_fails(failure, text):
         ),
         (
             """
-from pfftjax.collectives._ffi import native
+from pfftjax._runtime.ffi import native
 native.configure(max_chunk_bytes=1 << 30, check=False, debug=False, timeout=0.5, first_call=True,
                  shared_memory=True, gpu_chunk_bytes=1 << 20)
 os.environ["PFFTJAX_FAKE_NCCL_HANG"] = "1"

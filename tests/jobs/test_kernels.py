@@ -7,7 +7,7 @@ import pytest
 from tests.launcher import ROOT
 
 pytestmark = pytest.mark.timeout(120)
-SOURCES = ("tests/cpp/kernels.cc", "cpp/gpu/box_plan.cc", "cpp/box.cc")
+SOURCES = ("tests/cpp/kernels.cc", "cpp/gpu/box_plan.cc", "cpp/pencils/box.cc")
 
 
 def build(program, *options):

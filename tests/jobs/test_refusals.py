@@ -49,7 +49,7 @@ def test_long_rows_of_particles_go_in_pieces(refusals):
     """One row may have more bytes than one MPI call can count."""
     assert_succeeds(
         """
-        from pfftjax.collectives._comm import world
+        from pfftjax._runtime.communicators import world
         from pfftjax.pm._exchange import move_rows_p, return_rows_p
         once = jnp.ones(SIZE, "int32")
         order = jnp.arange(SIZE, dtype="int32")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pfftjax.collectives._ffi import native
+from pfftjax._runtime.ffi import native
 from tests import launcher
 
 pytestmark = pytest.mark.timeout(300)

@@ -9,14 +9,21 @@ import pytest
 from tests.launcher import ROOT
 
 pytestmark = pytest.mark.timeout(180)
-CORE = ("node", "progress", "pages", "shared_memory", "window")
-WATCH = ("communicator", "call", "call_sites", "deadlock", "agreement", "departure")
-WATCH += ("watch", "terminate")
+CORE = (
+    "base/pages",
+    *(f"runtime/{name}" for name in "node progress shared_memory window".split()),
+)
+WATCH = "communicator call call_sites deadlock agreement departure watch terminate".split()
 # How each is built, its argument, and what it says when all went well.
 PROGRAMS = {
     "threads": (CORE, "-Wl,--wrap=mmap,--wrap=munmap", "100", "all data right"),
-    "watch_threads": ((*CORE, *WATCH), "-rdynamic", "3", "all right"),
-    "deadlock": (("deadlock",), "-O1", "1", "all right"),
+    "watch_threads": (
+        (*CORE, *(f"runtime/{name}" for name in WATCH)),
+        "-rdynamic",
+        "3",
+        "all right",
+    ),
+    "deadlock": (("runtime/deadlock",), "-O1", "1", "all right"),
     "in_flight": (("gpu/in_flight",), "-rdynamic", "1", "all right"),
 }
 

@@ -5,6 +5,7 @@ import dataclasses
 from tests import launcher
 
 PYTHON = launcher.ROOT / "pfftjax" / "collectives"
+RUNTIME = launcher.ROOT / "pfftjax" / "_runtime"
 PENCILS = launcher.ROOT / "pfftjax" / "pencils"
 FFT = launcher.ROOT / "pfftjax" / "fft"
 SPECTRAL = launcher.ROOT / "pfftjax" / "spectral"

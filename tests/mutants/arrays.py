@@ -41,21 +41,21 @@ MUTANTS = [
     ),
     Mutant(
         "a buffer is used again while its piece is on its way",
-        CXX / "stream.cc",
+        CXX / "pencils" / "stream.cc",
         "const int slot = static_cast<int>(sent++ % kInFlight);",
         "const int slot = 0 * static_cast<int>(sent++ % kInFlight);",
         "tests/fft/test_values.py",
     ),
     Mutant(
         "ghosts from at most one turn around the axis",
-        CXX / "halo.h",
+        CXX / "pencils" / "halo.h",
         "owned.start + shift < end; shift += n)",
         "owned.start + shift < end && shift == n; shift += n)",
         "tests/pencils/test_halo.py::test_any_halo",
     ),
     Mutant(
         "halos overwrite where they should add",
-        CXX / "pencils.cc",
+        CXX / "pencils" / "pencils.cc",
         "kToGhosts ? Arrival::kStore : Arrival::kAdd",
         "Arrival::kStore",
         "tests/pencils/test_halo.py::test_any_halo",
@@ -165,7 +165,7 @@ MUTANTS = [
     ),
     Mutant(
         "shared memory: a window is written while others read it",
-        CXX / "window.cc",
+        CXX / "runtime" / "window.cc",
         "load(std::memory_order_acquire) < round - 1)",
         "load(std::memory_order_acquire) < round - 99)",
         "tests/jobs/test_threads.py",
@@ -211,7 +211,7 @@ MUTANTS = [
     ),
     Mutant(
         "shared memory: parts of a window for other ranks overlap",
-        CXX / "stream.cc",
+        CXX / "pencils" / "stream.cc",
         "{ return dest < source ? dest : dest - 1; }",
         "{ return dest < source ? dest : 0; }",
         "tests/pencils/test_transpose.py",

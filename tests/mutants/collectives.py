@@ -1,46 +1,46 @@
 """Mutants of the collectives, and of what all operations go through."""
 
-from ._mutant import CXX, PYTHON, Mutant
+from ._mutant import CXX, PYTHON, RUNTIME, Mutant
 
 MUTANTS = [
     Mutant(
         "no order: every operation takes a token of its own",
-        PYTHON / "_ordering.py",
+        RUNTIME / "ordering.py",
         "before = ctx.tokens_in.get(communication)",
         "from jax._src.lib.mlir.dialects import hlo; before = hlo.CreateTokenOp().result",
         "tests/collectives/test_ordering.py::test_ten_independent_exchanges_of_equal_size",
     ),
     Mutant(
         "trap 1: no second effect",
-        PYTHON / "_ordering.py",
+        RUNTIME / "ordering.py",
         "frozenset({communication, SlowDispatch()})",
         "frozenset({communication})",
         "tests/collectives/test_transforms.py::test_ahead_of_time_compiled_and_called_twice",
     ),
     Mutant(
         "trap 2: JAX's own rule for vmap of while",
-        PYTHON / "_while_loop.py",
+        RUNTIME / "while_loop.py",
         "batching.fancy_primitive_batchers[while_p] = _carry_the_predicate",
         "",
         "tests/collectives/test_while_loop.py::test_rows_that_are_done_stay_as_they_are",
     ),
     Mutant(
         "trap 3: checkpoint saves every collective",
-        PYTHON / "_primitive.py",
+        RUNTIME / "primitive.py",
         "    recompute(primitive)\n",
         "",
         "tests/collectives/test_checkpoint.py::test_a_scan_with_checkpoint_needs_less_memory",
     ),
     Mutant(
         "trap 3: policies are not heard",
-        PYTHON / "_checkpoint.py",
+        RUNTIME / "checkpoint.py",
         'if verdict is True or type(verdict).__name__ == "SaveableType":',
         "if False:",
         "tests/collectives/test_checkpoint.py::test_what_is_saved_is_not_exchanged_again",
     ),
     Mutant(
         "trap 4: JAX copies the token",
-        PYTHON / "_ordering.py",
+        RUNTIME / "ordering.py",
         "    tokens.get_token_input = get_token_input\n",
         "",
         "tests/collectives/test_ordering.py::test_calls_are_asynchronous",
@@ -68,14 +68,14 @@ MUTANTS = [
     ),
     Mutant(
         "values that differ between ranks are taken for rounding",
-        CXX / "same.cc",
+        CXX / "collectives" / "same.cc",
         "if (agreed.gap == Gap::kReal) {",
         "if (false) {",
         "tests/autodiff/test_shared.py::test_values_that_differ_are_refused_on_the_first_call",
     ),
     Mutant(
         "trap 6: a rank whose cotangent is zero does not take part",
-        PYTHON / "_primitive.py",
+        RUNTIME / "primitive.py",
         "        return [adjoint(ad.instantiate_zeros(cotangent), x.aval, **params)]",
         "        if isinstance(cotangent, ad.Zero): return [ad.Zero(x.aval)]\n"
         "        return [adjoint(cotangent, x.aval, **params)]",
@@ -83,7 +83,7 @@ MUTANTS = [
     ),
     Mutant(
         "trap 7: two threads on one communicator",
-        CXX / "call.cc",
+        CXX / "runtime" / "call.cc",
         "if (comm->busy.exchange(true)) {",
         "if (false) {",
         "tests/jobs/test_failures.py::test_two_threads_on_one_communicator",
@@ -91,7 +91,7 @@ MUTANTS = [
     ),
     Mutant(
         "trap 8: global arrays outside shard_map",
-        PYTHON / "_ordering.py",
+        RUNTIME / "ordering.py",
         "        _refuse_global_arrays(ctx)\n",
         "",
         "tests/jobs/test_shard_map.py",
@@ -99,7 +99,7 @@ MUTANTS = [
     ),
     Mutant(
         "trap 9: effects compared by identity",
-        PYTHON / "_ordering.py",
+        RUNTIME / "ordering.py",
         "return type(self) is type(other)",
         "return self is other",
         "tests/collectives/test_transforms.py::test_export",
@@ -114,7 +114,7 @@ MUTANTS = [
     ),
     Mutant(
         "trap 10: no hook for exceptions",
-        PYTHON / "_job.py",
+        RUNTIME / "job.py",
         "    sys.excepthook = on_exception\n",
         "",
         "tests/jobs/test_failures.py::test_a_rank_that_raises",
@@ -122,7 +122,7 @@ MUTANTS = [
     ),
     Mutant(
         "trap 10: no hook for exceptions in threads",
-        PYTHON / "_job.py",
+        RUNTIME / "job.py",
         "    threading.excepthook = on_thread_exception\n",
         "",
         "tests/jobs/test_failures.py::test_a_rank_that_raises_in_a_thread",
@@ -130,32 +130,32 @@ MUTANTS = [
     ),
     Mutant(
         "trap 10: nobody looks at the error",
-        PYTHON / "_job.py",
+        RUNTIME / "job.py",
         "        jax.effects_barrier()\n"
-        "        _ordering.wait_for_threads(native.leave_is_stuck)\n",
+        "        ordering.wait_for_threads(native.leave_is_stuck)\n",
         "        pass\n",
         "tests/jobs/test_failures.py::test_an_error_that_nobody_looks_at",
         0,
     ),
     Mutant(
         "what other threads have dispatched is forgotten",
-        PYTHON / "_job.py",
-        "        _ordering.wait_for_threads(native.leave_is_stuck)\n",
+        RUNTIME / "job.py",
+        "        ordering.wait_for_threads(native.leave_is_stuck)\n",
         "",
         "tests/jobs/test_exit.py::test_a_thread_that_has_ended_with_work_under_way",
         0,
     ),
     Mutant(
         "an exception in any thread ends the job",
-        PYTHON / "_job.py",
-        "if _ordering.has_communicated() or",
+        RUNTIME / "job.py",
+        "if ordering.has_communicated() or",
         "if True or",
         "tests/jobs/test_failures.py::test_a_thread_that_raises_and_never_communicates",
         0,
     ),
     Mutant(
         "a rank that has said that it ends has ended",
-        CXX / "state.h",
+        CXX / "runtime" / "state.h",
         "departures > *completed_departures",
         "departures > 0",
         "tests/jobs/test_exit.py::test_exit_handlers_that_communicate_late",
@@ -163,7 +163,7 @@ MUTANTS = [
     ),
     Mutant(
         "time for which a job is suspended counts",
-        CXX / "stepped_clock.h",
+        CXX / "base" / "stepped_clock.h",
         "std::min(std::chrono::duration<double>(now - last_).count(), longest_)",
         "std::chrono::duration<double>(now - last_).count()",
         "tests/jobs/test_failures.py::test_time_for_which_the_job_is_suspended_does_not_count",
@@ -171,7 +171,7 @@ MUTANTS = [
     ),
     Mutant(
         "trap 10: nobody says that a rank has ended",
-        CXX / "watch.cc",
+        CXX / "runtime" / "watch.cc",
         "void AnnounceDeparture() { ++*announced_departures; }",
         "void AnnounceDeparture() {}",
         "tests/jobs/test_failures.py::test_a_rank_that_exits",
@@ -179,7 +179,7 @@ MUTANTS = [
     ),
     Mutant(
         "trap 11: the extension before mpi4py",
-        PYTHON / "_ffi.py",
+        RUNTIME / "ffi.py",
         "    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:",
         "    if False:",
         "tests/jobs/test_import.py::test_thread_level",
@@ -187,7 +187,7 @@ MUTANTS = [
     ),
     Mutant(
         "no first-call check",
-        PYTHON / "_options.py",
+        RUNTIME / "options.py",
         "    first_call: bool = True\n",
         "    first_call: bool = False\n",
         "tests/jobs/test_first_call.py::test_programs_that_differ",
@@ -195,7 +195,7 @@ MUTANTS = [
     ),
     Mutant(
         "the first-call check sees only the first collective",
-        PYTHON / "_first_call.py",
+        RUNTIME / "first_call.py",
         "        collectives.write()\n",
         "        if len(collectives.lines) == 1: collectives.write()\n",
         "tests/jobs/test_first_call.py::test_programs_that_differ",
@@ -210,28 +210,28 @@ MUTANTS = [
     ),
     Mutant(
         "a chunk starts where the last one did",
-        CXX / "exchange.h",
+        CXX / "collectives" / "exchange.h",
         "At(send, sent > 0 ? offset : 0, element), sent",
         "At(send, 0, element), sent",
         "chunks",
     ),
     Mutant(
         "sums of small integers are the MPI's",
-        CXX / "mpi_backend.cc",
+        CXX / "mpi" / "mpi_backend.cc",
         "reduction == Reduction::kSum && IsSmallInteger(element)",
         "false",
         "tests/collectives/test_values.py::test_small_integers_wrap_around",
     ),
     Mutant(
         "bfloat16 is cut off, not rounded",
-        CXX / "half.h",
+        CXX / "base" / "half.h",
         "(f + 0x7fffu + ((f >> 16) & 1u)) >> 16",
         "f >> 16",
         "tests/collectives/test_values.py::test_half_precision_rounds_like_jax",
     ),
     Mutant(
         "overflow is not noticed",
-        CXX / "exchange.cc",
+        CXX / "collectives" / "exchange.cc",
         "if (all[kTooMany]) {",
         "if (false) {",
         "tests/collectives/test_alltoallv.py::"
@@ -239,7 +239,7 @@ MUTANTS = [
     ),
     Mutant(
         "shared memory: a slot is read without acquiring it",
-        CXX / "node.cc",
+        CXX / "runtime" / "node.cc",
         "comm_, [&] { return note.round.load(std::memory_order_acquire) == round; });",
         "comm_, [&] { return note.round.load(std::memory_order_relaxed) == round; });",
         "tests/jobs/test_threads.py",
@@ -247,7 +247,7 @@ MUTANTS = [
     ),
     Mutant(
         "shared memory: a rank leaves a round that others are in",
-        CXX / "node.cc",
+        CXX / "runtime" / "node.cc",
         "result = kOtherSizes;",
         "return kOtherSizes;",
         "tests/jobs/test_threads.py",
@@ -255,7 +255,7 @@ MUTANTS = [
     ),
     Mutant(
         "shared memory: a large exchange waits for a choice that is not made",
-        CXX / "node.cc",
+        CXX / "runtime" / "node.cc",
         "return is_made() || note.round.load(std::memory_order_acquire) == round;",
         "return is_made();",
         "tests/jobs/test_calls_that_differ.py::test_exchanges_in_shared_memory",
@@ -263,7 +263,7 @@ MUTANTS = [
     ),
     Mutant(
         "a ticket is taken by whatever comes with it",
-        CXX / "progress.cc",
+        CXX / "runtime" / "progress.cc",
         " || found->second->comm != comm || found->second->about != about",
         "",
         "tests/jobs/test_threads.py",
@@ -271,7 +271,7 @@ MUTANTS = [
     ),
     Mutant(
         "the way out does not wait for calls under way",
-        CXX / "departure.cc",
+        CXX / "runtime" / "departure.cc",
         "if (comm->busy) return comm;",
         "",
         "tests/jobs/test_threads.py",
@@ -279,7 +279,7 @@ MUTANTS = [
     ),
     Mutant(
         "a private communicator is not released to the watch",
-        CXX / "communicator.cc",
+        CXX / "runtime" / "communicator.cc",
         "is_private.store(true, std::memory_order_release)",
         "is_private.store(true, std::memory_order_relaxed)",
         "tests/jobs/test_threads.py",
@@ -287,7 +287,7 @@ MUTANTS = [
     ),
     Mutant(
         "the watch believes a single answer",
-        CXX / "watch.cc",
+        CXX / "runtime" / "watch.cc",
         "kRounds = 2;",
         "kRounds = 1;",
         "tests/jobs/test_threads.py",
@@ -309,7 +309,7 @@ MUTANTS = [
     ),
     Mutant(
         "partners of a sendrecv of all ranks are not compared",
-        CXX / "messages.h",
+        CXX / "collectives" / "messages.h",
         "if (sum == 0) return",
         "return",
         "tests/collectives/test_sendrecv.py::test_partners_that_do_not_fit",
@@ -317,14 +317,14 @@ MUTANTS = [
     ),
     Mutant(
         "of a batch only the last member's room is checked",
-        CXX / "exchange.cc",
+        CXX / "collectives" / "exchange.cc",
         "mine[kNeeded] = std::max(mine[kNeeded], arriving);",
         "mine[kNeeded] = arriving;",
         "tests/collectives/test_alltoallv.py::test_overflow_of_one_member_of_a_batch",
     ),
     Mutant(
         "the end of a long program is not compared",
-        PYTHON / "_first_call.py",
+        RUNTIME / "first_call.py",
         '        self.digest.update(line.encode() + b"\\n")\n        if len',
         "        if len(self.lines) < _MOST_LINES:\n"
         '            self.digest.update(line.encode() + b"\\n")\n        if len',
@@ -332,7 +332,7 @@ MUTANTS = [
     ),
     Mutant(
         "a message with two partners waits for both",
-        CXX / "deadlock.cc",
+        CXX / "runtime" / "deadlock.cc",
         "if (wait.dest == kNobody || wait.dest == wait.source) {",
         "{",
         "tests/jobs/test_threads.py::test_ranks_as_threads",
@@ -340,7 +340,7 @@ MUTANTS = [
     ),
     Mutant(
         "every rank prints what all of them raise",
-        PYTHON / "_job.py",
+        RUNTIME / "job.py",
         "if found and int(found[1]) > 0:",
         "if not found:",
         "tests/jobs/test_misuse.py::test_misuse",

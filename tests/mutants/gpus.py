@@ -181,7 +181,7 @@ MUTANTS = [
     ),
     Mutant(
         "roots are not compared where NCCL runs ahead",
-        CXX / "gpu" / "collectives.cc",
+        CXX / "gpu" / "gpu_collectives.cc",
         "detail.Words()",
         "detail.Say()",
         "tests/jobs/test_gpu_transports.py::test_nccl_with_calls_in_another_order",

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "redistribute.h"
+#include "pencils/redistribute.h"
 #include "steps.h"
 
 namespace pfftjax::simulated {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "options.h"
+#include "base/options.h"
 #include "steps.h"
 
 namespace pfftjax::simulated {

@@ -2,8 +2,8 @@
 // it.
 #include <algorithm>
 
-#include "box.h"
-#include "options.h"
+#include "base/options.h"
+#include "pencils/box.h"
 #include "plain_calls.h"
 #include "scenario.h"
 

@@ -1,8 +1,8 @@
 #include "job.h"
 
-#include "communicator.h"
 #include "memory.h"
 #include "mpi.h"
+#include "runtime/communicator.h"
 
 namespace pfftjax::simulated {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "mpi_api.h"
+#include "mpi/mpi_api.h"
 #include "simulated/scheduler.h"
 
 namespace pfftjax::simulated {

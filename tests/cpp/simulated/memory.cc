@@ -177,7 +177,7 @@ void ResetMemory() {
 
 }  // namespace pfftjax::simulated
 
-// The linker puts these in place of what cpp/shared_memory.cc calls (--wrap).
+// The linker puts these in place of what cpp/runtime/shared_memory.cc calls (--wrap).
 using namespace pfftjax::simulated;  // NOLINT: this file only
 
 extern "C" {

@@ -1,7 +1,7 @@
 // Steps that are messages between two ranks.
 #include <algorithm>
 
-#include "messages.h"
+#include "collectives/messages.h"
 #include "steps.h"
 
 namespace pfftjax::simulated {

@@ -15,9 +15,9 @@
 #include <tuple>
 #include <vector>
 
-#include "element.h"
+#include "base/element.h"
 #include "memory.h"
-#include "mpi_api.h"
+#include "mpi/mpi_api.h"
 #include "scheduler.h"
 
 namespace pfftjax::simulated {

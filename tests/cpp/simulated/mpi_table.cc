@@ -1,4 +1,4 @@
-// The table of MPI functions (cpp/mpi_api.h) over the simulated MPI.
+// The table of MPI functions (cpp/mpi/mpi_api.h) over the simulated MPI.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "rank.h"
-#include "watch.h"
+#include "runtime/watch.h"
 
 namespace pfftjax::simulated {
 

@@ -1,4 +1,5 @@
-// The other side of cpp/process.h: what the core takes from the standard library, in a simulation.
+// The other side of cpp/base/process.h: what the core takes from the standard library, in a
+// simulation.
 #pragma once
 
 #include <atomic>  // for the orders

@@ -2,17 +2,9 @@
 
 #include <map>
 
-#include "agreement.h"
-#include "departure.h"
-#include "gpu/staged.h"
 #include "mpi.h"
-
-namespace pfftjax::gpu {
-
-// There are no GPUs here.
-XLA_FFI_Error* CallStaged(XLA_FFI_Handler*, const char*, XLA_FFI_CallFrame*) { return nullptr; }
-
-}  // namespace pfftjax::gpu
+#include "runtime/agreement.h"
+#include "runtime/departure.h"
 
 namespace pfftjax::simulated {
 
@@ -48,8 +40,8 @@ void Rank::Begin(bool makes_private) {
   const int row = rank / grid.columns;
   const int column = rank % grid.columns;
   const int mine[] = {0, 1 + column, 1 + grid.columns + row, 1 + grid.columns + grid.rows};
-  // As pfftjax/collectives/_comm.py: those of MPI_COMM_WORLD when pfftjax is imported, the others
-  // where a program uses them, or in its first call.
+  // As pfftjax/_runtime/communicators.py: those of MPI_COMM_WORLD when pfftjax is imported, the
+  // others where a program uses them, or in its first call.
   const auto make_private = [](std::int64_t number) {
     Communicator& comm = *FindCommunicator(number);
     Expect(MakePrivateStart(comm, "a program") == 0, "duplicate_start");

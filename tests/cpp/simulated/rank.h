@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "communicator.h"
-#include "handlers.h"
 #include "job.h"
+#include "runtime/communicator.h"
+#include "runtime/handlers.h"
 
 namespace pfftjax::simulated {
 

@@ -1,7 +1,7 @@
 // Right programs: whatever the weather, all data are right, nobody is ended, and nothing is left.
 #include <algorithm>
 
-#include "options.h"
+#include "base/options.h"
 #include "scenario.h"
 
 namespace pfftjax::simulated {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/options.h"
 #include "mpi.h"
-#include "options.h"
 
 namespace pfftjax::simulated {
 namespace {

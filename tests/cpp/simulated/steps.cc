@@ -1,6 +1,6 @@
 #include "steps.h"
 
-#include "options.h"
+#include "base/options.h"
 
 namespace pfftjax::simulated {
 

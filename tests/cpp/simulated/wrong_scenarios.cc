@@ -1,7 +1,7 @@
 // Wrong programs: pfftjax must end each with a text that says what is wrong, in bounded time.
 #include <algorithm>
 
-#include "options.h"
+#include "base/options.h"
 #include "plain_calls.h"
 #include "scenario.h"
 

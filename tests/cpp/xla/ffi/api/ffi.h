@@ -1,5 +1,5 @@
-// What cpp/errors.h and cpp/call.cc use of XLA's header, which takes five times as long to
-// compile.
+// What cpp/runtime/errors.h and cpp/runtime/call.cc use of XLA's header, which takes five times as
+// long to compile.
 #pragma once
 
 #include <string>

@@ -1,0 +1,30 @@
+// What the environment sets, read once (pfftjax/_runtime/options.py checks and documents it).
+#pragma once
+
+#include <cstdint>
+
+#include "base/process.h"
+
+namespace pfftjax {
+
+struct Options {
+  // The most that one MPI call moves. 1 GiB keeps every product of counts and sizes inside an MPI
+  // library below 2^31, and costs no bandwidth.
+  std::int64_t max_chunk_bytes = std::int64_t{1} << 30;
+  bool check = false;      // PFFTJAX_CHECK: compare each call across ranks before it runs
+  bool debug = false;      // PFFTJAX_DEBUG: one line a call
+  double timeout = 0.0;    // PFFTJAX_TIMEOUT: seconds until a waiting call ends the job; 0: never
+  bool first_call = true;  // PFFTJAX_FIRST_CALL_CHECK
+  bool shared_memory = true;  // PFFTJAX_SHARED_MEMORY
+  // The most that one copy between the host and a GPU moves where messages go by way of the host.
+  std::int64_t gpu_chunk_bytes = std::int64_t{4} << 20;
+  double patience = 2.0;  // seconds until a waiting call asks the other ranks where they are
+  double tick = 0.25;     // seconds between two looks of the watch
+};
+
+inline Options& GetOptions() {
+  static process::Own<Options> options;
+  return *options;
+}
+
+}  // namespace pfftjax

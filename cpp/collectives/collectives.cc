@@ -1,0 +1,270 @@
+// The collectives that MPI has, as FFI handlers: one function an operation.
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "base/copies.h"
+#include "collectives/exchange.h"
+#include "collectives/reductions.h"
+#include "runtime/agreement.h"
+#include "runtime/handlers.h"
+#include "runtime/node.h"
+
+namespace pfftjax {
+namespace {
+
+// Decodes the operand, prepares the result and runs `body(comm, element)` with MPI's code back.
+template <typename Body>
+ffi::Error RunOn(const CallSite& site, const Operand& x, Result& y, Detail detail, Body&& body) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(site.operation, x.element_type());
+  const auto count = static_cast<std::int64_t>(x.element_count());
+  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  return Run(site, Payload{*element, count, detail.Say(), detail.Number()},
+             [&](Communicator& comm) { return body(comm, *element); });
+}
+
+ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                    std::string_view program, Operand x, Token, Result y, TokenResult) {
+  const CallSite site{Operation::kAlltoall, number, ranks, signature, program};
+  return RunOn(site, x, y, {}, [&](Communicator& comm, Element element) {
+    const auto total = static_cast<std::int64_t>(x.element_count());
+    const std::int64_t block = total / comm.size;
+    const auto by_mpi = [&] {
+      const void* send = x.untyped_data();
+      // Other ranks need not be in place: the messages are the same.
+      const bool is_in_place = send == y->untyped_data();
+      const std::unique_ptr<char[]> copy(is_in_place ? new char[x.size_bytes()] : nullptr);
+      if (is_in_place) send = std::memcpy(copy.get(), send, x.size_bytes());
+      if (total <= ChunkElements(element)) {
+        return Mpi()->alltoall(send, y->untyped_data(), block, element, comm.data);
+      }
+      const auto place = [block](int rank) { return Block{rank * block, block}; };
+      return ExchangeBlocks(comm, send, place, y->untyped_data(), place, element);
+    };
+    Node* node = NodeOf(comm);
+    if (!node) return by_mpi();
+    return node->Exchange(x.untyped_data(), y->untyped_data(),
+                          {block * InfoOf(element).bytes, element, false}, by_mpi);
+  });
+}
+
+ffi::Error Allgather(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                     std::string_view program, Operand x, Token, Result y, TokenResult) {
+  const CallSite site{Operation::kAllgather, number, ranks, signature, program};
+  return RunOn(site, x, y, {}, [&](Communicator& comm, Element element) {
+    const auto block = static_cast<std::int64_t>(x.element_count());
+    const auto by_mpi = [&] {
+      if (block * comm.size <= ChunkElements(element)) {
+        return Mpi()->allgather(x.untyped_data(), y->untyped_data(), block, element, comm.data);
+      }
+      const auto whole = [block](int) { return Block{0, block}; };
+      const auto place = [block](int rank) { return Block{rank * block, block}; };
+      return ExchangeBlocks(comm, x.untyped_data(), whole, y->untyped_data(), place, element);
+    };
+    Node* node = NodeOf(comm);
+    if (!node) return by_mpi();
+    return node->Exchange(x.untyped_data(), y->untyped_data(),
+                          {block * InfoOf(element).bytes, element, true}, by_mpi);
+  });
+}
+
+ffi::Error ReduceScatter(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                         std::string_view program, std::int32_t op, Operand x, Token, Result y,
+                         TokenResult) {
+  const CallSite site{Operation::kReduceScatter, number, ranks, signature, program};
+  return RunOn(site, x, y, {op, -1}, [&](Communicator& comm, Element element) {
+    return ReduceScatterInChunks(comm, x.untyped_data(), y->untyped_data(),
+                                 static_cast<std::int64_t>(y->element_count()), element,
+                                 static_cast<Reduction>(op));
+  });
+}
+
+ffi::Error Allreduce(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                     std::string_view program, std::int32_t op, Operand x, Token, Result y,
+                     TokenResult) {
+  const CallSite site{Operation::kAllreduce, number, ranks, signature, program};
+  return RunOn(site, x, y, {op, -1}, [&](Communicator& comm, Element element) {
+    return AllreduceInChunks(comm, x.untyped_data(), y->untyped_data(),
+                             static_cast<std::int64_t>(x.element_count()), element,
+                             static_cast<Reduction>(op));
+  });
+}
+
+// The sum on the root, zeros elsewhere: the adjoint of Bcast.
+ffi::Error Reduce(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                  std::string_view program, std::int32_t op, std::int32_t root, Operand x, Token,
+                  Result y, TokenResult) {
+  const CallSite site{Operation::kReduce, number, ranks, signature, program};
+  return RunOn(site, x, y, {op, root}, [&](Communicator& comm, Element element) {
+    if (comm.rank != root) Clear(y->untyped_data(), y->size_bytes());
+    return ReduceInChunks(comm, x.untyped_data(), y->untyped_data(),
+                          static_cast<std::int64_t>(x.element_count()), element,
+                          static_cast<Reduction>(op), root);
+  });
+}
+
+ffi::Error Bcast(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                 std::string_view program, std::int32_t root, Operand x, Token, Result y,
+                 TokenResult) {
+  const CallSite site{Operation::kBcast, number, ranks, signature, program};
+  return RunOn(site, x, y, {-1, root}, [&](Communicator& comm, Element element) {
+    if (comm.rank == root && y->untyped_data() != x.untyped_data()) {
+      std::memcpy(y->untyped_data(), x.untyped_data(), x.size_bytes());
+    }
+    return ForEachChunk(static_cast<std::int64_t>(x.element_count()), ChunkElements(element),
+                        [&](std::int64_t offset, std::int64_t count) {
+                          return Mpi()->bcast(At(y->untyped_data(), offset, element), count,
+                                              element, root, comm.data);
+                        });
+  });
+}
+
+// All blocks on the root, zeros elsewhere: the adjoint of Scatter, whose operand counts on the
+// root only.
+ffi::Error Gather(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                  std::string_view program, std::int32_t root, Operand x, Token, Result y,
+                  TokenResult) {
+  const CallSite site{Operation::kGather, number, ranks, signature, program};
+  return RunOn(site, x, y, {-1, root}, [&](Communicator& comm, Element element) {
+    const auto block = static_cast<std::int64_t>(x.element_count());
+    if (comm.rank != root) Clear(y->untyped_data(), y->size_bytes());
+    if (block * comm.size <= ChunkElements(element)) {
+      return block == 0 ? 0
+                        : Mpi()->gather(x.untyped_data(), y->untyped_data(), block, element, root,
+                                        comm.data);
+    }
+    const auto to = [&](int rank) { return Block{0, rank == root ? block : 0}; };
+    const auto from = [&](int rank) {
+      return comm.rank == root ? Block{rank * block, block} : Block{};
+    };
+    return ExchangeBlocks(comm, x.untyped_data(), to, y->untyped_data(), from, element);
+  });
+}
+
+ffi::Error Scatter(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                   std::string_view program, std::int32_t root, Operand x, Token, Result y,
+                   TokenResult) {
+  const CallSite site{Operation::kScatter, number, ranks, signature, program};
+  // What all ranks have alike is the result.
+  return RunOn(site, *y, y, {-1, root}, [&](Communicator& comm, Element element) {
+    const auto block = static_cast<std::int64_t>(y->element_count());
+    if (block * comm.size <= ChunkElements(element)) {
+      return block == 0 ? 0
+                        : Mpi()->scatter(x.untyped_data(), y->untyped_data(), block, element, root,
+                                         comm.data);
+    }
+    const auto to = [&](int rank) {
+      return comm.rank == root ? Block{rank * block, block} : Block{};
+    };
+    const auto from = [&](int rank) { return Block{0, rank == root ? block : 0}; };
+    return ExchangeBlocks(comm, x.untyped_data(), to, y->untyped_data(), from, element);
+  });
+}
+
+ffi::Error Barrier(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                   std::string_view program, Token, TokenResult) {
+  const CallSite site{Operation::kBarrier, number, ranks, signature, program};
+  return Run(site, Payload{}, [](Communicator& comm) { return Mpi()->barrier(comm.data); });
+}
+
+// The identity, with proof: only lowered under PFFTJAX_CHECK=1.
+ffi::Error CheckReplicated(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                           std::string_view program, Operand x, Token, Result y, TokenResult) {
+  const CallSite site{Operation::kReplicate, number, ranks, signature, program};
+  const Element element = ElementOf(x.element_type()).value_or(Element::kBool);
+  const Payload payload{element, static_cast<std::int64_t>(x.element_count()), {}};
+  return Run(site, payload, [&](Communicator& comm) {
+    const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
+    const std::string text = Describe(site.operation, element, payload.count) + " with the hash " +
+                             std::to_string(hash);
+    const std::string how = comm.size > 1 ? Disagreement(comm, hash, text) : std::string{};
+    if (!how.empty()) {
+      return Failed(site.operation, comm,
+                    "a value (or, under grad, the cotangent of an allreduce) that must be equal "
+                    "on all ranks is not: " +
+                        how +
+                        ". Pass replicated values into rank-dependent work through replicate, and "
+                        "use the result of allreduce alike on every rank");
+    }
+    std::memcpy(y->untyped_data(), x.untyped_data(), x.size_bytes());
+    return ffi::Error::Success();
+  });
+}
+
+// Bindings: the attributes of the site, those of the operation, then operands and results.
+auto Site() { return BindSite(ffi::Ffi::Bind()); }
+
+XLA_FFI_DEFINE_HANDLER(kAlltoall, Alltoall, OneToOne(Site()));
+XLA_FFI_DEFINE_HANDLER(kAllgather, Allgather, OneToOne(Site()));
+XLA_FFI_DEFINE_HANDLER(kReduceScatter, ReduceScatter, OneToOne(Site().Attr<std::int32_t>("op")));
+XLA_FFI_DEFINE_HANDLER(kAllreduce, Allreduce, OneToOne(Site().Attr<std::int32_t>("op")));
+XLA_FFI_DEFINE_HANDLER(kReduce, Reduce,
+                       OneToOne(Site().Attr<std::int32_t>("op").Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kBcast, Bcast, OneToOne(Site().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kGather, Gather, OneToOne(Site().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kScatter, Scatter, OneToOne(Site().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kBarrier, Barrier, Site().Arg<ffi::Token>().Ret<ffi::Token>());
+XLA_FFI_DEFINE_HANDLER(kCheckReplicated, CheckReplicated, OneToOne(Site()));
+
+}  // namespace
+
+std::optional<Element> ElementOf(ffi::DataType type) {
+  switch (type) {
+    case ffi::PRED:
+      return Element::kBool;
+    case ffi::S8:
+      return Element::kS8;
+    case ffi::S16:
+      return Element::kS16;
+    case ffi::S32:
+      return Element::kS32;
+    case ffi::S64:
+      return Element::kS64;
+    case ffi::U8:
+      return Element::kU8;
+    case ffi::U16:
+      return Element::kU16;
+    case ffi::U32:
+      return Element::kU32;
+    case ffi::U64:
+      return Element::kU64;
+    case ffi::F16:
+      return Element::kF16;
+    case ffi::BF16:
+      return Element::kBF16;
+    case ffi::F32:
+      return Element::kF32;
+    case ffi::F64:
+      return Element::kF64;
+    case ffi::C64:
+      return Element::kC64;
+    case ffi::C128:
+      return Element::kC128;
+    default:
+      return std::nullopt;
+  }
+}
+
+ffi::Error BadElement(Operation operation, ffi::DataType type) {
+  return ffi::Error::InvalidArgument(std::string("pfftjax: ") + NameOf(operation) +
+                                     " has no MPI type for XLA element type " +
+                                     std::to_string(static_cast<int>(type)));
+}
+
+std::vector<Registration> CollectiveHandlers() {
+  return {
+      WithStaging<kAlltoall>("pfftjax_alltoall"),
+      WithStaging<kAllgather>("pfftjax_allgather"),
+      WithStaging<kReduceScatter>("pfftjax_reduce_scatter"),
+      WithStaging<kAllreduce>("pfftjax_allreduce"),
+      WithStaging<kReduce>("pfftjax_reduce"),
+      WithStaging<kBcast>("pfftjax_bcast"),
+      WithStaging<kGather>("pfftjax_gather"),
+      WithStaging<kScatter>("pfftjax_scatter"),
+      WithStaging<kBarrier>("pfftjax_barrier"),
+      WithStaging<kCheckReplicated>("pfftjax_replicate"),
+  };
+}
+
+}  // namespace pfftjax

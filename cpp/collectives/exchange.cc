@@ -1,0 +1,149 @@
+// alltoallv and allgatherv: rows between all pairs of ranks, counted at run time, in results of
+// static size.
+#include "collectives/exchange.h"
+
+#include <array>
+#include <cstring>
+
+#include "collectives/rows.h"
+#include "runtime/handlers.h"
+
+namespace pfftjax {
+namespace {
+
+// counts (ranks, batch): how many rows go to each rank; the result: how many come from each. Every
+// rank learns whether all of it fits everywhere, before any row moves.
+ffi::Error ExchangeCounts(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                          std::string_view program, std::int64_t rows, std::int64_t capacity,
+                          std::string_view what, ffi::Buffer<ffi::S32> counts, Token,
+                          ffi::Result<ffi::Buffer<ffi::S32>> incoming, TokenResult) {
+  const CallSite site{Operation::kExchangeCounts, number, ranks, signature, program};
+  const auto total = static_cast<std::int64_t>(counts.element_count());
+  return Run(
+      site,
+      Payload{Element::kS32, total, " of " + std::string(what), Hash(what.data(), what.size())},
+      [&](Communicator& comm) {
+        const std::int64_t batch = total / comm.size;
+        const std::int32_t* out = counts.typed_data();
+        std::int32_t* in = incoming->typed_data();
+        const auto block = [batch](int rank) { return Block{rank * batch, batch}; };
+        const int code = total <= ChunkElements(Element::kS32)
+                             ? Mpi()->alltoall(out, in, batch, Element::kS32, comm.data)
+                             : ExchangeBlocks(comm, out, block, in, block, Element::kS32);
+        if (code != 0) return MpiFailed(site.operation, comm, Element::kS32, total, code);
+
+        // Each rank tells what is wrong with its counts, if anything, and the capacity it needs.
+        enum { kNeeded, kTooMany, kBadRank, kWords };
+        std::array<std::int64_t, kWords> mine{0, 0, -1};
+        for (std::int64_t b = 0; b < batch; ++b) {
+          std::int64_t leaving = 0;
+          std::int64_t arriving = 0;
+          for (int rank = 0; rank < comm.size; ++rank) {
+            leaving += out[rank * batch + b];
+            arriving += in[rank * batch + b];
+            if (out[rank * batch + b] < 0) mine[kBadRank] = comm.rank;
+          }
+          if (leaving > rows) mine[kBadRank] = comm.rank;
+          mine[kNeeded] = std::max(mine[kNeeded], arriving);
+        }
+        mine[kTooMany] = mine[kNeeded] > capacity;
+        std::array<std::int64_t, kWords> all{};
+        const int reduced = Mpi()->allreduce(mine.data(), all.data(), kWords, Element::kS64,
+                                             Reduction::kMax, comm.data);
+        if (reduced != 0) return MpiFailed(site.operation, comm, Element::kS64, kWords, reduced);
+        const Operation operation =
+            what == "gathered rows" ? Operation::kAllgatherv : Operation::kAlltoallv;
+        if (all[kBadRank] >= 0) {
+          const std::string there = " on rank " + std::to_string(all[kBadRank]);
+          return Failed(operation, comm,
+                        what == "particles"
+                            ? "a position of particles" + there + " is not finite"
+                            : "the counts" + there +
+                                  " are negative, or add up to more than the rows of x there");
+        }
+        if (all[kTooMany]) {
+          return Failed(operation, comm,
+                        std::to_string(mine[kNeeded]) + " " + std::string(what) +
+                            " arrive here, where capacity is " + std::to_string(capacity) +
+                            "; a capacity of " + std::to_string(all[kNeeded]) +
+                            " is enough on every rank");
+        }
+        return ffi::Error::Success();
+      });
+}
+
+// Zeros after the first `filled` elements.
+void ClearRest(Result& y, std::int64_t filled, Element element) {
+  const auto bytes = static_cast<std::size_t>(filled * InfoOf(element).bytes);
+  std::memset(static_cast<char*>(y->untyped_data()) + bytes, 0, y->size_bytes() - bytes);
+}
+
+// x (rows, ...): the rows for rank 0 first, then those for rank 1, and so on. y (capacity, ...):
+// the rows from rank 0 first; zeros after the last.
+ffi::Error Alltoallv(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                     std::string_view program, Operand x, ffi::Buffer<ffi::S32> outgoing,
+                     ffi::Buffer<ffi::S32> incoming, Token, Result y, TokenResult) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(Operation::kAlltoallv, x.element_type());
+  const CallSite site{Operation::kAlltoallv, number, ranks, signature, program};
+  const std::int64_t width = ElementsInARow(x);
+
+  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  return Run(site, Payload{*element, width}, [&](Communicator& comm) {
+    const auto [to, sent] = Blocks(comm, outgoing.typed_data(), width);
+    const auto [from, received] = Blocks(comm, incoming.typed_data(), width);
+    if (!RowsFit(x, sent, y, received)) return RowsDoNotFit(site.operation, comm);
+    const int code = ExchangeBlocks(
+        comm, x.untyped_data(), [&to = to](int rank) { return to[rank]; }, y->untyped_data(),
+        [&from = from](int rank) { return from[rank]; }, *element);
+    if (code != 0) return MpiFailed(site.operation, comm, *element, sent, code);
+    ClearRest(y, received, *element);
+    return ffi::Error::Success();
+  });
+}
+
+// The first `count` rows of x to every rank. y (capacity, ...): the rows of rank 0 first; zeros
+// after the last.
+ffi::Error Allgatherv(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                      std::string_view program, Operand x, ffi::Buffer<ffi::S32> count,
+                      ffi::Buffer<ffi::S32> incoming, Token, Result y, TokenResult) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(Operation::kAllgatherv, x.element_type());
+  const CallSite site{Operation::kAllgatherv, number, ranks, signature, program};
+  const std::int64_t width = ElementsInARow(x);
+
+  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  return Run(site, Payload{*element, width}, [&](Communicator& comm) {
+    const std::int64_t sent = *count.typed_data() * width;
+    const auto [from, received] = Blocks(comm, incoming.typed_data(), width);
+    if (!RowsFit(x, sent, y, received)) return RowsDoNotFit(site.operation, comm);
+    const int code = ExchangeBlocks(
+        comm, x.untyped_data(), [sent](int) { return Block{0, sent}; }, y->untyped_data(),
+        [&from = from](int rank) { return from[rank]; }, *element);
+    if (code != 0) return MpiFailed(site.operation, comm, *element, sent, code);
+    ClearRest(y, received, *element);
+    return ffi::Error::Success();
+  });
+}
+
+XLA_FFI_DEFINE_HANDLER(kExchangeCounts, ExchangeCounts,
+                       BindSite(ffi::Ffi::Bind())
+                           .Attr<std::int64_t>("rows")
+                           .Attr<std::int64_t>("capacity")
+                           .Attr<std::string_view>("what")
+                           .Arg<ffi::Buffer<ffi::S32>>()
+                           .Arg<ffi::Token>()
+                           .Ret<ffi::Buffer<ffi::S32>>()
+                           .Ret<ffi::Token>());
+XLA_FFI_DEFINE_HANDLER(kAlltoallv, Alltoallv, BindRaggedRows(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kAllgatherv, Allgatherv, BindRaggedRows(BindSite(ffi::Ffi::Bind())));
+
+}  // namespace
+
+std::vector<Registration> ExchangeHandlers() {
+  return {WithStaging<kExchangeCounts>("pfftjax_exchange_counts"),
+          WithStaging<kAllgatherv>("pfftjax_allgatherv"),
+          WithStaging<kAlltoallv>("pfftjax_alltoallv")};
+}
+
+}  // namespace pfftjax

@@ -1,0 +1,65 @@
+// Blocks between all pairs of ranks, of any size, in MPI calls of bounded size.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/chunks.h"
+#include "runtime/agreement.h"
+#include "runtime/communicator.h"
+
+namespace pfftjax {
+
+// Apart from the tags of the watch, and from the wildcards that sendrecv may use on `data`.
+inline constexpr int kExchangeTag = 3;  // between GPUs
+
+// The tag of the messages of this rank's present collective: one that depends on what all ranks
+// mean alike. Ranks that mean different things wait for each other, where the watch finds them,
+// and do not take each other's messages, which may be of one size.
+inline int ExchangeTag(const Communicator& comm) {
+  constexpr std::uint64_t kFirst = 1024;  // beyond all other tags
+  constexpr std::uint64_t kTags = 16381;  // and MPI has 32768 of them at least
+  return static_cast<int>(kFirst + comm.progress.MeaningOf(comm.progress.passed) % kTags);
+}
+
+// Sends `sends` elements to `dest` and receives `receives` from `source`, in MPI calls of bounded
+// size; either may be none. An MPI code.
+inline int SendrecvInChunks(const Communicator& comm, const void* send, std::int64_t sends,
+                            int dest, void* recv, std::int64_t receives, int source,
+                            Element element) {
+  const MpiApi& mpi = *Mpi();
+  const int tag = ExchangeTag(comm);
+  const auto exchanged = [&](std::int64_t offset, std::int64_t limit) {
+    const std::int64_t sent = std::clamp<std::int64_t>(sends - offset, 0, limit);
+    const std::int64_t received = std::clamp<std::int64_t>(receives - offset, 0, limit);
+    Envelope arrived;
+    const int code = mpi.sendrecv(
+        At(send, sent > 0 ? offset : 0, element), sent, element, sent > 0 ? dest : mpi.proc_null,
+        tag, At(recv, received > 0 ? offset : 0, element), received, element,
+        received > 0 ? source : mpi.proc_null, tag, comm.control, &arrived);
+    return code == 0 && received > 0 && arrived.count != received ? kShortMessage : code;
+  };
+  const std::int64_t limit = ChunkElements(element);
+  return ForEachChunk(std::max(sends, receives), limit,
+                      [&](std::int64_t offset, std::int64_t) { return exchanged(offset, limit); });
+}
+
+// Sends `to(rank)` of `send` to each rank and receives `from(rank)` of `recv` from it, one pair of
+// partners after the other. Both sides of a pair know its size, so empty blocks cost no message,
+// and each chunk of a pair is matched by a chunk of the same size.
+template <typename To, typename From>
+int ExchangeBlocks(const Communicator& comm, const void* send, To&& to, void* recv, From&& from,
+                   Element element) {
+  for (int step = 0; step < comm.size; ++step) {
+    const int dest = (comm.rank + step) % comm.size;
+    const int source = (comm.rank - step + comm.size) % comm.size;
+    const Block out = to(dest);
+    const Block in = from(source);
+    const int code = SendrecvInChunks(comm, At(send, out.offset, element), out.count, dest,
+                                      At(recv, in.offset, element), in.count, source, element);
+    if (code != 0) return code;
+  }
+  return 0;
+}
+
+}  // namespace pfftjax

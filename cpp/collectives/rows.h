@@ -1,0 +1,54 @@
+// Rows between all pairs of ranks, counted at run time: what alltoallv and allgatherv share on all
+// platforms.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "collectives/exchange.h"
+#include "runtime/handlers.h"
+
+namespace pfftjax {
+
+inline std::int64_t ElementsInARow(const Operand& x) {
+  std::int64_t width = 1;
+  for (std::size_t i = 1; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
+  return width;
+}
+
+// Rows of `width` elements, one block after the other, and the number of elements in all.
+inline std::pair<std::vector<Block>, std::int64_t> Blocks(const Communicator& comm,
+                                                          const std::int32_t* counts,
+                                                          std::int64_t width) {
+  std::vector<Block> result(static_cast<std::size_t>(comm.size));
+  std::int64_t offset = 0;
+  for (int rank = 0; rank < comm.size; ++rank) {
+    result[rank] = {offset, counts[rank] * width};
+    offset += counts[rank] * width;
+  }
+  return {std::move(result), offset};
+}
+
+inline bool RowsFit(const Operand& x, std::int64_t sent, Result& y, std::int64_t received) {
+  return sent >= 0 && received >= 0 && sent <= static_cast<std::int64_t>(x.element_count()) &&
+         received <= static_cast<std::int64_t>(y->element_count());
+}
+
+inline ffi::Error RowsDoNotFit(Operation operation, const Communicator& comm) {
+  return Failed(operation, comm, "the counts exceed the rows of the buffers");
+}
+
+// Rows, how many leave (for each rank, or for all), how many arrive from each.
+template <typename Binding>
+auto BindRaggedRows(Binding binding) {
+  return std::move(binding)
+      .template Arg<ffi::AnyBuffer>()
+      .template Arg<ffi::Buffer<ffi::S32>>()
+      .template Arg<ffi::Buffer<ffi::S32>>()
+      .template Arg<ffi::Token>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>();
+}
+
+}  // namespace pfftjax

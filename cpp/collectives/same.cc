@@ -1,0 +1,454 @@
+// Values that all ranks must share (pfftjax/collectives/_same.py), and values that two arguments
+// of a call must (pfftjax/pm/_expected.py).
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <complex>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/half.h"
+#include "base/process.h"
+#include "collectives/exchange.h"
+#include "runtime/agreement.h"
+#include "runtime/handlers.h"
+
+namespace pfftjax {
+namespace {
+
+// Values of few elements are written out in an error, larger ones by their hash.
+constexpr std::int64_t kMostWritten = 4;
+
+template <typename T>
+T ValueAt(const void* x, std::int64_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(x) + i * static_cast<std::int64_t>(sizeof value),
+              sizeof value);
+  return value;
+}
+
+// With no more digits than tell the value from its neighbours, of which a dtype has `most`.
+template <typename Real>
+std::string Written(Real value, int most) {
+  std::array<char, 40> text{};
+  for (int digits = std::min(6, most); digits <= most; ++digits) {
+    std::snprintf(text.data(), text.size(), "%.*g", digits, static_cast<double>(value));
+    if (static_cast<Real>(std::strtod(text.data(), nullptr)) == value) break;
+  }
+  return text.data();
+}
+
+template <typename Real>
+std::string WrittenComplex(const void* x, std::int64_t i, int most) {
+  const auto value = ValueAt<std::complex<Real>>(x, i);
+  const std::string imaginary = Written(value.imag(), most);
+  return Written(value.real(), most) + (imaginary.front() == '-' ? "" : "+") + imaginary + "i";
+}
+
+std::string Written(const void* x, std::int64_t i, Element element) {
+  switch (element) {
+    case Element::kBool:
+      return ValueAt<std::uint8_t>(x, i) ? "True" : "False";
+    case Element::kS8:
+      return std::to_string(ValueAt<std::int8_t>(x, i));
+    case Element::kS16:
+      return std::to_string(ValueAt<std::int16_t>(x, i));
+    case Element::kS32:
+      return std::to_string(ValueAt<std::int32_t>(x, i));
+    case Element::kS64:
+      return std::to_string(ValueAt<std::int64_t>(x, i));
+    case Element::kU8:
+      return std::to_string(ValueAt<std::uint8_t>(x, i));
+    case Element::kU16:
+      return std::to_string(ValueAt<std::uint16_t>(x, i));
+    case Element::kU32:
+      return std::to_string(ValueAt<std::uint32_t>(x, i));
+    case Element::kU64:
+      return std::to_string(ValueAt<std::uint64_t>(x, i));
+    case Element::kF16:
+      return Written(static_cast<float>(ValueAt<Float16>(x, i)), 5);
+    case Element::kBF16:
+      return Written(static_cast<float>(ValueAt<BFloat16>(x, i)), 4);
+    case Element::kF32:
+      return Written(ValueAt<float>(x, i), 9);
+    case Element::kF64:
+      return Written(ValueAt<double>(x, i), 17);
+    case Element::kC64:
+      return WrittenComplex<float>(x, i, 9);
+    case Element::kC128:
+      return WrittenComplex<double>(x, i, 17);
+  }
+  return "?";
+}
+
+std::string Written(const Operand& x, Element element) {
+  const auto count = static_cast<std::int64_t>(x.element_count());
+  std::string text;
+  for (std::int64_t i = 0; i < count; ++i) {
+    text += (i > 0 ? ", " : "") + Written(x.untyped_data(), i, element);
+  }
+  return x.dimensions().size() == 0 ? text : "[" + text + "]";
+}
+
+std::string Written(const Operand& x, Element element, std::int64_t hash) {
+  const auto count = static_cast<std::int64_t>(x.element_count());
+  if (count <= kMostWritten) return Written(x, element);
+  return std::string(InfoOf(element).name) + "[" + std::to_string(count) + "] with the hash " +
+         std::to_string(hash);
+}
+
+// This is what a caller expects of the values; pfftjax/collectives/_same.py has the same numbers.
+enum class Expected : std::int32_t { kSameBits, kSame, kSameTotal, kDifferent };
+
+// How two arrays differ: not at all, as results of the same formula in differently compiled
+// programs may, or more.
+enum class Gap : std::int64_t { kNone, kRounding, kReal };
+
+struct Worst {
+  Gap gap = Gap::kNone;
+  std::string text{};  // of the first element that differs most
+};
+
+// One array among those that lie one after the other in the operand.
+struct Part {
+  std::string_view label;
+  std::int64_t count;
+};
+
+// "name\tcount" lines.
+std::vector<Part> PartsOf(std::string_view text) {
+  std::vector<Part> parts;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    const std::size_t tab = line.rfind('\t');
+    if (tab == std::string_view::npos) return {};
+    parts.push_back({line.substr(0, tab), std::stoll(std::string(line.substr(tab + 1)))});
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+  }
+  return parts;
+}
+
+// `T` is the type of one number as it lies in memory, `Wide` the one to calculate in; `epsilon` is
+// the relative rounding of T, 0 for integers.
+template <typename T, typename Wide>
+Worst Compare(const void* mine, const void* reference, std::int64_t numbers, std::int64_t each,
+              Element element, const std::vector<Part>& parts, double tolerance,
+              const std::string& ranks) {
+  const auto at = [](const void* data, std::int64_t i) {
+    T value;
+    std::memcpy(&value, static_cast<const char*>(data) + i * sizeof(T), sizeof(T));
+    return static_cast<Wide>(value);
+  };
+  Worst worst;
+  std::int64_t start = 0;
+  // Under vmap the arrays are there as often as the batch is large.
+  for (std::size_t k = 0; start < numbers; k = (k + 1) % parts.size()) {
+    const std::int64_t count = std::min(parts[k].count * each, numbers - start);
+    Wide scale = 0;
+    if constexpr (std::is_floating_point_v<Wide>) {
+      for (std::int64_t i = start; i < start + count; ++i) {
+        const Wide size = std::abs(at(reference, i));
+        if (std::isfinite(size)) scale = std::max(scale, size);
+      }
+    }
+    for (std::int64_t i = start; i < start + count; ++i) {
+      const Wide a = at(mine, i), b = at(reference, i);
+      if (a == b || (a != a && b != b)) continue;
+      bool is_rounding = false;
+      if constexpr (std::is_floating_point_v<Wide>) {
+        is_rounding = std::abs(a - b) <= tolerance * scale;
+      }
+      const Gap gap = is_rounding ? Gap::kRounding : Gap::kReal;
+      if (gap <= worst.gap) continue;
+      const std::string index =
+          parts[k].count > 1 ? "[" + std::to_string((i - start) / each) + "]" : "";
+      worst = {gap, std::string(parts[k].label) + index + " is " +
+                        Written(mine, i / each, element) + ranks +
+                        Written(reference, i / each, element) + " on rank 0"};
+      if (gap == Gap::kReal) return worst;
+    }
+    start += count;
+  }
+  return worst;
+}
+
+double EpsilonOf(Element element) {
+  switch (element) {
+    case Element::kF16:
+      return 0x1p-10;
+    case Element::kBF16:
+      return 0x1p-7;
+    case Element::kF32:
+    case Element::kC64:
+      return std::numeric_limits<float>::epsilon();
+    default:
+      return std::numeric_limits<double>::epsilon();
+  }
+}
+
+Worst CompareElements(const void* mine, const void* reference, Element element, std::int64_t count,
+                      const std::vector<Part>& parts, double exponent, int rank) {
+  const double tolerance = std::pow(EpsilonOf(element), exponent);
+  const std::string ranks = " on rank " + std::to_string(rank) + " and ";
+  const auto compare = [&](auto number, auto wide, std::int64_t each = 1) {
+    return Compare<decltype(number), decltype(wide)>(mine, reference, count * each, each, element,
+                                                     parts, tolerance, ranks);
+  };
+  switch (element) {
+    case Element::kF16:
+      return compare(Float16{}, float{});
+    case Element::kBF16:
+      return compare(BFloat16{}, float{});
+    case Element::kF32:
+      return compare(float{}, float{});
+    case Element::kF64:
+      return compare(double{}, double{});
+    case Element::kC64:
+      return compare(float{}, float{}, 2);
+    case Element::kC128:
+      return compare(double{}, double{}, 2);
+    case Element::kBool:
+    case Element::kU8:
+      return compare(std::uint8_t{}, std::uint64_t{});
+    case Element::kS8:
+      return compare(std::int8_t{}, std::int64_t{});
+    case Element::kS16:
+      return compare(std::int16_t{}, std::int64_t{});
+    case Element::kU16:
+      return compare(std::uint16_t{}, std::uint64_t{});
+    case Element::kS32:
+      return compare(std::int32_t{}, std::int64_t{});
+    case Element::kU32:
+      return compare(std::uint32_t{}, std::uint64_t{});
+    case Element::kS64:
+      return compare(std::int64_t{}, std::int64_t{});
+    case Element::kU64:
+      return compare(std::uint64_t{}, std::uint64_t{});
+  }
+  return {};
+}
+
+bool IsZero(const void* data, std::size_t bytes) {
+  const auto* p = static_cast<const unsigned char*>(data);
+  return std::all_of(p, p + bytes, [](unsigned char byte) { return byte == 0; });
+}
+
+// Whether the bytes are equal on all ranks; an MPI code.
+int CompareBytes(const Communicator& comm, const Operand& x, bool* are_equal) {
+  const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
+  const std::array<std::int64_t, 2> mine = {hash, ~hash};
+  std::array<std::int64_t, 2> most{};
+  const int code =
+      Mpi()->allreduce(mine.data(), most.data(), 2, Element::kS64, Reduction::kMax, comm.control);
+  *are_equal = most[0] == ~most[1];
+  return code;
+}
+
+// How this rank's values differ from those of rank 0, which are sent to all; an MPI code.
+int CompareWithFirst(const Communicator& comm, const Operand& x, Element element,
+                     std::string_view labels, double exponent, Worst* worst) {
+  const auto count = static_cast<std::int64_t>(x.element_count());
+  const std::unique_ptr<char[]> reference(new char[x.size_bytes()]);
+  std::memcpy(reference.get(), x.untyped_data(), x.size_bytes());
+  const int code =
+      ForEachChunk(count, ChunkElements(element), [&](std::int64_t offset, std::int64_t piece) {
+        return Mpi()->bcast(At(reference.get(), offset, element), piece, element, 0, comm.control);
+      });
+  const std::vector<Part> parts = PartsOf(labels);
+  if (code == 0 && !parts.empty()) {
+    *worst = CompareElements(x.untyped_data(), reference.get(), element, count, parts, exponent,
+                             comm.rank);
+  }
+  return code;
+}
+
+// What has been said, and by which communicator; see Warn.
+struct Said {
+  process::Mutex mutex;
+  std::set<std::pair<std::int64_t, std::string>> subjects;
+};
+
+// Says something on rank 0, once about each subject.
+void Warn(const Communicator& comm, const std::string& subject, const std::string& text) {
+  if (comm.rank != 0) return;
+  {
+    Said& said = process::Lasting<Said>();
+    const std::lock_guard<process::Mutex> lock(said.mutex);
+    if (!said.subjects.insert({comm.number, subject}).second) return;
+  }
+  std::fprintf(stderr, "pfftjax: warning: %s%s\n", subject.c_str(), text.c_str());
+}
+
+// How the ranks' values differ most, in words: the same on all ranks; an MPI code.
+int Agree(Communicator& comm, const Worst& mine, Worst* agreed) {
+  const auto here = static_cast<std::int64_t>(mine.gap);
+  std::int64_t most = 0;
+  const int code = Mpi()->allreduce(&here, &most, 1, Element::kS64, Reduction::kMax, comm.control);
+  if (code != 0) return code;
+  const std::string first = FirstText(comm, here == most ? mine.text : "");
+  // Without the rank, which the text names itself.
+  const std::size_t colon = first.find(": ");
+  *agreed = {static_cast<Gap>(most), colon == std::string::npos ? first : first.substr(colon + 2)};
+  return 0;
+}
+
+// The ranks compare a place in a program once. They must all do so at the same call, or wait for
+// ever: `place` stands for the program's collectives up to this one, and the signature for all of
+// them; both are equal on all ranks, as the check of the first call has found.
+bool IsToBeCompared(Communicator& comm, const CallSite& site, std::int64_t place, bool each_call,
+                    std::int64_t* key) {
+  const std::array<std::int64_t, 2> words = {place, site.signature};
+  *key = static_cast<std::int64_t>(Hash(words.data(), sizeof words));
+  if (comm.size == 1) return false;
+  if (GetOptions().check) return true;
+  return GetOptions().first_call && (each_call || comm.verified.count(*key) == 0);
+}
+
+// Values that may differ in their last digits, or that should differ; MPI's code in `code`.
+// Returns the error, empty where there is none.
+std::string CompareValues(Communicator& comm, const Operand& x, Element element, Expected expected,
+                          const std::string& what, std::string_view labels,
+                          const std::string& remedy, int* code) {
+  bool are_equal = true;
+  *code = CompareBytes(comm, x, &are_equal);
+  if (*code != 0) return {};
+  if (expected == Expected::kDifferent) {
+    if (are_equal && !IsZero(x.untyped_data(), x.size_bytes())) Warn(comm, what, "; " + remedy);
+    return {};
+  }
+  if (are_equal) return {};
+  Worst mine, agreed;
+  const double exponent = expected == Expected::kSameTotal ? 0.5 : 0.75;
+  *code = CompareWithFirst(comm, x, element, labels, exponent, &mine);
+  if (*code == 0) *code = Agree(comm, mine, &agreed);
+  if (*code != 0) return {};
+  if (agreed.gap == Gap::kReal) {
+    return what + " must be the same on every rank, but " + agreed.text + ". " + remedy;
+  }
+  if (agreed.gap == Gap::kRounding) {
+    Warn(comm, what,
+         " should be the same on every rank, but differs in its last digits: " + agreed.text +
+             ". " + remedy);
+  }
+  return {};
+}
+
+// `labels` says what lies in the operand where more than its bits are compared.
+ffi::Error Same(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                std::string_view program, std::int64_t place, bool each_call,
+                std::int32_t expected, std::string_view operation, std::string_view what,
+                std::string_view labels, std::string_view remedy, Operand x, Token, Result y,
+                TokenResult) {
+  const CallSite site{Operation::kSame, number, ranks, signature, program};
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(site.operation, x.element_type());
+  const Payload payload{*element, static_cast<std::int64_t>(x.element_count()), {}};
+  return Run(site, payload, [&](Communicator& comm) {
+    std::int64_t key = 0;
+    if (y->untyped_data() != x.untyped_data()) {
+      std::memcpy(y->untyped_data(), x.untyped_data(), x.size_bytes());
+    }
+    if (!IsToBeCompared(comm, site, place, each_call, &key)) return ffi::Error::Success();
+    std::string error;
+    if (const auto wanted = static_cast<Expected>(expected); wanted == Expected::kSameBits) {
+      const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
+      const std::string how = Difference(comm, hash, Written(x, *element, hash));
+      if (!how.empty()) {
+        error = std::string(what) + " must be the same on every rank, but is " + how + "; " +
+                std::string(remedy);
+      }
+    } else {
+      int code = 0;
+      error = CompareValues(comm, x, *element, wanted, std::string(what), labels,
+                            std::string(remedy), &code);
+      if (code != 0) return MpiFailed(site.operation, comm, *element, payload.count, code);
+    }
+    if (!error.empty()) {
+      return ffi::Error(ffi::ErrorCode::kInternal,
+                        FailureText(std::string(operation).c_str(), comm, error));
+    }
+    comm.verified.insert(key);
+    return ffi::Error::Success();
+  });
+}
+
+XLA_FFI_DEFINE_HANDLER(kSame, Same,
+                       OneToOne(BindSite(ffi::Ffi::Bind())
+                                    .Attr<std::int64_t>("place")
+                                    .Attr<bool>("each_call")
+                                    .Attr<std::int32_t>("expected")
+                                    .Attr<std::string_view>("operation")
+                                    .Attr<std::string_view>("what")
+                                    .Attr<std::string_view>("labels")
+                                    .Attr<std::string_view>("remedy")));
+
+// Hands `passed` on where `value` is `expected`, but for a relative tolerance. What is not
+// positive is not known. No message is sent; it has its place in the order of communication, so
+// that ranks that fail all do so at the same collective.
+ffi::Error Expect(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                  std::string_view program, std::string_view operation, std::string_view what,
+                  std::string_view but, std::string_view remedy, double tolerance, Operand passed,
+                  Operand value, Operand expected, Token, Result y, TokenResult) {
+  const CallSite site{Operation::kExpect, number, ranks, signature, program};
+  const std::optional<Element> element = ElementOf(value.element_type());
+  if (element != Element::kF32 && element != Element::kF64) {
+    return BadElement(site.operation, value.element_type());
+  }
+  const auto count = static_cast<std::int64_t>(value.element_count());
+  const Payload payload{*element, count, {}};
+  return Run(site, payload, [&](Communicator& comm) {
+    if (y->untyped_data() != passed.untyped_data()) {
+      std::memcpy(y->untyped_data(), passed.untyped_data(), passed.size_bytes());
+    }
+    const auto at = [&](const Operand& x, std::int64_t i) {
+      return element == Element::kF32 ? static_cast<double>(ValueAt<float>(x.untyped_data(), i))
+                                      : ValueAt<double>(x.untyped_data(), i);
+    };
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double a = at(value, i);
+      const double b = at(expected, i);
+      if (!(a > 0 && b > 0) || std::abs(a - b) <= tolerance * std::max(a, b)) continue;
+      const bool is_short = count <= kMostWritten;
+      return ffi::Error(ffi::ErrorCode::kInternal,
+                        FailureText(std::string(operation).c_str(), comm,
+                                    std::string(what) + " is " +
+                                        (is_short ? Written(value, *element) : Written(a, 9)) +
+                                        ", but " + std::string(but) + " " +
+                                        (is_short ? Written(expected, *element) : Written(b, 9)) +
+                                        "; " + std::string(remedy)));
+    }
+    return ffi::Error::Success();
+  });
+}
+
+XLA_FFI_DEFINE_HANDLER(kExpect, Expect,
+                       BindSite(ffi::Ffi::Bind())
+                           .Attr<std::string_view>("operation")
+                           .Attr<std::string_view>("what")
+                           .Attr<std::string_view>("but")
+                           .Attr<std::string_view>("remedy")
+                           .Attr<double>("tolerance")
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::Token>()
+                           .Ret<ffi::AnyBuffer>()
+                           .Ret<ffi::Token>());
+
+}  // namespace
+
+std::vector<Registration> SameHandlers() {
+  return {WithStaging<kSame>("pfftjax_same"), WithStaging<kExpect>("pfftjax_expect")};
+}
+
+}  // namespace pfftjax

@@ -1,0 +1,255 @@
+// On GPUs: blocks of one size between all ranks, or one rank and all; reductions over them; and
+// the sendrecv that all ranks make.
+#include "collectives/messages.h"
+#include "collectives/reductions.h"
+#include "gpu/context.h"
+#include "gpu/gpu_handlers.h"
+#include "gpu/mirror.h"
+#include "gpu/transport.h"
+
+namespace pfftjax::gpu {
+namespace {
+
+// One block of `bytes` for each rank, one after the other; or the same one for all; or none.
+std::vector<Block> InTurn(const Communicator& comm, std::int64_t bytes) {
+  std::vector<Block> blocks(static_cast<std::size_t>(comm.size));
+  for (int rank = 0; rank < comm.size; ++rank) blocks[rank] = {rank * bytes, bytes};
+  return blocks;
+}
+std::vector<Block> Same(const Communicator& comm, std::int64_t bytes) {
+  return std::vector<Block>(static_cast<std::size_t>(comm.size), Block{0, bytes});
+}
+std::vector<Block> None(const Communicator& comm) { return Same(comm, 0); }
+
+// `body(comm, element)` returns MPI's code. `x` is what all ranks have alike.
+template <typename Body>
+ffi::Error RunOn(const CallSite& site, const Operand& x, const Detail& detail, Body&& body) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(site.operation, x.element_type());
+  const auto count = static_cast<std::int64_t>(x.element_count());
+  return Run(site, Payload{*element, count, detail.Words(), detail.Number()},
+             [&](Communicator& comm) { return body(comm, *element); });
+}
+
+// What is sent from the operand; from a copy where the result takes its place.
+const void* Apart(const Operand& x, Result& y, Queue& queue) {
+  const void* const send = x.untyped_data();
+  if (send != y->untyped_data()) return send;
+  const auto bytes = static_cast<std::int64_t>(x.size_bytes());
+  void* const copy = queue.Allocate(bytes);
+  queue.Copy(copy, send, bytes, Direction::kOnDevice);
+  return copy;
+}
+
+ffi::Error Alltoall(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                    std::string_view program, Operand x, Token, Result y, TokenResult) {
+  const CallSite site{Operation::kAlltoall, number, ranks, signature, program};
+  return RunOn(site, x, {}, [&](Communicator& comm, Element) {
+    const auto bytes = static_cast<std::int64_t>(x.size_bytes());
+    if (bytes == 0) return 0;
+    const std::vector<Block> blocks = InTurn(comm, bytes / comm.size);
+    return ExchangeBytes(comm, Apart(x, y, queue), blocks, y->untyped_data(), blocks, queue);
+  });
+}
+
+ffi::Error Allgather(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                     std::string_view program, Operand x, Token, Result y, TokenResult) {
+  const CallSite site{Operation::kAllgather, number, ranks, signature, program};
+  return RunOn(site, x, {}, [&](Communicator& comm, Element) {
+    const auto bytes = static_cast<std::int64_t>(x.size_bytes());
+    if (bytes == 0) return 0;
+    return ExchangeBytes(comm, x.untyped_data(), Same(comm, bytes), y->untyped_data(),
+                         InTurn(comm, bytes), queue);
+  });
+}
+
+ffi::Error Bcast(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                 std::string_view program, std::int32_t root, Operand x, Token, Result y,
+                 TokenResult) {
+  const CallSite site{Operation::kBcast, number, ranks, signature, program};
+  return RunOn(site, x, {-1, root}, [&](Communicator& comm, Element) {
+    const auto bytes = static_cast<std::int64_t>(x.size_bytes());
+    if (bytes == 0) return 0;
+    Transport& transport = RequireTransport(comm);
+    if (comm.rank == root && y->untyped_data() != x.untyped_data()) {
+      queue.Copy(y->untyped_data(), x.untyped_data(), bytes, Direction::kOnDevice);
+    }
+    return transport.Bcast(comm, y->untyped_data(), bytes, root, queue);
+  });
+}
+
+// All blocks on the root, zeros elsewhere.
+ffi::Error Gather(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                  std::string_view program, std::int32_t root, Operand x, Token, Result y,
+                  TokenResult) {
+  const CallSite site{Operation::kGather, number, ranks, signature, program};
+  return RunOn(site, x, {-1, root}, [&](Communicator& comm, Element) {
+    const auto bytes = static_cast<std::int64_t>(x.size_bytes());
+    if (bytes == 0) return 0;
+    const void* const send = Apart(x, y, queue);
+    std::vector<Block> to = None(comm);
+    to[root] = {0, bytes};
+    const int code = ExchangeBytes(comm, send, to, y->untyped_data(),
+                                   comm.rank == root ? InTurn(comm, bytes) : None(comm), queue);
+    if (comm.rank != root) {
+      queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
+    }
+    return code;
+  });
+}
+
+// The operand counts on the root only.
+ffi::Error Scatter(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                   std::string_view program, std::int32_t root, Operand x, Token, Result y,
+                   TokenResult) {
+  const CallSite site{Operation::kScatter, number, ranks, signature, program};
+  return RunOn(site, *y, {-1, root}, [&](Communicator& comm, Element) {
+    const auto bytes = static_cast<std::int64_t>(y->size_bytes());
+    if (bytes == 0) return 0;
+    std::vector<Block> from = None(comm);
+    from[root] = {0, bytes};
+    return ExchangeBytes(comm, Apart(x, y, queue),
+                         comm.rank == root ? InTurn(comm, bytes) : None(comm), y->untyped_data(),
+                         from, queue);
+  });
+}
+
+// Where nothing arrives the result is zero.
+ffi::Error SendrecvAll(Queue queue, std::int64_t number, std::int64_t ranks,
+                       std::int64_t signature, std::string_view program, std::int32_t source,
+                       std::int32_t dest, Operand x, Token, Result y, TokenResult) {
+  constexpr Operation operation = Operation::kSendrecvAll;
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(operation, x.element_type());
+  const CallSite site{operation, number, ranks, signature, program};
+  const auto sends = static_cast<std::int64_t>(x.element_count());
+  const auto receives = static_cast<std::int64_t>(y->element_count());
+  const Payload payload{*element, sends};
+  return Run(site, payload, [&](Communicator& comm) {
+    Transport& transport = RequireTransport(comm);
+    Partners mine(comm, source, dest, receives, sends);
+    if (ffi::Error error = CheckPartners(operation, comm, mine); error.failure()) return error;
+    mine.sent *= InfoOf(*element).bytes;
+    mine.received *= InfoOf(*element).bytes;
+    std::vector<Block> to;
+    std::vector<Block> from;
+    for (int rank = 0; rank < comm.size; ++rank) {
+      to.push_back(mine.To(rank));
+      from.push_back(mine.From(rank));
+    }
+    const void* const send = Apart(x, y, queue);
+    if (mine.source == kNobody) {
+      queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
+    }
+    const int code = transport.Exchange(comm, send, to, y->untyped_data(), from, queue);
+    return code == 0 ? ffi::Error::Success() : MpiFailed(operation, comm, *element, sends, code);
+  });
+}
+
+// By way of the host, as any operation goes that has no handler of its own (staged.cc):
+// `reduce(x, y)` has both there.
+template <typename Body>
+int ReduceOnHost(Communicator& comm, const Operand& x, Result& y, Queue& queue, Body&& reduce) {
+  const auto in = static_cast<std::int64_t>(x.size_bytes());
+  const auto out = static_cast<std::int64_t>(y->size_bytes());
+  Mirror mirror(in + out);
+  char* const result = mirror.data() + in;
+  queue.Copy(mirror.data(), x.untyped_data(), in, Direction::kToHost);
+  queue.Synchronize(comm.control);
+  if (const int code = reduce(mirror.data(), result)) return code;
+  queue.Copy(y->untyped_data(), result, out, Direction::kToDevice);
+  mirror.GiveBackAfter(queue);
+  return 0;
+}
+
+ffi::Error Allreduce(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                     std::string_view program, std::int32_t op, Operand x, Token, Result y,
+                     TokenResult) {
+  const CallSite site{Operation::kAllreduce, number, ranks, signature, program};
+  const auto reduction = static_cast<Reduction>(op);
+  return RunOn(site, x, {op, -1}, [&](Communicator& comm, Element element) {
+    const auto count = static_cast<std::int64_t>(x.element_count());
+    if (count == 0) return 0;
+    Transport& transport = RequireTransport(comm);
+    if (transport.CanReduce(element, reduction)) {
+      return transport.Allreduce(comm, x.untyped_data(), y->untyped_data(), count, element,
+                                 reduction, queue);
+    }
+    return ReduceOnHost(comm, x, y, queue, [&](const void* mine, void* all) {
+      return AllreduceInChunks(comm, mine, all, count, element, reduction);
+    });
+  });
+}
+
+// The result on the root, zeros elsewhere.
+ffi::Error Reduce(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                  std::string_view program, std::int32_t op, std::int32_t root, Operand x, Token,
+                  Result y, TokenResult) {
+  const CallSite site{Operation::kReduce, number, ranks, signature, program};
+  const auto reduction = static_cast<Reduction>(op);
+  return RunOn(site, x, {op, root}, [&](Communicator& comm, Element element) {
+    const auto count = static_cast<std::int64_t>(x.element_count());
+    if (count == 0) return 0;
+    Transport& transport = RequireTransport(comm);
+    const int code =
+        transport.CanReduce(element, reduction)
+            ? transport.Reduce(comm, x.untyped_data(), y->untyped_data(), count, element,
+                               reduction, root, queue)
+            : ReduceOnHost(comm, x, y, queue, [&](const void* mine, void* all) {
+                return ReduceInChunks(comm, mine, all, count, element, reduction, root);
+              });
+    if (comm.rank != root) {
+      queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
+    }
+    return code;
+  });
+}
+
+ffi::Error ReduceScatter(Queue queue, std::int64_t number, std::int64_t ranks,
+                         std::int64_t signature, std::string_view program, std::int32_t op,
+                         Operand x, Token, Result y, TokenResult) {
+  const CallSite site{Operation::kReduceScatter, number, ranks, signature, program};
+  const auto reduction = static_cast<Reduction>(op);
+  return RunOn(site, x, {op, -1}, [&](Communicator& comm, Element element) {
+    const auto block = static_cast<std::int64_t>(y->element_count());
+    if (block == 0) return 0;
+    Transport& transport = RequireTransport(comm);
+    if (transport.CanReduce(element, reduction)) {
+      return transport.ReduceScatter(comm, x.untyped_data(), y->untyped_data(), block, element,
+                                     reduction, queue);
+    }
+    return ReduceOnHost(comm, x, y, queue, [&](const void* mine, void* all) {
+      return ReduceScatterInChunks(comm, mine, all, block, element, reduction);
+    });
+  });
+}
+
+auto Site() { return BindSite(ffi::Ffi::Bind().Ctx<Queue>()); }
+
+XLA_FFI_DEFINE_HANDLER(kAlltoall, Alltoall, OneToOne(Site()));
+XLA_FFI_DEFINE_HANDLER(kAllgather, Allgather, OneToOne(Site()));
+XLA_FFI_DEFINE_HANDLER(kBcast, Bcast, OneToOne(Site().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kGather, Gather, OneToOne(Site().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kScatter, Scatter, OneToOne(Site().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kSendrecvAll, SendrecvAll,
+                       OneToOne(Site().Attr<std::int32_t>("source").Attr<std::int32_t>("dest")));
+XLA_FFI_DEFINE_HANDLER(kAllreduce, Allreduce, OneToOne(Site().Attr<std::int32_t>("op")));
+XLA_FFI_DEFINE_HANDLER(kReduce, Reduce,
+                       OneToOne(Site().Attr<std::int32_t>("op").Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kReduceScatter, ReduceScatter, OneToOne(Site().Attr<std::int32_t>("op")));
+
+}  // namespace
+
+std::vector<Registration> CollectiveHandlers() {
+  return {{"pfftjax_alltoall", nullptr, reinterpret_cast<void*>(kAlltoall)},
+          {"pfftjax_allgather", nullptr, reinterpret_cast<void*>(kAllgather)},
+          {"pfftjax_bcast", nullptr, reinterpret_cast<void*>(kBcast)},
+          {"pfftjax_gather", nullptr, reinterpret_cast<void*>(kGather)},
+          {"pfftjax_scatter", nullptr, reinterpret_cast<void*>(kScatter)},
+          {"pfftjax_sendrecv_all", nullptr, reinterpret_cast<void*>(kSendrecvAll)},
+          {"pfftjax_allreduce", nullptr, reinterpret_cast<void*>(kAllreduce)},
+          {"pfftjax_reduce", nullptr, reinterpret_cast<void*>(kReduce)},
+          {"pfftjax_reduce_scatter", nullptr, reinterpret_cast<void*>(kReduceScatter)}};
+}
+
+}  // namespace pfftjax::gpu

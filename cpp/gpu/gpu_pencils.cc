@@ -1,0 +1,104 @@
+// Between pencils on GPUs: the transposition, the halo and its adjoint.
+#include "gpu/beside.h"
+#include "gpu/boxes.h"
+#include "gpu/context.h"
+#include "gpu/gpu_handlers.h"
+#include "pencils/pencils.h"
+#include "pencils/redistribute.h"
+
+namespace pfftjax::gpu {
+namespace {
+
+ffi::Error Transpose(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                     std::string_view program, Dimensions order, std::int64_t scatter,
+                     std::int64_t gather, std::int64_t method, Operand x, Token, Result y,
+                     TokenResult) {
+  return RunTranspose({Operation::kTranspose, number, ranks, signature, program}, order, scatter,
+                      gather, method, x, y->dimensions(),
+                      [&](Communicator& comm, const Transposition& boxes, Element element) {
+                        const auto by = static_cast<Method>(method);
+                        if (by == Method::kFused || by == Method::kShared) return kOfTheHost;
+                        if (boxes.MostElements() == 0) return 0;  // on all ranks
+                        return ExchangeBoxes(comm, x.untyped_data(), y->untyped_data(), boxes,
+                                             element, Arrival::kStore, queue);
+                      });
+}
+
+using BytesResult = ffi::Result<Bytes>;
+
+Halves HalvesOf(const Operand& x, void* packed, std::size_t packed_bytes, void* received,
+                std::size_t received_bytes) {
+  return {x.untyped_data(), packed, static_cast<std::int64_t>(packed_bytes), received,
+          static_cast<std::int64_t>(received_bytes)};
+}
+
+ffi::Error TransposeStart(Queue queue, std::int64_t number, std::int64_t ranks,
+                          std::int64_t signature, std::string_view program, Dimensions order,
+                          std::int64_t scatter, std::int64_t gather, std::int64_t whole,
+                          std::int64_t index, Operand x, Token, BytesResult packed,
+                          BytesResult received, TokenResult) {
+  const auto to = ShapeAfter(number, x.dimensions(), order, scatter, gather, whole);
+  return RunTranspose({Operation::kTransposeStart, number, ranks, signature, program}, order,
+                      scatter, gather, index, x, Dimensions(to.data(), to.size()),
+                      [&](Communicator& comm, const Transposition& boxes, Element element) {
+                        if (boxes.MostElements() == 0) return 0;  // on all ranks
+                        const Halves halves =
+                            HalvesOf(x, packed->untyped_data(), packed->size_bytes(),
+                                     received->untyped_data(), received->size_bytes());
+                        return StartTranspose(comm, index, halves, boxes, element, queue);
+                      });
+}
+
+ffi::Error TransposeWait(Queue queue, std::int64_t number, std::int64_t ranks,
+                         std::int64_t signature, std::string_view program, Dimensions order,
+                         std::int64_t scatter, std::int64_t gather, std::int64_t,
+                         std::int64_t index, Operand x, Bytes packed, Bytes received,
+                         ffi::RemainingArgs, Result y, TokenResult) {
+  return RunTranspose(
+      {Operation::kTransposeWait, number, ranks, signature, program}, order, scatter, gather,
+      index, x, y->dimensions(),
+      [&](Communicator& comm, const Transposition& boxes, Element element) {
+        if (boxes.MostElements() == 0) return 0;
+        const Halves halves = HalvesOf(x, packed.untyped_data(), packed.size_bytes(),
+                                       received.untyped_data(), received.size_bytes());
+        return WaitForTranspose(comm, index, halves, y->untyped_data(), boxes, element, queue);
+      });
+}
+
+template <bool kToGhosts>
+ffi::Error MoveHalo(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                    std::string_view program, std::int64_t axis, std::int64_t whole,
+                    std::int64_t before, std::int64_t after, bool periodic, Operand x, Token,
+                    Result y, TokenResult) {
+  const Halo halo{axis, whole, before, after, periodic};
+  return RunHalo<kToGhosts>(
+      {kToGhosts ? Operation::kHaloExchange : Operation::kHaloReduce, number, ranks, signature,
+       program},
+      halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
+        if (StartsFromZeros<kToGhosts>(halo)) {
+          queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
+        }
+        return ExchangeBoxes(comm, x.untyped_data(), y->untyped_data(), boxes, element,
+                             kToGhosts ? Arrival::kStore : Arrival::kAdd, queue);
+      });
+}
+
+auto Site() { return BindSite(ffi::Ffi::Bind().Ctx<Queue>()); }
+
+XLA_FFI_DEFINE_HANDLER(kTranspose, Transpose, BindTranspose(Site()));
+XLA_FFI_DEFINE_HANDLER(kTransposeStart, TransposeStart, BindTransposeStart(Site()));
+XLA_FFI_DEFINE_HANDLER(kTransposeWait, TransposeWait, BindTransposeWait(Site()));
+XLA_FFI_DEFINE_HANDLER(kHaloExchange, MoveHalo<true>, BindHalo(Site()));
+XLA_FFI_DEFINE_HANDLER(kHaloReduce, MoveHalo<false>, BindHalo(Site()));
+
+}  // namespace
+
+std::vector<Registration> PencilHandlers() {
+  return {{"pfftjax_pencil_transpose", nullptr, reinterpret_cast<void*>(kTranspose)},
+          {"pfftjax_transpose_start", nullptr, reinterpret_cast<void*>(kTransposeStart)},
+          {"pfftjax_transpose_wait", nullptr, reinterpret_cast<void*>(kTransposeWait)},
+          {"pfftjax_halo_exchange", nullptr, reinterpret_cast<void*>(kHaloExchange)},
+          {"pfftjax_halo_reduce", nullptr, reinterpret_cast<void*>(kHaloReduce)}};
+}
+
+}  // namespace pfftjax::gpu

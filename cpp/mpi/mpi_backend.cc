@@ -1,0 +1,485 @@
+// The implementation of mpi_api.h over <mpi.h>. The only file that knows an MPI library.
+#include <mpi.h>
+
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+
+#include "base/half.h"
+#include "mpi/mpi_api.h"
+
+namespace pfftjax {
+namespace {
+
+// Open MPI's handles are pointers, MPICH's are integers; both fit.
+template <typename Mpi>
+MpiHandle ToHandle(Mpi value) {
+  static_assert(sizeof(Mpi) <= sizeof(MpiHandle));
+  MpiHandle handle = 0;
+  std::memcpy(&handle, &value, sizeof value);
+  return handle;
+}
+
+template <typename Mpi>
+Mpi FromHandle(MpiHandle handle) {
+  Mpi value;
+  std::memcpy(&value, &handle, sizeof value);
+  return value;
+}
+
+MPI_Comm Comm(MpiHandle handle) { return FromHandle<MPI_Comm>(handle); }
+
+// ---- Reductions that MPI lacks, or does otherwise than NumPy ------------------------------
+
+template <typename Half, typename Combine>
+void CombineHalf(void* in, void* inout, int* count, MPI_Datatype*) {
+  const auto* a = static_cast<const Half*>(in);
+  auto* b = static_cast<Half*>(inout);
+  for (int i = 0; i < *count; ++i) {
+    b[i] = Half::From(Combine{}(static_cast<float>(a[i]), static_cast<float>(b[i])));
+  }
+}
+
+struct Add {
+  float operator()(float a, float b) const { return a + b; }
+};
+struct Multiply {
+  float operator()(float a, float b) const { return a * b; }
+};
+// A NaN wins, as in jnp.minimum and jnp.maximum.
+struct Minimum {
+  float operator()(float a, float b) const { return (a < b || a != a) ? a : b; }
+};
+struct Maximum {
+  float operator()(float a, float b) const { return (a > b || a != a) ? a : b; }
+};
+
+struct HalfType {
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  std::array<MPI_Op, 4> ops{};  // by Reduction, kSum to kMax
+};
+
+template <typename Half>
+HalfType MakeHalfType() {
+  HalfType half;
+  MPI_Type_contiguous(sizeof(Half), MPI_BYTE, &half.type);
+  MPI_Type_commit(&half.type);
+  MPI_Op_create(CombineHalf<Half, Add>, 1, &half.ops[0]);
+  MPI_Op_create(CombineHalf<Half, Multiply>, 1, &half.ops[1]);
+  MPI_Op_create(CombineHalf<Half, Minimum>, 1, &half.ops[2]);
+  MPI_Op_create(CombineHalf<Half, Maximum>, 1, &half.ops[3]);
+  return half;
+}
+
+const HalfType& Half(Element element) {
+  static const HalfType float16 = MakeHalfType<Float16>();
+  static const HalfType bfloat16 = MakeHalfType<BFloat16>();
+  return element == Element::kF16 ? float16 : bfloat16;
+}
+
+// Open MPI's vector code adds 8- and 16-bit integers with saturation; NumPy and XLA wrap around.
+template <typename Integer>
+void AddWrapping(void* in, void* inout, int* count, MPI_Datatype*) {
+  const auto* a = static_cast<const Integer*>(in);
+  auto* b = static_cast<Integer*>(inout);
+  for (int i = 0; i < *count; ++i) b[i] = static_cast<Integer>(a[i] + b[i]);
+}
+
+// MPI's minimum and maximum lose a NaN, or not, by the order of the ranks.
+template <typename Float, bool kMaximum>
+void ExtremeWithNan(void* in, void* inout, int* count, MPI_Datatype*) {
+  const auto* a = static_cast<const Float*>(in);
+  auto* b = static_cast<Float*>(inout);
+  for (int i = 0; i < *count; ++i) {
+    if (a[i] != a[i] || (kMaximum ? a[i] > b[i] : a[i] < b[i])) b[i] = a[i];
+  }
+}
+
+MPI_Op MakeOp(MPI_User_function* function) {
+  MPI_Op op = MPI_OP_NULL;
+  MPI_Op_create(function, 1, &op);
+  return op;
+}
+
+MPI_Op SmallIntegerSum(Element element) {
+  static const MPI_Op bytes = MakeOp(AddWrapping<std::uint8_t>);
+  static const MPI_Op shorts = MakeOp(AddWrapping<std::uint16_t>);
+  return InfoOf(element).bytes == 1 ? bytes : shorts;
+}
+
+MPI_Op FloatExtreme(Element element, bool maximum) {
+  static const std::array<MPI_Op, 4> ops = {
+      MakeOp(ExtremeWithNan<float, false>), MakeOp(ExtremeWithNan<float, true>),
+      MakeOp(ExtremeWithNan<double, false>), MakeOp(ExtremeWithNan<double, true>)};
+  return ops[(element == Element::kF64 ? 2 : 0) + (maximum ? 1 : 0)];
+}
+
+bool IsSmallInteger(Element element) {
+  return element == Element::kS8 || element == Element::kU8 || element == Element::kS16 ||
+         element == Element::kU16;
+}
+
+bool IsHalf(Element element) { return element == Element::kF16 || element == Element::kBF16; }
+
+MPI_Datatype Type(Element element) {
+  switch (element) {
+    case Element::kBool:
+      return MPI_C_BOOL;
+    case Element::kS8:
+      return MPI_INT8_T;
+    case Element::kS16:
+      return MPI_INT16_T;
+    case Element::kS32:
+      return MPI_INT32_T;
+    case Element::kS64:
+      return MPI_INT64_T;
+    case Element::kU8:
+      return MPI_UINT8_T;
+    case Element::kU16:
+      return MPI_UINT16_T;
+    case Element::kU32:
+      return MPI_UINT32_T;
+    case Element::kU64:
+      return MPI_UINT64_T;
+    case Element::kF16:
+    case Element::kBF16:
+      return Half(element).type;
+    case Element::kF32:
+      return MPI_FLOAT;
+    case Element::kF64:
+      return MPI_DOUBLE;
+    case Element::kC64:
+      return MPI_C_FLOAT_COMPLEX;
+    case Element::kC128:
+      return MPI_C_DOUBLE_COMPLEX;
+  }
+  return MPI_DATATYPE_NULL;
+}
+
+// MPI_Ops of users. Programs refer to them by number, and only after they were added.
+std::array<MPI_Op, 1 << 12> user_ops{};
+std::atomic<std::size_t> user_op_count{0};
+
+MPI_Op Op(Reduction reduction, Element element) {
+  const auto index = static_cast<std::size_t>(reduction);
+  if (index >= kReductions) {
+    const std::size_t user = index - kReductions;
+    return user < user_op_count.load(std::memory_order_acquire) ? user_ops[user] : MPI_OP_NULL;
+  }
+  if (IsHalf(element)) {
+    const HalfType& half = Half(element);
+    return index < half.ops.size() ? half.ops[index] : MPI_OP_NULL;
+  }
+  if (reduction == Reduction::kSum && IsSmallInteger(element)) return SmallIntegerSum(element);
+  const bool extreme = reduction == Reduction::kMin || reduction == Reduction::kMax;
+  if (extreme && (element == Element::kF32 || element == Element::kF64)) {
+    return FloatExtreme(element, reduction == Reduction::kMax);
+  }
+  const std::array<MPI_Op, kReductions> ops = {MPI_SUM, MPI_PROD, MPI_MIN,  MPI_MAX, MPI_LAND,
+                                               MPI_LOR, MPI_LXOR, MPI_BAND, MPI_BOR, MPI_BXOR};
+  return ops[index];
+}
+
+// ---- Communication ------------------------------------------------------------------------
+
+int Alltoall(const void* send, void* recv, std::int64_t count, Element element, MpiHandle comm) {
+  const int n = static_cast<int>(count);
+  return MPI_Alltoall(send, n, Type(element), recv, n, Type(element), Comm(comm));
+}
+
+int Allgather(const void* send, void* recv, std::int64_t count, Element element, MpiHandle comm) {
+  const int n = static_cast<int>(count);
+  return MPI_Allgather(send, n, Type(element), recv, n, Type(element), Comm(comm));
+}
+
+int ReduceScatter(const void* send, void* recv, std::int64_t count, Element element,
+                  Reduction reduction, MpiHandle comm) {
+  return MPI_Reduce_scatter_block(send, recv, static_cast<int>(count), Type(element),
+                                  Op(reduction, element), Comm(comm));
+}
+
+int Allreduce(const void* send, void* recv, std::int64_t count, Element element,
+              Reduction reduction, MpiHandle comm) {
+  return MPI_Allreduce(send, recv, static_cast<int>(count), Type(element), Op(reduction, element),
+                       Comm(comm));
+}
+
+int Reduce(const void* send, void* recv, std::int64_t count, Element element, Reduction reduction,
+           int root, MpiHandle comm) {
+  return MPI_Reduce(send, recv, static_cast<int>(count), Type(element), Op(reduction, element),
+                    root, Comm(comm));
+}
+
+int Scan(const void* send, void* recv, std::int64_t count, Element element, Reduction reduction,
+         MpiHandle comm) {
+  return MPI_Scan(send, recv, static_cast<int>(count), Type(element), Op(reduction, element),
+                  Comm(comm));
+}
+
+int Exscan(const void* send, void* recv, std::int64_t count, Element element, Reduction reduction,
+           MpiHandle comm) {
+  return MPI_Exscan(send, recv, static_cast<int>(count), Type(element), Op(reduction, element),
+                    Comm(comm));
+}
+
+int ReduceLocal(const void* in, void* inout, std::int64_t count, Element element,
+                Reduction reduction) {
+  return MPI_Reduce_local(in, inout, static_cast<int>(count), Type(element),
+                          Op(reduction, element));
+}
+
+int Bcast(void* buffer, std::int64_t count, Element element, int root, MpiHandle comm) {
+  return MPI_Bcast(buffer, static_cast<int>(count), Type(element), root, Comm(comm));
+}
+
+int Gather(const void* send, void* recv, std::int64_t count, Element element, int root,
+           MpiHandle comm) {
+  const int n = static_cast<int>(count);
+  return MPI_Gather(send, n, Type(element), recv, n, Type(element), root, Comm(comm));
+}
+
+int Scatter(const void* send, void* recv, std::int64_t count, Element element, int root,
+            MpiHandle comm) {
+  const int n = static_cast<int>(count);
+  return MPI_Scatter(send, n, Type(element), recv, n, Type(element), root, Comm(comm));
+}
+
+int Sendrecv(const void* send, std::int64_t send_count, Element send_element, int dest,
+             int send_tag, void* recv, std::int64_t recv_count, Element recv_element, int source,
+             int recv_tag, MpiHandle comm, Envelope* envelope) {
+  // As bytes: MPICH ends the process where a message is no whole number of elements.
+  const std::int64_t recv_bytes = InfoOf(recv_element).bytes;
+  MPI_Status status;
+  const int code =
+      MPI_Sendrecv(send, static_cast<int>(send_count * InfoOf(send_element).bytes), MPI_BYTE, dest,
+                   send_tag, recv, static_cast<int>(recv_count * recv_bytes), MPI_BYTE, source,
+                   recv_tag, Comm(comm), &status);
+  if (code != MPI_SUCCESS) return code;
+  int bytes = 0;
+  const int counted = MPI_Get_count(&status, MPI_BYTE, &bytes);
+  *envelope = {status.MPI_SOURCE, status.MPI_TAG,
+               bytes % recv_bytes == 0 ? bytes / recv_bytes : -1};
+  return counted;
+}
+
+int Barrier(MpiHandle comm) { return MPI_Barrier(Comm(comm)); }
+
+int AddOp(const void* address) {
+  const std::size_t index = user_op_count.load();
+  if (index == user_ops.size()) return -1;
+  user_ops[index] = *static_cast<const MPI_Op*>(address);
+  user_op_count.store(index + 1, std::memory_order_release);
+  return static_cast<int>(kReductions + index);
+}
+
+int WriteStatus(void* address, const Envelope& envelope, Element element) {
+  auto& status = *static_cast<MPI_Status*>(address);
+  status.MPI_SOURCE = envelope.source;
+  status.MPI_TAG = envelope.tag;
+  status.MPI_ERROR = MPI_SUCCESS;
+  return MPI_Status_set_elements_x(&status, Type(element), envelope.count);
+}
+
+int Progress(MpiHandle comm) {
+  // Messages with this tag are never sent.
+  constexpr int kNoTag = 7;
+  int found = 0;
+  return MPI_Iprobe(MPI_ANY_SOURCE, kNoTag, Comm(comm), &found, MPI_STATUS_IGNORE);
+}
+
+// ---- Communicators ------------------------------------------------------------------------
+
+int FromAddress(const void* address, MpiHandle* comm) {
+  *comm = ToHandle(*static_cast<const MPI_Comm*>(address));
+  return MPI_SUCCESS;
+}
+
+int ReturnErrors(MpiHandle comm) { return MPI_Comm_set_errhandler(Comm(comm), MPI_ERRORS_RETURN); }
+
+int Duplicate(MpiHandle comm, MpiHandle* duplicate) {
+  MPI_Comm result = MPI_COMM_NULL;
+  const int code = MPI_Comm_dup(Comm(comm), &result);
+  *duplicate = ToHandle(result);
+  return code == MPI_SUCCESS ? ReturnErrors(*duplicate) : code;
+}
+
+// MPI writes the new communicator to `duplicate` when the request completes.
+int DuplicateStart(MpiHandle comm, MpiHandle* duplicate, MpiHandle* request) {
+  static_assert(sizeof(MPI_Comm) <= sizeof(MpiHandle));
+  MPI_Request started = MPI_REQUEST_NULL;
+  *duplicate = 0;
+  const int code = MPI_Comm_idup(Comm(comm), reinterpret_cast<MPI_Comm*>(duplicate), &started);
+  *request = ToHandle(started);
+  return code;
+}
+
+int RankAndSize(MpiHandle comm, int* rank, int* size) {
+  const int code = MPI_Comm_rank(Comm(comm), rank);
+  return code == MPI_SUCCESS ? MPI_Comm_size(Comm(comm), size) : code;
+}
+
+int TagLimit(int* limit) {
+  int* value = nullptr;
+  int found = 0;
+  const int code = MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found);
+  *limit = found ? *value : 32767;  // the least that MPI guarantees
+  return code;
+}
+
+// ---- Bytes without waiting ----------------------------------------------------------------
+
+int SendStart(const void* data, std::int64_t bytes, int dest, int tag, MpiHandle comm,
+              MpiHandle* request) {
+  MPI_Request started = MPI_REQUEST_NULL;
+  const int code =
+      MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, dest, tag, Comm(comm), &started);
+  *request = ToHandle(started);
+  return code;
+}
+
+int ReceiveStart(void* data, std::int64_t bytes, int source, int tag, MpiHandle comm,
+                 MpiHandle* request) {
+  MPI_Request started = MPI_REQUEST_NULL;
+  const int code =
+      MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, source, tag, Comm(comm), &started);
+  *request = ToHandle(started);
+  return code;
+}
+
+int WaitEither(MpiHandle* receive, MpiHandle* send, int* received, std::int64_t* bytes) {
+  MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+  if (receive) requests[0] = FromHandle<MPI_Request>(*receive);
+  if (send) requests[1] = FromHandle<MPI_Request>(*send);
+  MPI_Status status;
+  int which = 0;
+  const int code = MPI_Waitany(2, requests, &which, &status);
+  if (code != MPI_SUCCESS) return code;
+  *received = which == 0;
+  *(which == 0 ? receive : send) = ToHandle(requests[which]);
+  if (which != 0) return code;  // the status of a send has no count
+  int count = 0;
+  const int counted = MPI_Get_count(&status, MPI_BYTE, &count);
+  *bytes = count;
+  return counted;
+}
+
+// ---- Requests and words -------------------------------------------------------------------
+
+int Test(MpiHandle* request, int* done) {
+  auto pending = FromHandle<MPI_Request>(*request);
+  const int code = MPI_Test(&pending, done, MPI_STATUS_IGNORE);
+  *request = ToHandle(pending);
+  return code;
+}
+
+int TestBytes(MpiHandle* request, int* done, std::int64_t* bytes) {
+  auto pending = FromHandle<MPI_Request>(*request);
+  MPI_Status status;
+  const int code = MPI_Test(&pending, done, &status);
+  *request = ToHandle(pending);
+  if (code != MPI_SUCCESS || !*done) return code;
+  int count = 0;
+  const int counted = MPI_Get_count(&status, MPI_BYTE, &count);
+  *bytes = count;
+  return counted;
+}
+
+int BarrierStart(MpiHandle comm, MpiHandle* request) {
+  MPI_Request started = MPI_REQUEST_NULL;
+  const int code = MPI_Ibarrier(Comm(comm), &started);
+  *request = ToHandle(started);
+  return code;
+}
+
+int SendWordsStart(const std::int64_t* words, int count, int dest, int tag, MpiHandle comm,
+                   MpiHandle* request) {
+  MPI_Request started = MPI_REQUEST_NULL;
+  const int code = MPI_Isend(words, count, MPI_INT64_T, dest, tag, Comm(comm), &started);
+  *request = ToHandle(started);
+  return code;
+}
+
+int ReceiveWords(std::int64_t* words, int count, int tag, MpiHandle comm, int* source,
+                 int* found) {
+  MPI_Status status;
+  const int code = MPI_Iprobe(MPI_ANY_SOURCE, tag, Comm(comm), found, &status);
+  if (code != MPI_SUCCESS || !*found) return code;
+  *source = status.MPI_SOURCE;
+  return MPI_Recv(words, count, MPI_INT64_T, *source, tag, Comm(comm), MPI_STATUS_IGNORE);
+}
+
+int Probe(MpiHandle comm, Envelope* envelope, int* found) {
+  MPI_Status status;
+  const int code = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, Comm(comm), found, &status);
+  if (code != MPI_SUCCESS || !*found) return code;
+  int bytes = 0;
+  *envelope = {status.MPI_SOURCE, status.MPI_TAG, 0};
+  const int counted = MPI_Get_count(&status, MPI_BYTE, &bytes);
+  envelope->count = bytes;
+  return counted;
+}
+
+// ---- Errors and the end -------------------------------------------------------------------
+
+void ErrorText(int code, char* text, std::size_t size) {
+  char buffer[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  if (MPI_Error_string(code, buffer, &length) != MPI_SUCCESS) {
+    std::snprintf(buffer, sizeof buffer, "MPI error %d", code);
+  }
+  std::snprintf(text, size, "%s", buffer);
+}
+
+int Finalized() {
+  int flag = 0;
+  MPI_Finalized(&flag);
+  return flag;
+}
+
+void Abort(int status) { MPI_Abort(MPI_COMM_WORLD, status); }
+
+void (*finalize_callback)() = nullptr;
+
+int AtFinalize(MPI_Comm, int, void*, void*) {
+  if (finalize_callback) finalize_callback();
+  return MPI_SUCCESS;
+}
+
+// MPI deletes the attributes of MPI_COMM_SELF before anything else in MPI_Finalize.
+int OnFinalize(void (*callback)()) {
+  finalize_callback = callback;
+  int key = MPI_KEYVAL_INVALID;
+  const int code = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, AtFinalize, &key, nullptr);
+  return code == MPI_SUCCESS ? MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr) : code;
+}
+
+}  // namespace
+}  // namespace pfftjax
+
+extern "C" __attribute__((visibility("default"))) const pfftjax::MpiApi* pfftjax_mpi_api() {
+  using namespace pfftjax;
+  static const MpiApi api = {
+      kMpiApiVersion, PFFTJAX_MPI_FAMILY,
+      MPI_PROC_NULL,  MPI_ANY_SOURCE,
+      MPI_ANY_TAG,    Alltoall,
+      Allgather,      ReduceScatter,
+      Allreduce,      Reduce,
+      Scan,           Exscan,
+      ReduceLocal,    Bcast,
+      Gather,         Scatter,
+      Sendrecv,       Barrier,
+      AddOp,          WriteStatus,
+      FromAddress,    Duplicate,
+      DuplicateStart, ReturnErrors,
+      RankAndSize,    TagLimit,
+      SendStart,      ReceiveStart,
+      WaitEither,     Progress,
+      Test,           TestBytes,
+      BarrierStart,   SendWordsStart,
+      ReceiveWords,   Probe,
+      ErrorText,      Finalized,
+      Abort,          OnFinalize,
+  };
+  return &api;
+}

@@ -1,0 +1,120 @@
+// Between pencils, as FFI handlers: the transposition, the halo and its adjoint, and where this
+// rank stands in a row of the grid.
+#include "pencils/pencils.h"
+
+#include <cstring>
+#include <string>
+
+#include "base/copies.h"
+#include "pencils/redistribute.h"
+
+namespace pfftjax {
+namespace {
+
+ffi::Error Transpose(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                     std::string_view program, Dimensions order, std::int64_t scatter,
+                     std::int64_t gather, std::int64_t method, Operand x, Token, Result y,
+                     TokenResult) {
+  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  return RunTranspose({Operation::kTranspose, number, ranks, signature, program}, order, scatter,
+                      gather, method, x, y->dimensions(),
+                      [&](Communicator& comm, const Transposition& boxes, Element element) {
+                        return Redistribute(comm, static_cast<Method>(method), x.untyped_data(),
+                                            y->untyped_data(), boxes, element);
+                      });
+}
+
+// The two halves of a transposition between GPUs (gpu/pencils.cc), so that programs which were
+// exported for those run here, too: with nothing to overlap, all of it is done at the end.
+ffi::Error TransposeStart(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                          std::string_view program, Dimensions order, std::int64_t scatter,
+                          std::int64_t gather, std::int64_t whole, std::int64_t index, Operand x,
+                          Token, ffi::Result<Bytes>, ffi::Result<Bytes>, TokenResult) {
+  const auto to = ShapeAfter(number, x.dimensions(), order, scatter, gather, whole);
+  return RunTranspose({Operation::kTransposeStart, number, ranks, signature, program}, order,
+                      scatter, gather, index, x, Dimensions(to.data(), to.size()),
+                      [](Communicator&, const Transposition&, Element) { return 0; });
+}
+
+ffi::Error TransposeWait(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                         std::string_view program, Dimensions order, std::int64_t scatter,
+                         std::int64_t gather, std::int64_t, std::int64_t index, Operand x, Bytes,
+                         Bytes, ffi::RemainingArgs, Result y, TokenResult) {
+  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  return RunTranspose({Operation::kTransposeWait, number, ranks, signature, program}, order,
+                      scatter, gather, index, x, y->dimensions(),
+                      [&](Communicator& comm, const Transposition& boxes, Element element) {
+                        return Redistribute(comm, Method::kAutomatic, x.untyped_data(),
+                                            y->untyped_data(), boxes, element);
+                      });
+}
+
+// A transposition on one rank: a change of memory order, and no communication.
+ffi::Error Permute(Dimensions order, Operand x, Result y) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(Operation::kTranspose, x.element_type());
+  if (!IsOrder(order, x.dimensions().size()) || order.size() != y->dimensions().size()) {
+    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "pfftjax: permute of a wrong rank");
+  }
+  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  Communicator alone;
+  const Transposition boxes(alone, x.dimensions(), y->dimensions(), order, -1, -1);
+  StreamBoxes(alone, x.untyped_data(), y->untyped_data(), boxes, *element, Arrival::kStore);
+  return ffi::Error::Success();
+}
+
+template <bool kToGhosts>
+ffi::Error MoveHalo(std::int64_t number, std::int64_t ranks, std::int64_t signature,
+                    std::string_view program, std::int64_t axis, std::int64_t whole,
+                    std::int64_t before, std::int64_t after, bool periodic, Operand x, Token,
+                    Result y, TokenResult) {
+  const Halo halo{axis, whole, before, after, periodic};
+  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  return RunHalo<kToGhosts>(
+      {kToGhosts ? Operation::kHaloExchange : Operation::kHaloReduce, number, ranks, signature,
+       program},
+      halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
+        if (StartsFromZeros<kToGhosts>(halo)) Clear(y->untyped_data(), y->size_bytes());
+        return StreamBoxes(comm, x.untyped_data(), y->untyped_data(), boxes, element,
+                           kToGhosts ? Arrival::kStore : Arrival::kAdd);
+      });
+}
+
+// Read when the program runs, so that the program is the same on all ranks.
+ffi::Error Coordinate(std::int64_t number, ffi::Result<ffi::BufferR0<ffi::S32>> coordinate) {
+  const Communicator* comm = FindCommunicator(number);
+  if (!comm) {
+    return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                      "pfftjax: a coordinate on communicator number " + std::to_string(number) +
+                          ", which this process has not made");
+  }
+  *coordinate->typed_data() = comm->rank;
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kTranspose, Transpose, BindTranspose(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kTransposeStart, TransposeStart,
+                       BindTransposeStart(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kTransposeWait, TransposeWait,
+                       BindTransposeWait(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(
+    kPermute, Permute,
+    ffi::Ffi::Bind().Attr<Dimensions>("order").Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+XLA_FFI_DEFINE_HANDLER(kHaloExchange, MoveHalo<true>, BindHalo(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kHaloReduce, MoveHalo<false>, BindHalo(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kCoordinate, Coordinate,
+                       ffi::Ffi::Bind().Attr<std::int64_t>("comm").Ret<ffi::BufferR0<ffi::S32>>());
+
+}  // namespace
+
+std::vector<Registration> PencilHandlers() {
+  return {WithStaging<kTranspose>("pfftjax_pencil_transpose"),
+          {"pfftjax_transpose_start", reinterpret_cast<void*>(kTransposeStart)},
+          {"pfftjax_transpose_wait", reinterpret_cast<void*>(kTransposeWait)},
+          {"pfftjax_permute", reinterpret_cast<void*>(kPermute)},
+          WithStaging<kHaloExchange>("pfftjax_halo_exchange"),
+          WithStaging<kHaloReduce>("pfftjax_halo_reduce"),
+          WithStaging<kCoordinate>("pfftjax_coordinate")};
+}
+
+}  // namespace pfftjax

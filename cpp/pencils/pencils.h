@@ -1,0 +1,161 @@
+// What the handlers between pencils share on all platforms: everything but the way in which boxes
+// travel, which is the `body`: (communicator, boxes, element) -> MPI's code.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "pencils/halo.h"
+#include "runtime/handlers.h"
+
+namespace pfftjax {
+
+// Packed boxes.
+using Bytes = ffi::Buffer<ffi::U8>;
+
+inline ffi::Error DoNotFit(Operation operation, const Communicator& comm) {
+  return Failed(operation, comm, "the buffers do not have the shapes of this rank's blocks");
+}
+
+// The shape of this rank's block after a transposition; none where there is no such communicator,
+// or no such transposition, which RunTranspose says.
+inline std::vector<std::int64_t> ShapeAfter(std::int64_t number, Dimensions from, Dimensions order,
+                                            std::int64_t scatter, std::int64_t gather,
+                                            std::int64_t whole) {
+  const Communicator* comm = FindCommunicator(number);
+  if (!comm || !IsOrder(order, from.size())) return {};
+  std::vector<std::int64_t> to;
+  for (const std::int64_t d : order) {
+    to.push_back(d == scatter  ? BlockOf(from[d], comm->size, comm->rank).count
+                 : d == gather ? whole
+                               : from[d]);
+  }
+  return to;
+}
+
+// `manner`: the method, or the number of a chunk.
+template <typename Body>
+ffi::Error RunTranspose(const CallSite& site, Dimensions order, std::int64_t scatter,
+                        std::int64_t gather, std::int64_t manner, const Operand& x, Dimensions to,
+                        Body&& body) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(site.operation, x.element_type());
+  const auto from = x.dimensions();
+  const auto rank = static_cast<std::int64_t>(from.size());
+  const bool is_order = IsOrder(order, from.size()) && from.size() == to.size() && scatter >= 0 &&
+                        gather >= 0 && scatter < rank && gather < rank && scatter != gather;
+  std::int64_t count = is_order ? 1 : 0;  // of the row, the same on all of its ranks
+  std::vector<std::int64_t> whole;
+  for (std::size_t d = 0; is_order && d < from.size(); ++d) {
+    whole.push_back(order[d] == scatter ? from[scatter] : to[d]);
+    count *= whole.back();
+  }
+  Parameters parameters(GetOptions().check);
+  parameters.Add("order", order).Add("shape", whole).Add("split axis", scatter);
+  parameters.Add("gathered axis", gather).Add("manner", manner);
+  return Run(site, Payload{*element, count, parameters.words(), parameters.hash()},
+             [&](Communicator& comm) {
+               if (!is_order) return DoNotFit(site.operation, comm);
+               const Transposition boxes(comm, from, to, order, scatter, gather);
+               if (!boxes.Fits()) return DoNotFit(site.operation, comm);
+               const int code = body(comm, boxes, *element);
+               return code == 0 ? ffi::Error::Success()
+                                : MpiFailed(site.operation, comm, *element, count, code);
+             });
+}
+
+// To the ghosts, or back from them to their owners.
+template <bool kToGhosts, typename Body>
+ffi::Error RunHalo(const CallSite& site, const Halo& halo, const Operand& x, Result& y,
+                   Body&& body) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(site.operation, x.element_type());
+  const Dimensions block = kToGhosts ? x.dimensions() : y->dimensions();
+  const Dimensions padded = kToGhosts ? y->dimensions() : x.dimensions();
+  std::int64_t count = halo.whole;
+  for (std::size_t d = 0; d < block.size(); ++d) {
+    if (static_cast<std::int64_t>(d) != halo.axis) count *= block[d];
+  }
+  Parameters parameters(GetOptions().check);
+  parameters.Add("axis", halo.axis).Add("length", halo.whole).Add("before", halo.before);
+  parameters.Add("after", halo.after).Add("periodic", std::int64_t{halo.is_periodic});
+  return Run(site, Payload{*element, count, parameters.words(), parameters.hash()},
+             [&](Communicator& comm) {
+               if (!HaloFits(halo, block, padded, comm)) return DoNotFit(site.operation, comm);
+               const HaloBoxes boxes(comm, halo, block, kToGhosts);
+               const int code = body(comm, boxes, *element);
+               return code == 0 ? ffi::Error::Success()
+                                : MpiFailed(site.operation, comm, *element, count, code);
+             });
+}
+
+// Whether the result is to be zeros before anything arrives: sums start from nothing, and so do
+// ghosts beyond the end of an axis that does not go round.
+template <bool kToGhosts>
+bool StartsFromZeros(const Halo& halo) {
+  return !kToGhosts || !halo.is_periodic;
+}
+
+template <typename Binding>
+auto BindTranspose(Binding binding) {
+  return std::move(binding)
+      .template Attr<Dimensions>("order")
+      .template Attr<std::int64_t>("scatter")
+      .template Attr<std::int64_t>("gather")
+      .template Attr<std::int64_t>("method")
+      .template Arg<ffi::AnyBuffer>()
+      .template Arg<ffi::Token>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>();
+}
+
+// The attributes of both halves of a transposition. `index` counts the chunks of a pipeline.
+template <typename Binding>
+auto BindHalf(Binding&& binding) {
+  return std::move(binding)
+      .template Attr<Dimensions>("order")
+      .template Attr<std::int64_t>("scatter")
+      .template Attr<std::int64_t>("gather")
+      .template Attr<std::int64_t>("whole")
+      .template Attr<std::int64_t>("index");
+}
+
+// x -> what leaves this rank, packed, and memory for what arrives.
+template <typename Binding>
+auto BindTransposeStart(Binding binding) {
+  return BindHalf(std::move(binding))
+      .template Arg<ffi::AnyBuffer>()
+      .template Arg<ffi::Token>()
+      .template Ret<Bytes>()
+      .template Ret<Bytes>()
+      .template Ret<ffi::Token>();
+}
+
+// x and the results of its start, and whatever is to be computed before; then the token.
+template <typename Binding>
+auto BindTransposeWait(Binding binding) {
+  return BindHalf(std::move(binding))
+      .template Arg<ffi::AnyBuffer>()
+      .template Arg<Bytes>()
+      .template Arg<Bytes>()
+      .RemainingArgs()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>();
+}
+
+template <typename Binding>
+auto BindHalo(Binding binding) {
+  return std::move(binding)
+      .template Attr<std::int64_t>("axis")
+      .template Attr<std::int64_t>("whole")
+      .template Attr<std::int64_t>("before")
+      .template Attr<std::int64_t>("after")
+      .template Attr<bool>("periodic")
+      .template Arg<ffi::AnyBuffer>()
+      .template Arg<ffi::Token>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Token>();
+}
+
+}  // namespace pfftjax

@@ -1,0 +1,25 @@
+// The ways from one pencil to another. Which one an operation takes is part of the program, so
+// that all ranks take the same (pfftjax/pencils/_method.py).
+#pragma once
+
+#include <cstdint>
+
+#include "pencils/transposition.h"
+#include "runtime/communicator.h"
+
+namespace pfftjax {
+
+enum class Method : std::int64_t {
+  kAutomatic,  // the first of the following that can be had
+  kFused,      // with the transforms on both sides, in one pass through shared memory
+  kShared,     // by itself, through shared memory
+  kMessages,   // in pieces, from rank to rank
+  kAlltoall,   // by one collective of MPI's
+  kPipelined,  // between GPUs, beside the transforms of other chunks; elsewhere as kAutomatic
+};
+
+// Returns MPI's code, or kNotShared for a method that needs memory which the ranks do not share.
+int Redistribute(Communicator& comm, Method method, const void* source, void* target,
+                 const Transposition& boxes, Element element);
+
+}  // namespace pfftjax

@@ -1,0 +1,300 @@
+#include "pencils/stream.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <string>
+
+#include "base/copies.h"
+#include "base/options.h"
+#include "base/scratch.h"
+#include "collectives/exchange.h"
+
+namespace pfftjax {
+namespace {
+
+// A piece stays in L2 from packing to sending.
+constexpr std::int64_t kPieceBytes = std::int64_t{256} << 10;
+constexpr int kInFlight = 4;  // pieces, each way
+
+std::int64_t PieceElements(Element element) {
+  const std::int64_t bytes = std::min(kPieceBytes, GetOptions().max_chunk_bytes);
+  return std::max<std::int64_t>(bytes / InfoOf(element).bytes, 1);
+}
+
+// The buffers of one exchange. The last set is kept for the next one; a second exchange at the
+// same time, on another communicator, gets its own.
+class Buffers {
+ public:
+  Buffers() : data_(spare_.exchange(nullptr, std::memory_order_acquire)) {
+    if (!data_) data_ = static_cast<char*>(std::aligned_alloc(4096, 2 * kInFlight * kPieceBytes));
+    if (!data_) throw std::bad_alloc();
+  }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+  ~Buffers() {
+    if (is_lost_) return;
+    std::free(spare_.exchange(data_, std::memory_order_acq_rel));
+  }
+  char* Sending(int slot) { return data_ + slot * kPieceBytes; }
+  char* Receiving(int slot) { return data_ + (kInFlight + slot) * kPieceBytes; }
+  // After an error MPI may still write to them.
+  void Lose() { is_lost_ = true; }
+
+ private:
+  static inline std::atomic<char*> spare_{nullptr};
+  char* data_;
+  bool is_lost_ = false;
+};
+
+// All pieces to (or from) the other ranks, nearest first.
+template <bool kTo>
+class Sequence {
+ public:
+  Sequence(const Communicator& comm, const BoxesOf& boxes, std::int64_t limit)
+      : comm_(comm), boxes_(boxes), limit_(limit) {}
+
+  bool Next(int* rank, Box* piece) {
+    while (!pieces_ || !pieces_->Next(piece)) {
+      while (box_ == current_.size()) {
+        if (++step_ == comm_.size) return false;
+        current_.clear();
+        box_ = 0;
+        if constexpr (kTo) {
+          boxes_.To(Partner(), &current_);
+        } else {
+          boxes_.From(Partner(), &current_);
+        }
+      }
+      pieces_.emplace(current_[box_++], limit_);
+    }
+    *rank = Partner();
+    return true;
+  }
+
+ private:
+  int Partner() const { return (comm_.rank + (kTo ? step_ : comm_.size - step_)) % comm_.size; }
+
+  const Communicator& comm_;
+  const BoxesOf& boxes_;
+  std::int64_t limit_;
+  int step_ = 0;
+  std::vector<Box> current_;
+  std::size_t box_ = 0;
+  std::optional<Pieces> pieces_;
+};
+
+void Place(const void* source, const Box& from, void* target, const Box& to, Element element,
+           Arrival arrival) {
+  if (arrival == Arrival::kAdd) {
+    AddBox(source, from, target, to, element);
+  } else {
+    CopyBox(source, from, target, to, InfoOf(element).bytes);
+  }
+}
+
+// The one box of a pair.
+Box BoxTo(const BoxesOf& boxes, int rank) {
+  std::vector<Box> found;
+  boxes.To(rank, &found);
+  return found.at(0);
+}
+Box BoxFrom(const BoxesOf& boxes, int rank) {
+  std::vector<Box> found;
+  boxes.From(rank, &found);
+  return found.at(0);
+}
+
+// Parts for the others begin on cache lines, in the order of the ranks.
+std::int64_t PartBytes(std::int64_t most, Element element) {
+  constexpr std::int64_t line = 64;
+  return (most * InfoOf(element).bytes + line - 1) / line * line;
+}
+std::int64_t PlaceOf(int source, int dest) { return dest < source ? dest : dest - 1; }
+
+using AlltoallScratch = ScratchFor<struct ForAlltoall>;
+
+}  // namespace
+
+void ReleaseAlltoall() { AlltoallScratch::Release(); }
+
+void CopyOwn(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
+             Element element, Arrival arrival) {
+  const std::int64_t bytes = InfoOf(element).bytes;
+  Buffers buffers;
+  // By way of a buffer in the cache where memory order changes: packing and unpacking in two steps
+  // takes half the time of one that scatters cache lines over memory.
+  std::vector<Box> mine;
+  std::vector<Box> theirs;
+  boxes.To(comm.rank, &mine);
+  boxes.From(comm.rank, &theirs);
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    if (!ChangesOrder(mine[i], theirs[i])) {
+      Place(source, mine[i], target, theirs[i], element, arrival);
+      continue;
+    }
+    Pieces from(mine[i], PieceElements(element));
+    Pieces to(theirs[i], PieceElements(element));
+    Box from_piece;
+    for (Box to_piece; from.Next(&from_piece) && to.Next(&to_piece);) {
+      CopyBox(source, from_piece, buffers.Sending(0), Contiguous(from_piece), bytes);
+      Place(buffers.Sending(0), Contiguous(to_piece), target, to_piece, element, arrival);
+    }
+  }
+}
+
+int StreamBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
+                Element element, Arrival arrival) {
+  CopyOwn(comm, source, target, boxes, element, arrival);
+  if (comm.size == 1) return 0;
+
+  const std::int64_t bytes = InfoOf(element).bytes;
+  Buffers buffers;
+
+  struct Incoming {
+    Box piece;
+    std::int64_t bytes = 0;
+  };
+  const MpiApi& mpi = *Mpi();
+  const int tag = ExchangeTag(comm);
+  Sequence<true> outgoing(comm, boxes, PieceElements(element));
+  Sequence<false> incoming(comm, boxes, PieceElements(element));
+  std::array<MpiHandle, kInFlight> sends{};
+  std::array<MpiHandle, kInFlight> receives{};
+  std::array<Incoming, kInFlight> arriving{};
+  std::int64_t sent = 0;       // begun
+  std::int64_t sent_done = 0;  // of those, complete
+  std::int64_t received = 0;
+  std::int64_t received_done = 0;
+  bool more_out = true;
+  bool more_in = true;
+  const auto fail = [&](int code) {
+    buffers.Lose();
+    return code;
+  };
+
+  while (true) {
+    int rank = 0;
+    Box piece;
+    while (more_in && received - received_done < kInFlight) {
+      if (!(more_in = incoming.Next(&rank, &piece))) break;
+      const int slot = static_cast<int>(received++ % kInFlight);
+      arriving[slot] = {piece, piece.count() * bytes};
+      const int code = mpi.receive_start(buffers.Receiving(slot), arriving[slot].bytes, rank, tag,
+                                         comm.control, &receives[slot]);
+      if (code != 0) return fail(code);
+    }
+    while (more_out && sent - sent_done < kInFlight) {
+      if (!(more_out = outgoing.Next(&rank, &piece))) break;
+      const int slot = static_cast<int>(sent++ % kInFlight);
+      CopyBox(source, piece, buffers.Sending(slot), Contiguous(piece), bytes);
+      const int code = mpi.send_start(buffers.Sending(slot), piece.count() * bytes, rank, tag,
+                                      comm.control, &sends[slot]);
+      if (code != 0) return fail(code);
+    }
+    // Whichever of the two oldest comes first: a rank that waited for one kind only, with a full
+    // window of the other, could be part of a circle of ranks that wait for each other.
+    if (received_done == received && sent_done == sent) return 0;
+    int is_receive = 0;
+    std::int64_t arrived = 0;
+    const int code = mpi.wait_either(
+        received_done < received ? &receives[received_done % kInFlight] : nullptr,
+        sent_done < sent ? &sends[sent_done % kInFlight] : nullptr, &is_receive, &arrived);
+    if (code != 0) return fail(code);
+    if (is_receive) {
+      const int slot = static_cast<int>(received_done++ % kInFlight);
+      if (arrived != arriving[slot].bytes) return fail(kShortMessage);
+      const Box& there = arriving[slot].piece;
+      Place(buffers.Receiving(slot), Contiguous(there), target, there, element, arrival);
+    } else {
+      ++sent_done;
+    }
+  }
+}
+
+std::int64_t WindowBytes(const Communicator& comm, std::int64_t most, Element element) {
+  return (comm.size - 1) * PartBytes(most, element);
+}
+
+int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const void* source,
+               void* target, const BoxesOf& boxes, std::int64_t most, Element element) {
+  const std::int64_t bytes = InfoOf(element).bytes;
+  const std::int64_t part = PartBytes(most, element);
+  Window::Round round(window, comm);
+  if (const int code = round.Begin()) return code;
+  {
+    Buffers buffers;
+    for (int step = 1; step < comm.size; ++step) {
+      const int dest = (comm.rank + step) % comm.size;
+      char* to = window.PartOf(comm.rank) + PlaceOf(comm.rank, dest) * part;
+      Pieces pieces(BoxTo(boxes, dest), PieceElements(element));
+      for (Box piece; pieces.Next(&piece);) {
+        const auto size = static_cast<std::size_t>(piece.count() * bytes);
+        CopyBox(source, piece, buffers.Sending(0), Contiguous(piece), bytes);
+        process::Writes(to, size);
+        CopyUndrained(to, buffers.Sending(0), size);
+        to += size;
+      }
+    }
+    Drain();
+  }
+  round.Publish(about);
+  CopyOwn(comm, source, target, boxes, element, Arrival::kStore);
+  if (const int code = round.WaitForAll(about)) return code;
+  for (int step = 1; step < comm.size; ++step) {
+    const int from = (comm.rank + step) % comm.size;
+    const char* at = window.PartOf(from) + PlaceOf(from, comm.rank) * part;
+    Pieces pieces(BoxFrom(boxes, from), PieceElements(element));
+    for (Box piece; pieces.Next(&piece);) {
+      const std::int64_t size = piece.count() * bytes;
+      process::Reads(at, static_cast<std::size_t>(size));
+      CopyBox(at, Contiguous(piece), target, piece, bytes);
+      at += size;
+    }
+  }
+  return 0;
+}
+
+int AlltoallBoxes(Communicator& comm, std::uint64_t about, const void* source, void* target,
+                  const BoxesOf& boxes, std::int64_t most, Element element) {
+  const std::int64_t bytes = InfoOf(element).bytes;
+  // MPI does not compare sizes, and cannot compare shapes of one size.
+  constexpr std::int64_t kHeaderBytes = 64;
+  const std::int64_t block = most + kHeaderBytes / bytes;
+  const std::int64_t total = block * comm.size;
+  const AlltoallScratch scratch(static_cast<std::size_t>(2 * total * bytes));
+  auto* const send = static_cast<char*>(scratch.data());
+  char* const recv = send + total * bytes;
+  for (int rank = 0; rank < comm.size; ++rank) {
+    char* const to = send + rank * block * bytes;
+    std::memcpy(to, &about, sizeof about);
+    std::vector<Box> box;
+    boxes.To(rank, &box);
+    if (box.empty()) continue;  // the caller keeps its own
+    CopyBox(source, box[0], to + kHeaderBytes, Contiguous(box[0]), bytes);
+  }
+  int code = 0;
+  if (total <= ChunkElements(element)) {
+    code = Mpi()->alltoall(send, recv, block, element, comm.data);
+  } else {
+    const auto place = [block](int rank) { return Block{rank * block, block}; };
+    code = ExchangeBlocks(comm, send, place, recv, place, element);
+  }
+  for (int rank = 0; code == 0 && rank < comm.size; ++rank) {
+    const char* const from = recv + rank * block * bytes;
+    if (std::memcmp(from, &about, sizeof about) != 0) {
+      comm.difference = "rank " + std::to_string(rank) +
+                        " makes a transposition of another shape, order or dtype than this rank";
+      return kOtherSizes;
+    }
+    std::vector<Box> box;
+    boxes.From(rank, &box);
+    if (box.empty()) continue;
+    CopyBox(from + kHeaderBytes, Contiguous(box[0]), target, box[0], bytes);
+  }
+  return code;
+}
+
+}  // namespace pfftjax

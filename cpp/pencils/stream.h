@@ -1,0 +1,52 @@
+// Boxes between all pairs of ranks: packed, sent and unpacked in small pieces, several at a time.
+//
+// A piece is packed into a buffer that stays in the cache, travels, and is unpacked at its place
+// while the next ones are on their way: each array is read and written once, and no copy of it is
+// ever made.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "pencils/box.h"
+#include "runtime/communicator.h"
+#include "runtime/window.h"
+
+namespace pfftjax {
+
+enum class Arrival { kStore, kAdd };
+
+// What one rank exchanges with each of the others. The boxes that `to(p)` describes on this rank
+// and those that `from(this rank)` describes on rank p have the same extents, in the same order.
+class BoxesOf {
+ public:
+  virtual ~BoxesOf() = default;
+  virtual void To(int rank, std::vector<Box>* boxes) const = 0;
+  virtual void From(int rank, std::vector<Box>* boxes) const = 0;
+};
+
+// What stays on this rank.
+void CopyOwn(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
+             Element element, Arrival arrival);
+
+// Moves or adds what arrives, in an order that depends only on the boxes. Returns MPI's code.
+int StreamBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
+                Element element, Arrival arrival);
+
+// The same by memory that the ranks share: packed into this rank's part of the window, where the
+// others unpack it. `most` is the largest number of elements between two ranks, the same on all
+// ranks, and `about` says what the exchange is (window.h). The boxes of a pair are one box.
+int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const void* source,
+               void* target, const BoxesOf& boxes, std::int64_t most, Element element);
+// What ShareBoxes needs of the window.
+std::int64_t WindowBytes(const Communicator& comm, std::int64_t most, Element element);
+
+// The same by one collective of MPI's, in the algorithm of its choice: blocks of `most` elements,
+// packed and unpacked in memory of their own, as large as what is exchanged. `about` travels with
+// each block: kOtherSizes if another rank's is a different one.
+int AlltoallBoxes(Communicator& comm, std::uint64_t about, const void* source, void* target,
+                  const BoxesOf& boxes, std::int64_t most, Element element);
+// Gives back the memory that it keeps from call to call.
+void ReleaseAlltoall();
+
+}  // namespace pfftjax

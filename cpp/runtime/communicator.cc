@@ -1,0 +1,190 @@
+#include "runtime/communicator.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <chrono>
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/departure.h"
+#include "runtime/node.h"
+#include "runtime/progress.h"
+#include "runtime/terminate.h"
+#include "runtime/watch.h"
+#include "runtime/window.h"
+
+namespace pfftjax {
+namespace {
+
+process::Own<const MpiApi*> mpi;
+process::Own<process::Atomic<bool>> finalized;
+
+process::Own<std::array<process::Atomic<Communicator*>, kMaxCommunicators>> communicators;
+process::Own<process::Atomic<std::int64_t>> communicator_count;
+
+void BecomePrivate(Communicator& comm) {
+  comm.is_private.store(true, std::memory_order_release);
+  comm.is_gathering.store(false, std::memory_order_release);
+}
+
+void AtFinalize() {
+  Leave();  // where MPI is finalized by hand on some ranks and the others just end
+  *finalized = true;
+  LeaveLastCalls();
+  StopProgress();
+  StopWatch();
+}
+
+}  // namespace
+
+const char* NameOf(Operation operation) {
+  constexpr std::array names = {"nothing",
+                                "alltoall",
+                                "alltoallv",
+                                "alltoallv (counts)",
+                                "allgather",
+                                "allgatherv",
+                                "reduce_scatter",
+                                "allreduce",
+                                "reduce",
+                                "scan",
+                                "bcast",
+                                "gather",
+                                "scatter",
+                                "barrier",
+                                "replicate",
+                                "sendrecv",
+                                "send",
+                                "recv",
+                                "sendrecv (collective)",
+                                "start",
+                                "wait",
+                                "transpose",
+                                "halo_exchange",
+                                "halo_reduce",
+                                "move_rows",
+                                "return_rows",
+                                "fft",
+                                "transpose_start",
+                                "transpose_wait",
+                                "same",
+                                "expect"};
+  static_assert(names.size() == static_cast<std::size_t>(Operation::kExpect) + 1);
+  const auto index = static_cast<std::size_t>(operation);
+  return index < names.size() ? names[index] : "an unknown operation";
+}
+
+Communicator::Communicator() = default;
+Communicator::~Communicator() = default;
+
+std::string Communicator::Where() const {
+  return "rank " + std::to_string(rank) + " of " + std::to_string(size);
+}
+
+const MpiApi* Mpi() { return *mpi; }
+
+void LoadMpi(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) throw std::runtime_error(dlerror());
+  using Getter = const MpiApi* (*)();
+  const auto getter = reinterpret_cast<Getter>(dlsym(library, "pfftjax_mpi_api"));
+  if (!getter) throw std::runtime_error(dlerror());
+  const MpiApi* api = getter();
+  if (api->version != kMpiApiVersion) {
+    throw std::runtime_error(path + " is from another version of pfftjax; reinstall pfftjax");
+  }
+  *mpi = api;
+  Mpi()->on_finalize(AtFinalize);
+}
+
+bool Finalized() { return *finalized; }
+
+std::int64_t AddCommunicator(const void* address, std::vector<int> world_ranks) {
+  const std::int64_t number = communicator_count->load();
+  if (number >= kMaxCommunicators) {
+    throw std::runtime_error("more than " + std::to_string(kMaxCommunicators) +
+                             " communicators in one process; make them once and reuse them");
+  }
+  auto comm = new Communicator;  // stays: asynchronous work may look it up until the process ends
+  comm->number = number;
+  comm->world_ranks = std::move(world_ranks);
+  Mpi()->from_address(address, &comm->user);
+  if (Mpi()->rank_and_size(comm->user, &comm->rank, &comm->size) != 0) {
+    delete comm;
+    throw std::runtime_error("MPI does not know this communicator; has it been freed?");
+  }
+  (*communicators)[number].store(comm, std::memory_order_release);
+  *communicator_count = number + 1;
+  return number;
+}
+
+Communicator* FindCommunicator(std::int64_t number) {
+  if (number < 0 || number >= kMaxCommunicators) return nullptr;
+  return (*communicators)[number].load(std::memory_order_acquire);
+}
+
+std::int64_t CommunicatorCount() { return communicator_count->load(); }
+
+int MakePrivate(Communicator& comm, const std::string& operation) {
+  constexpr auto kPause = std::chrono::microseconds(100);
+  if (comm.is_private) return 0;
+  if (const int code = MakePrivateStart(comm, operation)) return code;
+  for (bool done = false;;) {
+    if (const int code = MakePrivatePoll(comm, &done)) return code;
+    if (done) return 0;
+    process::SleepFor(kPause);
+  }
+}
+
+int MakePrivateStart(Communicator& comm, const std::string& operation) {
+  if (comm.is_duplicating) return 0;  // by a call that was interrupted
+  comm.is_duplicating = true;
+  comm.gathers_for = operation;
+  if (comm.size > 1) {
+    comm.is_gathering.store(true, std::memory_order_release);
+    StartWatch();
+    static const bool once = (ReportTermination(), true);
+    static_cast<void>(once);
+  }
+  if (int code = Mpi()->duplicate_start(comm.user, &comm.data, &comm.duplicating[0])) return code;
+  return Mpi()->duplicate_start(comm.user, &comm.control, &comm.duplicating[1]);
+}
+
+int MakePrivatePoll(Communicator& comm, bool* done) {
+  *done = comm.is_private;
+  if (*done || !comm.is_duplicating) return 0;
+  ++comm.looks;
+  for (MpiHandle& request : comm.duplicating) {
+    int complete = 0;
+    if (int code = Mpi()->test(&request, &complete)) return code;
+    if (!complete) return 0;
+  }
+  if (int code = Mpi()->return_errors(comm.data)) return code;
+  if (int code = Mpi()->return_errors(comm.control)) return code;
+  BecomePrivate(comm);
+  *done = true;
+  return 0;
+}
+
+int MaxTag() {
+  static const int limit = [] {
+    int value = 0;
+    Mpi()->tag_limit(&value);
+    return (value - 1) / 2;  // twice as many and one fit: see PointToPoint
+  }();
+  return limit;
+}
+
+bool PointToPoint(const Communicator& comm, int send_tag, int recv_tag, Channel* channel) {
+  if (comm.is_private) {
+    *channel = {comm.data, send_tag, recv_tag < 0 ? Mpi()->any_tag : recv_tag};
+    return true;
+  }
+  if (recv_tag == kAnyTag) return false;
+  const int base = MaxTag() + 1;
+  *channel = {comm.user, base + send_tag, base + (recv_tag < 0 ? send_tag : recv_tag), base};
+  return true;
+}
+
+}  // namespace pfftjax

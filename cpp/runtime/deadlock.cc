@@ -1,0 +1,121 @@
+#include "runtime/deadlock.h"
+
+#include <algorithm>
+
+namespace pfftjax {
+namespace {
+
+// A rank that has answered so often that it is in the same call need not be asked so soon again.
+constexpr int kMostOfInterest = 5;
+
+// The rank that all of a message is about, or kNobody.
+int OnlyPartner(const Wait& wait) {
+  if (!wait.IsMessage()) return kNobody;
+  if (wait.source == kNobody) return wait.dest;
+  if (wait.dest == kNobody || wait.dest == wait.source) {
+    return wait.source == kAnybody ? kNobody : wait.source;
+  }
+  return kNobody;
+}
+
+// Whether a receive of `wanted`, a tag or any, takes a message with `tag`.
+bool IsTakenAs(int wanted, int tag) { return wanted < 0 || tag < 0 || wanted == tag; }
+
+// Whether `partner`, in `there`, takes or gives a part of the message that `rank` is in.
+bool Serves(int partner, const Wait& there, int rank, const Wait& wait) {
+  if (!there.IsMessage()) return false;
+  const bool gives =
+      wait.source == partner && there.dest == rank && IsTakenAs(wait.recv_tag, there.send_tag);
+  const bool takes = wait.dest == partner && (there.source == rank || there.source == kAnybody) &&
+                     IsTakenAs(there.recv_tag, wait.send_tag);
+  return gives || takes;
+}
+
+}  // namespace
+
+bool Wait::NeedsAll() const {
+  if (stage == Stage::kChecking) return true;
+  if (stage == Stage::kIdle) return false;
+  switch (operation) {
+    case Operation::kAlltoall:
+    case Operation::kAllgather:
+    case Operation::kReduceScatter:
+    case Operation::kAllreduce:
+    case Operation::kBarrier:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void Deadlock::Hear(int rank, const Wait& wait, bool is_later) {
+  Answer& answer = answers_[rank];
+  const bool is_still = answer.wait.stage == wait.stage && answer.wait.entered == wait.entered;
+  const int times = is_still ? answer.times + is_later : 1;
+  answer.times = wait.stage == Stage::kIdle ? 0 : times;
+  answer.wait = wait;
+}
+
+const Wait* Deadlock::Known(int rank, int self, const Wait& here, int times) const {
+  if (rank == self) return &here;
+  const auto found = answers_.find(rank);
+  return found == answers_.end() || found->second.times < times ? nullptr : &found->second.wait;
+}
+
+std::vector<int> Deadlock::Blockers(int rank, const Wait& wait, int self, const Wait& here,
+                                    int times) const {
+  std::vector<int> blockers;
+  const int partner = OnlyPartner(wait);
+  if (partner != kNobody) {
+    const Wait* there = Known(partner, self, here, times);
+    const bool is_in_call = there && (there->IsMessage() || there->NeedsAll());
+    if (is_in_call && !Serves(partner, *there, rank, wait)) blockers.push_back(partner);
+    return blockers;
+  }
+  if (!wait.NeedsAll()) return blockers;
+  const std::int64_t wanted = wait.passed + (wait.stage == Stage::kChecking ? 1 : 0);
+  const auto consider = [&](int other) {
+    const Wait* there = Known(other, self, here, times);
+    if (there && there->IsMessage() && there->passed < wanted) blockers.push_back(other);
+  };
+  if (rank != self) consider(self);
+  for (const auto& [other, answer] : answers_) {
+    if (other != rank) consider(other);
+  }
+  return blockers;
+}
+
+bool Deadlock::Follow(std::vector<int>& path, const Wait& wait, const Wait& here,
+                      int times) const {
+  const int self = path.front();
+  for (int next : Blockers(path.back(), wait, self, here, times)) {
+    if (next == self) return true;
+    if (std::find(path.begin(), path.end(), next) != path.end()) continue;
+    path.push_back(next);
+    if (Follow(path, *Known(next, self, here, times), here, times)) return true;
+    path.pop_back();
+  }
+  return false;
+}
+
+std::vector<int> Deadlock::Circle(int self, const Wait& here, int times) const {
+  std::vector<int> path{self};
+  return Follow(path, here, here, times) ? path : std::vector<int>{};
+}
+
+std::set<int> Deadlock::WorthAsking(int self) const {
+  std::set<int> ranks;
+  for (const auto& [rank, answer] : answers_) {
+    const int partner = answer.times > 0 ? OnlyPartner(answer.wait) : kNobody;
+    if (partner != kNobody && partner != self) ranks.insert(partner);
+  }
+  return ranks;
+}
+
+bool Deadlock::IsPossible() const {
+  return std::any_of(answers_.begin(), answers_.end(), [](const auto& entry) {
+    return entry.second.times > 0 && entry.second.times <= kMostOfInterest;
+  });
+}
+
+}  // namespace pfftjax

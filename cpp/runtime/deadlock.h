@@ -1,0 +1,64 @@
+// Ranks that wait for each other in a circle, at least one of them in a message.
+//
+// A rank is known to wait for another one where it can only go on after that one has, and that one
+// is in a call that does nothing for it:
+//   - in a message whose only partner is in a collective, or in a message of other partners or
+//     with another tag;
+//   - in a collective that every rank takes part in, and that the other one, which is in a
+//     message, has not come to.
+// A message with two partners is none of these, and neither is one of whose two halves the other
+// rank serves one: the rest of it may be over.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "runtime/communicator.h"
+
+namespace pfftjax {
+
+// What one rank is in, on one communicator.
+struct Wait {
+  Stage stage = Stage::kIdle;
+  Operation operation = Operation::kNone;
+  std::int64_t entered = 0;
+  std::int64_t passed = 0;
+  int source = kNobody;  // of messages, as in Progress
+  int dest = kNobody;
+  int send_tag = kAnyTag;
+  int recv_tag = kAnyTag;
+
+  bool IsMessage() const { return stage != Stage::kIdle && pfftjax::IsMessage(operation); }
+  bool NeedsAll() const;  // a collective that no rank leaves before all have come to it
+};
+
+class Deadlock {
+ public:
+  // `rank` has answered that it is in `wait`. An answer to a question that was not asked later
+  // than the answer before came (`is_later`) is none more in a row.
+  void Hear(int rank, const Wait& wait, bool is_later);
+  // The circle that `self` is part of, from `self` on, if the others have answered `times` times
+  // in a row that they are still in the same calls; else nothing.
+  std::vector<int> Circle(int self, const Wait& here, int times) const;
+  // The ranks, but for `self`, for whose messages those wait that have answered.
+  std::set<int> WorthAsking(int self) const;
+  // Whether answers may soon show a circle: a rank that has answered waits in a call.
+  bool IsPossible() const;
+
+ private:
+  struct Answer {
+    Wait wait;
+    int times = 0;
+  };
+  // Those that `rank`, which waits so, waits for, as far as is known.
+  std::vector<int> Blockers(int rank, const Wait& wait, int self, const Wait& here,
+                            int times) const;
+  const Wait* Known(int rank, int self, const Wait& here, int times) const;
+  bool Follow(std::vector<int>& path, const Wait& wait, const Wait& here, int times) const;
+
+  std::map<int, Answer> answers_;
+};
+
+}  // namespace pfftjax

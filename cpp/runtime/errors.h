@@ -1,0 +1,62 @@
+// Errors as XLA carries them to Python. Every text names the operation and the rank.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "base/element.h"
+#include "runtime/call_sites.h"
+#include "runtime/communicator.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace pfftjax {
+
+namespace ffi = xla::ffi;
+
+// "alltoall float32[12]"
+inline std::string Describe(Operation operation, Element element, std::int64_t count) {
+  return std::string(NameOf(operation)) + " " + InfoOf(element).name + "[" +
+         std::to_string(count) + "]";
+}
+
+inline std::string FailureText(const char* operation, const Communicator& comm,
+                               const std::string& why) {
+  return "pfftjax: " + std::string(operation) + " failed on " + comm.Where() + " (communicator " +
+         std::to_string(comm.number) + ")" + CalledAt(comm) + ": " + why;
+}
+
+inline ffi::Error Failed(Operation operation, const Communicator& comm, const std::string& why) {
+  return ffi::Error(ffi::ErrorCode::kInternal, FailureText(NameOf(operation), comm, why));
+}
+
+inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Element element,
+                            std::int64_t count, int code) {
+  if (code == kShortMessage) {
+    return Failed(operation, comm, "a message was shorter than both sides had agreed");
+  }
+  if (code == kOtherSizes) {
+    return Failed(operation, comm,
+                  comm.difference +
+                      "; every rank of a communicator must make the same collectives in the same "
+                      "order, with sizes that fit (PFFTJAX_CHECK=1 finds where they part)");
+  }
+  if (code == kNotShared) {
+    return Failed(operation, comm,
+                  "its method of exchange goes through memory that all ranks of the communicator "
+                  "share, and these do not share any, or not so much (they are on several "
+                  "nodes, or PFFTJAX_SHARED_MEMORY=0, or it is used up); take "
+                  "ExchangeMethod.MESSAGES, ALLTOALL or AUTOMATIC");
+  }
+  if (code == kOfTheHost) {
+    return Failed(operation, comm,
+                  "its method of exchange goes through memory that CPUs share; between GPUs take "
+                  "ExchangeMethod.AUTOMATIC, MESSAGES or ALLTOALL");
+  }
+  std::array<char, 1024> text{};
+  Mpi()->error_text(code, text.data(), text.size());
+  return Failed(operation, comm,
+                "MPI says '" + std::string(text.data()) + "' for " + std::to_string(count) + " " +
+                    InfoOf(element).name + " elements");
+}
+
+}  // namespace pfftjax

@@ -1,0 +1,161 @@
+// What one rank tells another about itself, when the watch asks (watch.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "base/process.h"
+#include "runtime/call_sites.h"
+#include "runtime/communicator.h"
+#include "runtime/deadlock.h"
+#include "runtime/errors.h"
+
+namespace pfftjax {
+
+// The departures (departure.h) that this rank has announced, and that all ranks have come to.
+inline process::Own<process::Atomic<int>> announced_departures;
+inline process::Own<process::Atomic<int>> completed_departures;
+
+struct State {
+  std::int64_t question;  // echoed: the asker's count of calls begun
+  std::int64_t passed;
+  Stage stage;
+  Operation operation;
+  Element element;
+  std::int64_t count;
+  std::int64_t departures;  // that it has announced
+  std::int64_t comm;        // number of the communicator, in which the ranks usually agree
+  bool is_gathering = false;
+  std::int64_t entered = 0;
+  int source = kNobody;  // of a message, as in Progress
+  int dest = kNobody;
+  int send_tag = kAnyTag;
+  int recv_tag = kAnyTag;
+  std::int64_t latest = 0;    // meaning of collective number `passed`
+  std::int64_t previous = 0;  // and of the one before
+  std::int64_t round = 0;     // echoed: how often the asker had asked
+  std::int64_t checks = 0;    // comparisons begun; no fewer than before collective `passed`
+  ShortText called{};         // the user's lines
+
+  static constexpr int kNumbers = 18;
+  static constexpr int kWords = kNumbers + ShortText::kWords;
+  using Words = std::array<std::int64_t, kWords>;
+
+  static State Of(const Communicator& comm, std::int64_t question) {
+    const Progress& now = comm.progress;
+    // First: who has left has passed no fewer than is read after it.
+    const int departures = *announced_departures;
+    const std::int64_t entered = now.entered;
+    State state{question,    now.passed, now.stage,  now.operation,
+                now.element, now.count,  departures, comm.number};
+    state.entered = entered;
+    state.source = now.source;
+    state.dest = now.dest;
+    state.send_tag = now.send_tag;
+    state.recv_tag = now.recv_tag;
+    state.latest = now.MeaningOf(state.passed);
+    state.previous = now.MeaningOf(state.passed - 1);
+    state.checks = now.checks;
+    state.called = ShortText(CalledAt(comm));
+    // The call moved on while it was read: it waits for nobody. `entered` last: it counts before
+    // the stage of a new call is set.
+    if (now.passed != state.passed || now.stage != state.stage || now.entered != entered) {
+      state.stage = Stage::kIdle;
+      state.latest = state.previous = kUnknown;
+    }
+    return state;
+  }
+  // What this rank does, on whatever communicator, for a rank that waits for it on one that the
+  // watch cannot talk over yet.
+  static State Anywhere(std::int64_t question) {
+    State found{question,       0, Stage::kIdle,          Operation::kNone,
+                Element::kBool, 0, *announced_departures, 0};
+    for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
+      const Communicator* comm = FindCommunicator(i);
+      if (comm->is_gathering) {
+        found.comm = comm->number;
+        found.is_gathering = true;
+        return found;
+      }
+      if (found.stage == Stage::kIdle) {
+        const State here = Of(*comm, question);
+        if (here.stage != Stage::kIdle) found = here;
+      }
+    }
+    return found;
+  }
+  static State From(const Words& w) {
+    return {w[0],
+            w[1],
+            static_cast<Stage>(w[2]),
+            static_cast<Operation>(w[3]),
+            static_cast<Element>(w[4]),
+            w[5],
+            w[6],
+            w[7],
+            w[8] != 0,
+            w[9],
+            static_cast<int>(w[10]),
+            static_cast<int>(w[11]),
+            static_cast<int>(w[12]),
+            static_cast<int>(w[13]),
+            w[14],
+            w[15],
+            w[16],
+            w[17],
+            ShortText(w.data() + kNumbers)};
+  }
+  Words ToWords() const {
+    Words words = {question,
+                   passed,
+                   static_cast<std::int64_t>(stage),
+                   static_cast<std::int64_t>(operation),
+                   static_cast<std::int64_t>(element),
+                   count,
+                   departures,
+                   comm,
+                   is_gathering,
+                   entered,
+                   source,
+                   dest,
+                   send_tag,
+                   recv_tag,
+                   latest,
+                   previous,
+                   round,
+                   checks};
+    called.Write(words.data() + kNumbers);
+    return words;
+  }
+  Wait AsWait() const {
+    return {stage, operation, entered, passed, source, dest, send_tag, recv_tag};
+  }
+  bool IsPointToPoint() const { return IsMessage(operation); }
+  // Whether it makes no more calls, seen from here: where all ranks have come to a departure, it
+  // is no departure from this one any more, even if this answer was given before it was over.
+  bool IsLeaving() const { return departures > *completed_departures; }
+
+  // "in alltoall float32[12], after 3 collectives"
+  std::string Say() const {
+    const std::string after = ", after " + std::to_string(passed - (InCollective() ? 1 : 0)) +
+                              " collectives on this communicator";
+    if (stage == Stage::kIdle) {
+      return (IsLeaving() ? "has ended" : "is in no operation of pfftjax") + after;
+    }
+    return std::string(stage == Stage::kChecking ? "waits in the check before " : "is in ") +
+           Describe(operation, element, count) + called.Text() + after;
+  }
+  // The same of an answer from Anywhere: "is in alltoall float32[12] on communicator 0".
+  std::string SayAnywhere() const {
+    const std::string where = "communicator " + std::to_string(comm);
+    if (is_gathering) return "waits for the other ranks to come to a first collective on " + where;
+    if (stage == Stage::kIdle) {
+      return IsLeaving() ? "has ended" : "is in no operation of pfftjax";
+    }
+    return "is in " + Describe(operation, element, count) + " on " + where;
+  }
+  bool InCollective() const { return stage == Stage::kRunning && !IsPointToPoint(); }
+};
+
+}  // namespace pfftjax

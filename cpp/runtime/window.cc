@@ -1,0 +1,169 @@
+#include "runtime/window.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/options.h"
+#include "runtime/errors.h"
+#include "runtime/node.h"
+
+namespace pfftjax {
+namespace {
+
+constexpr std::int64_t kPage = 4096;
+// A window grows by more than is asked for, so that slowly growing exchanges make few of them.
+constexpr std::int64_t kStep = process::Size(std::int64_t{1} << 20);
+
+// In place of what an exchange is about, which is odd.
+constexpr std::uint64_t kGaveUp = 0;
+std::uint64_t Growth(std::int64_t bytes_a_rank) {
+  return 2 * static_cast<std::uint64_t>(bytes_a_rank);
+}
+
+std::int64_t RoundUp(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
+
+}  // namespace
+
+// Of one rank: the last exchange that it has published, and what it was about; the last one that
+// it has read. On cache lines of their own. `call` is for people: what `about` tells apart.
+struct Window::Flags {
+  struct Call {
+    Operation operation;
+    Element element;
+    std::int64_t count;
+
+    static Call Of(const Communicator& comm) {
+      const Progress& now = comm.progress;
+      return {now.operation, now.element, now.count};
+    }
+    std::string Say() const { return Describe(operation, element, count); }
+  };
+  alignas(kCacheLine) process::Atomic<std::int64_t> written;
+  process::Atomic<std::uint64_t> about;
+  Call call;
+  alignas(kCacheLine) process::Atomic<std::int64_t> read;
+};
+
+std::unique_ptr<Window> Window::Make(const Communicator& comm, std::int64_t bytes_a_rank) {
+  const std::int64_t bytes = RoundUp(bytes_a_rank, kStep);
+  const std::int64_t all = FlagsBytes(comm.size) + comm.size * bytes;
+  std::unique_ptr<SharedMemory> memory =
+      SharedMemory::Make(comm, static_cast<std::size_t>(all), static_cast<std::size_t>(bytes));
+  if (!memory) return nullptr;
+  return std::unique_ptr<Window>(new Window(std::move(memory), comm.size, bytes));
+}
+
+Window::Window(std::unique_ptr<SharedMemory> memory, int ranks, std::int64_t bytes)
+    : memory_(std::move(memory)), bytes_(bytes), data_(memory_->data() + FlagsBytes(ranks)) {}
+
+// Up to the parts, which begin on pages of their own, so that each lies near the rank that writes
+// it.
+std::int64_t Window::FlagsBytes(int ranks) {
+  const auto before = static_cast<std::int64_t>(SharedMemory::kBefore);
+  return RoundUp(before + ranks * static_cast<std::int64_t>(sizeof(Flags)), kPage) - before;
+}
+
+Window::Flags& Window::FlagsOf(int rank) const {
+  return reinterpret_cast<Flags*>(memory_->data())[rank];
+}
+
+int Window::Round::Begin() {
+  const std::int64_t round = ++window_.round_;
+  return window_.memory_->WaitFor(comm_, [&] {
+    for (int rank = 0; rank < comm_.size; ++rank) {
+      if (window_.FlagsOf(rank).read.load(std::memory_order_acquire) < round - 1) return false;
+    }
+    return true;
+  });
+}
+
+void Window::Round::Publish(std::uint64_t about) {
+  Flags& mine = window_.FlagsOf(comm_.rank);
+  mine.call = Flags::Call::Of(comm_);
+  mine.about.store(about, std::memory_order_relaxed);
+  mine.written.store(window_.round_, std::memory_order_release);
+  is_published_ = true;
+}
+
+int Window::Round::WaitForAll(std::uint64_t about) {
+  for (int rank = 0; rank < comm_.size; ++rank) {
+    const Flags& theirs = window_.FlagsOf(rank);
+    const int code = window_.memory_->WaitFor(
+        comm_, [&] { return theirs.written.load(std::memory_order_acquire) >= window_.round_; });
+    if (code != 0) return code;
+    const std::uint64_t other = theirs.about.load(std::memory_order_relaxed);
+    if (other == about) continue;
+    const std::string who = "rank " + std::to_string(rank);
+    const std::string there = theirs.call.Say();
+    const std::string here = Flags::Call::Of(comm_).Say();
+    comm_.difference = other == kGaveUp ? who + " has given up " + there
+                       : there == here
+                           ? who + " is in " + there + " of another shape, order, kind or norm"
+                           : who + " is in " + there + ", and this rank in " + here;
+    return kOtherSizes;
+  }
+  return 0;
+}
+
+Window::Round::~Round() {
+  if (!is_published_) Publish(kGaveUp);
+  window_.FlagsOf(comm_.rank).read.store(window_.round_, std::memory_order_release);
+}
+
+namespace {
+
+// Whether this communicator's ranks can share memory at all. Where they cannot share a little,
+// they cannot share much. Collective.
+bool SharesMemory(Communicator& comm) {
+  if (comm.size <= kMostRanksWithSlots) return NodeOf(comm) != nullptr;
+  if (!comm.shares_memory) {
+    constexpr std::size_t kLittle = 1;
+    comm.shares_memory =
+        GetOptions().shared_memory && SharedMemory::Make(comm, kLittle) != nullptr;
+  }
+  return *comm.shares_memory;
+}
+
+// Whether all ranks are about to make a window of this size. Some may be in an exchange for which
+// the old one is large enough, and wait there.
+int AgreeOn(Communicator& comm, std::int64_t bytes_a_rank) {
+  if (comm.window) {
+    Window::Round round(*comm.window, comm);
+    if (const int code = round.Begin()) return code;
+    round.Publish(Growth(bytes_a_rank));
+    return round.WaitForAll(Growth(bytes_a_rank));
+  }
+  std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size));
+  if (const int code =
+          Mpi()->allgather(&bytes_a_rank, all.data(), 1, Element::kS64, comm.control)) {
+    return code;
+  }
+  for (int rank = 0; rank < comm.size; ++rank) {
+    if (all[rank] == bytes_a_rank) continue;
+    comm.difference = "rank " + std::to_string(rank) + " is in an exchange that takes " +
+                      std::to_string(all[rank]) +
+                      " bytes of shared memory a rank, and this rank in one of " +
+                      std::to_string(bytes_a_rank);
+    return kOtherSizes;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int WindowOf(Communicator& comm, std::int64_t bytes_a_rank, Window** window) {
+  *window = nullptr;
+  if (!SharesMemory(comm)) return 0;
+  if (!comm.window || comm.window->bytes_a_rank() < bytes_a_rank) {
+    if (comm.refused_window > 0 && bytes_a_rank >= comm.refused_window) return 0;
+    if (const int code = AgreeOn(comm, bytes_a_rank)) return code;
+    comm.window.reset();  // first, as there may not be room for both
+    comm.window = Window::Make(comm, bytes_a_rank);
+    if (!comm.window) comm.refused_window = bytes_a_rank;
+  }
+  *window = comm.window.get();
+  return 0;
+}
+
+}  // namespace pfftjax

@@ -1,0 +1,63 @@
+// Memory in which each rank of a node leaves what the others are to read, as large as an exchange.
+//
+// A Round has three parts: Begin, after which this rank may write its part of the window; Publish,
+// after which the others may read it, once they have waited for it; and its destruction.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "runtime/communicator.h"
+#include "runtime/shared_memory.h"
+
+namespace pfftjax {
+
+class Window {
+ public:
+  // Null where the ranks cannot share so much memory, on all of them alike. Collective.
+  static std::unique_ptr<Window> Make(const Communicator& comm, std::int64_t bytes_a_rank);
+
+  std::int64_t bytes_a_rank() const { return bytes_; }
+  char* PartOf(int rank) const { return data_ + rank * bytes_; }
+
+  // One exchange of this rank. However it ends, the others do not wait for it. What the ranks are
+  // in is that of Communicator::progress, for the texts of errors.
+  class Round {
+   public:
+    Round(Window& window, Communicator& comm) : window_(window), comm_(comm) {}
+    Round(const Round&) = delete;
+    Round& operator=(const Round&) = delete;
+    ~Round();
+
+    // Waits until the others have read what this rank left in the last exchange.
+    int Begin();
+    // `about` is the same on all ranks that are in the same call, and odd.
+    void Publish(std::uint64_t about);
+    // Waits for all ranks; kOtherSizes if one is in another call, or has given up.
+    int WaitForAll(std::uint64_t about);
+
+   private:
+    Window& window_;
+    Communicator& comm_;
+    bool is_published_ = false;
+  };
+
+ private:
+  struct Flags;
+  Window(std::unique_ptr<SharedMemory> memory, int ranks, std::int64_t bytes);
+  Flags& FlagsOf(int rank) const;
+  static std::int64_t FlagsBytes(int ranks);
+
+  std::unique_ptr<SharedMemory> memory_;
+  std::int64_t bytes_;
+  char* data_;
+  std::int64_t round_ = 0;
+};
+
+// The window of `comm`, with at least `bytes_a_rank`; null where there is none. Collective where
+// it grows; kOtherSizes on all ranks if they do not want the same number of bytes then, or if some
+// are already in an exchange that needs less.
+int WindowOf(Communicator& comm, std::int64_t bytes_a_rank, Window** window);
+
+}  // namespace pfftjax

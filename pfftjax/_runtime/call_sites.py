@@ -1,0 +1,100 @@
+"""Which line of the user's program makes a call, for the texts of errors.
+
+Programs are the same bytes on every rank and in every run, so a line cannot be written into one. A
+call carries a key instead, made of what the program communicates up to it, and this process keeps
+a table from keys to lines, which the C++ core reads (call_sites.h). Where several programs begin
+alike, a key has several lines.
+
+What is called outside of jit is compiled once for all lines that do the same. Such a call is noted
+each time, with the number of calls that the communicator has begun.
+"""
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jaxlib
+from jax.extend import source_info_util
+
+from .communicators import Communicator
+from .ffi import native
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_JAX = tuple(os.path.dirname(os.path.abspath(str(m.__file__))) + os.sep for m in (jax, jaxlib))
+
+# The operations of the C++ core whose primitives have other names.
+_NAMES = {
+    "exchange_counts": "alltoallv (counts)",
+    "sendrecv_all": "sendrecv (collective)",
+    "sendrecv_status": "sendrecv",
+    "pencil_transpose": "transpose",
+    "fft_across": "fft",
+}
+
+
+class _Here(threading.local):
+    is_eager = False
+
+
+_here = _Here()
+
+
+@functools.cache
+def _is_users(path: str) -> bool:
+    return not path.startswith((_HERE, *_JAX)) and not path.startswith("<frozen ")
+
+
+def user_line() -> str:
+    """The innermost line outside of pfftjax and JAX, as "model.py:17"; empty where there is none.
+
+    Inside a lowering rule, that of the operation's call, and not of what has it lowered.
+    """
+    trace = source_info_util.current().traceback
+    if trace is None:
+        return ""
+    for code, instruction in zip(*trace.raw_frames(), strict=True):
+        path = code.co_filename
+        if not _is_users(path):
+            continue
+        line = next(
+            (line for start, end, line in code.co_lines() if start <= instruction < end and line),
+            code.co_firstlineno,
+        )
+        here = os.getcwd() + os.sep
+        return f"{path.removeprefix(here)}:{line}"
+    return ""
+
+
+def note_lowered(comm: int, key: str, before: str, signature: int, program: int) -> None:
+    """Remember the line of an operation that is being lowered.
+
+    Args:
+        comm: number of its communicator.
+        key: what the call carries.
+        before: the key of the collective before it on that communicator, or empty.
+        signature: of the list of collectives that ends with it; 0 for a message.
+        program: a number that this process has given to its program.
+
+    """
+    line = "" if _here.is_eager else user_line()
+    native.note_call(comm, key, before, signature, program, line)
+
+
+def noted(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """`implementation` of primitive `name`, for calls outside of jit, which are noted each."""
+    operation = _NAMES.get(name, name)
+
+    def run(*operands: Any, comm: Communicator, **params: Any) -> Any:
+        if comm.size == 1:
+            return implementation(*operands, comm=comm, **params)
+        native.note_eager_call(comm.number, operation, user_line())
+        before, _here.is_eager = _here.is_eager, True
+        try:
+            return implementation(*operands, comm=comm, **params)
+        finally:
+            _here.is_eager = before
+
+    return run

@@ -1,0 +1,149 @@
+"""A rank that fails ends the job; a rank that has finished waits for the others.
+
+Otherwise the others would wait in MPI for a message that never comes.
+"""
+
+import atexit
+import contextlib
+import functools
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from types import TracebackType
+
+import jax
+from mpi4py import MPI
+
+from . import ordering
+from .communicators import world
+from .ffi import native
+
+# A child of fork must not speak MPI.
+_PID = os.getpid()
+
+
+def abort_job(reason: str) -> None:
+    """End all ranks with status 1, after writing `reason` to standard error.
+
+    Does nothing on a single rank, or when MPI is not there any more.
+    """
+    if world.size > 1 and os.getpid() == _PID and not native.finalized():
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        native.abort_job(f"rank {world.rank} of {world.size} {reason}")
+
+
+def _name(kind: type[BaseException], value: BaseException | None) -> str:
+    if "pfftjax: " in str(value):  # printed in full just before
+        return f"the {kind.__name__} above"
+    return f"{kind.__name__}: {value}".strip()
+
+
+def _is_from_here(trace: TracebackType | None) -> bool:
+    """Whether the exception comes from this package, or through it."""
+    package = __name__.partition(".")[0]
+    return any(
+        frame.f_globals.get("__name__", "").partition(".")[0] == package
+        for frame, _ in traceback.walk_tb(trace)
+    )
+
+
+# An error that every rank of a communicator raises says so (cpp/runtime/call.cc).
+_RAISED_BY_ALL = re.compile(r"failed on rank (\d+) of .*\(all ranks raise this error\)", re.DOTALL)
+_SECONDS_FOR_THE_FIRST = 5.0
+
+
+def _let_the_first_speak(value: BaseException | None) -> None:
+    """Where every rank raises the same error, let the first one print it and end the job.
+
+    The others speak only if it does not end: it may have caught the error.
+    """
+    found = _RAISED_BY_ALL.search(str(value))
+    if found and int(found[1]) > 0:
+        time.sleep(_SECONDS_FOR_THE_FIRST)
+
+
+def abort_on_error() -> None:
+    """Install the hooks: on uncaught exceptions, and on the way out.
+
+    Of exceptions in threads, those in threads that communicate: nobody waits for another one's
+    message (one that writes a log, say), and Python shows its exception and goes on.
+    """
+    show = sys.excepthook
+
+    def on_exception(
+        kind: type[BaseException], value: BaseException, trace: TracebackType | None
+    ) -> None:
+        _let_the_first_speak(value)
+        show(kind, value, trace)
+        abort_job(f"failed with {_name(kind, value)}; the other ranks would wait for it")
+
+    sys.excepthook = on_exception
+
+    show_in_thread = threading.excepthook
+
+    def on_thread_exception(args: threading.ExceptHookArgs) -> None:
+        _let_the_first_speak(args.exc_value)
+        show_in_thread(args)
+        if issubclass(args.exc_type, SystemExit):
+            return
+        if ordering.has_communicated() or _is_from_here(args.exc_traceback):
+            abort_job(
+                f"failed in a thread with {_name(args.exc_type, args.exc_value)}; the other "
+                "ranks would wait for it"
+            )
+
+    threading.excepthook = on_thread_exception
+    # Registered after JAX's own exit handlers, so run before them, and long before mpi4py
+    # finalizes MPI.
+    atexit.register(_leave)
+    _leave_before_finalize()
+
+
+def _leave_before_finalize() -> None:
+    """Where a program finalizes MPI itself, finish its asynchronous work first.
+
+    Inside MPI_Finalize is too late for MPICH: it ends in an error if another thread was in MPI
+    when it began. Only a caller who had taken the function from mpi4py before gets there.
+    """
+    finalize = MPI.Finalize
+
+    @functools.wraps(finalize)
+    def leave_and_finalize() -> None:
+        _leave()
+        finalize()
+
+    MPI.Finalize = leave_and_finalize
+    # MPI begins to finalize by deleting this.
+    keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: _leave())
+    MPI.COMM_SELF.Set_attr(keyval, True)
+
+
+def _leave() -> None:
+    """Finish what is still running, in whatever thread it was called, then wait until every rank
+    has come here; before MPI_Finalize, and once.
+
+    Until then the watch thread answers for this rank: one that waits for it learns that it has
+    ended. Exit handlers that come later may communicate, until MPI is finalized.
+    """
+    if os.getpid() != _PID or native.finalized():
+        return
+    try:
+        jax.effects_barrier()
+        ordering.wait_for_threads(native.leave_is_stuck)
+    except Exception as error:
+        # An error that nobody has looked at must not end with status 0.
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # a single rank: no job to abort, and an exit handler cannot set the status
+    native.leave_start()
+    pause = 1e-4
+    while not native.leave_poll():
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+    ordering.run_at_once()

@@ -1,0 +1,274 @@
+"""From which every collective is made.
+
+A linear operation between ranks is a JAX primitive with four rules: the shape of its result, how
+it is lowered (a custom call in communication order), where a batch axis goes, and its adjoint,
+which is another such operation. Forward mode, reverse mode and any nesting of them follow.
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, xla
+
+from . import call_sites, first_call
+from .checkpoint import recompute
+from .communicators import Communicator
+from .ffi import is_fake_device, platforms
+from .ordering import EFFECTS, is_exporting, ordered_ffi_rule, platforms_of
+
+# The order of these is not important; the C++ core has the same list (element.h).
+_DTYPES = frozenset(
+    np.dtype(d)
+    for d in (
+        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
+        "float16 bfloat16 float32 float64 complex64 complex128"
+    ).split()
+)
+
+Params = Any
+Agreement = Callable[..., str | None]
+
+
+def communicating(
+    name: str,
+    *,
+    result: Callable[..., Any],
+    agreement: Agreement,
+    attributes: Callable[..., Mapping[str, Any]] = lambda **_: {},
+    in_place: Callable[..., bool] = lambda *_, **__: False,
+    multiple_results: bool = False,
+    on_gpus: Callable[..., Any] | None = None,
+    check_on_cpus: Callable[..., None] = lambda **_: None,
+    has_place: bool = False,
+) -> Primitive:
+    """Make the primitive `name`, lowered to the FFI handler ``pfftjax_<name>``; CPU and CUDA.
+
+    Args:
+        name: name of the primitive and of its handler.
+        result: (*avals, comm, **params) -> abstract result (or results).
+        agreement: (*avals, comm, **params) -> what must be equal on all ranks, as a line of text
+            for the first-call check; None for point-to-point operations.
+        attributes: (**params) -> further attributes of the custom call. The same on every rank
+            and in every run, or compiled programs cannot be cached.
+        in_place: as in `ordered_ffi_rule`, on CPUs. No handler for GPUs works in place.
+        multiple_results: as in `Primitive`.
+        on_gpus: (*operands, comm, **params) -> result (or results), by other primitives, for an
+            operation that has no handler there.
+        check_on_cpus: (comm, **params), raises for what is for GPUs only.
+        has_place: whether the handler is told its place in the program (`_first_call`).
+
+    """
+    primitive = Primitive(name)
+    primitive.multiple_results = multiple_results
+    apply = functools.partial(xla.apply_primitive, primitive)
+    primitive.def_impl(call_sites.noted(name, apply))
+    primitive.def_effectful_abstract_eval(
+        lambda *avals, **params: (result(*avals, **params), EFFECTS)
+    )
+    recompute(primitive)
+
+    def all_attributes(*, comm: Communicator, **params: Any) -> Mapping[str, Any]:
+        return {
+            "comm": np.int64(comm.number),
+            "ranks": np.int64(comm.size),
+            **first_call.NO_LIST,
+            **(first_call.NO_PLACE if has_place else {}),
+            **attributes(**params),
+        }
+
+    def lowered(ctx: Any, token: Any, call: Any, /, *, comm: Communicator, **params: Any) -> None:
+        if comm.size > 1:
+            line = agreement(*ctx.avals_in, comm=comm, **params)
+            # A handler for CPUs and one for GPUs would wait for each other for ever.
+            on_gpus = "" if "cpu" in platforms_of(ctx) else " on GPUs"
+            listed = line is not None
+            what = f"{name} {line if listed else ctx.avals_in}".strip() + on_gpus
+            first_call.record(
+                ctx, token, call, comm.number, what, listed=listed, has_place=has_place
+            )
+
+    def handled(**options: Any) -> Callable[..., Any]:
+        return ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered, **options)
+
+    by_handler = handled(in_place=in_place)
+
+    def on_cpus(ctx: Any, *operands: Any, **params: Any) -> Any:
+        check_on_cpus(**params)
+        return by_handler(ctx, *operands, **params)
+
+    # The token goes through the primitives that an operation is made of.
+    made_of = mlir.lower_fun(on_gpus, multiple_results) if on_gpus else handled()
+    rule = by_platform(on_cpus, made_of)
+    # Not from JAX's cache of lowered operations: each call site is its own.
+    mlir.register_lowering(primitive, rule, cacheable=False)
+    return primitive
+
+
+def as_on_gpus(platform: str) -> bool:
+    """Whether arrays of a platform of JAX's go the way of those on GPUs."""
+    return platform != "cpu" or is_fake_device
+
+
+def by_platform(on_cpus: Callable[..., Any], on_gpus: Callable[..., Any]) -> Callable[..., Any]:
+    """One lowering rule made of two, of which the second is good for both platforms.
+
+    JAX would choose between two for itself, but fails to (0.10.2) where a program is exported for
+    both and the rules are not to be cached.
+    """
+
+    def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
+        wanted = platforms_of(ctx)
+        if not any(map(as_on_gpus, wanted)):
+            return on_cpus(ctx, *operands, **params)
+        if not {*wanted} <= {"cpu", "cuda"}:
+            raise NotImplementedError(
+                f"{ctx.primitive}: pfftjax communicates arrays on CPUs and on NVIDIA's GPUs, not "
+                f"on {', '.join(wanted)}"
+            )
+        if "cuda" in wanted and "CUDA" not in platforms and not is_exporting(ctx):
+            raise NotImplementedError(
+                f"{ctx.primitive}: the arrays are on a GPU, but this pfftjax was built without "
+                "CUDA; build it where nvcc is found, or compute on CPUs: JAX_PLATFORMS=cpu"
+            )
+        return on_gpus(ctx, *operands, **params)
+
+    return rule
+
+
+def linear(
+    primitive: Primitive,
+    *,
+    batch: tuple[int, int] | Callable[..., tuple[int, int]],
+    adjoint: Callable[..., Any],
+    batched_params: Callable[[int, Params], Params] = lambda _, params: params,
+    differentiable: Callable[..., str | None] = lambda **_: None,
+) -> None:
+    """Give a primitive of one operand its derivative and batching rules.
+
+    Args:
+        primitive: linear in its one operand.
+        batch: axis of the operand to which a batch axis is moved, and the axis of the result at
+            which it then appears, or (**params) -> these. One message carries the batch.
+        adjoint: (cotangent, aval of the operand, **params) -> cotangent of the operand. It binds
+            a primitive: a rule that returned the cotangent itself would be wrong one order up.
+        batched_params: (size of the batch, params) -> params of the batched operation.
+        differentiable: (**params) -> why there is no derivative, or None.
+
+    """
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+        (x,), (tangent,) = primals, tangents
+        why_not = differentiable(**params)  # before anything is sent
+        if why_not is not None:
+            raise TypeError(f"{primitive.name}: {why_not}")
+        return primitive.bind(x, **params), primitive.bind(tangent, **params)
+
+    def transpose(cotangent: Any, x: Any, **params: Any) -> Any:
+        # Also for a cotangent that is known to be zero on this rank (a loss on one rank only):
+        # the others wait for this one.
+        return [adjoint(ad.instantiate_zeros(cotangent), x.aval, **params)]
+
+    def batched(operands: Any, axes: Any, **params: Any) -> Any:
+        (x,), (axis,) = operands, axes
+        into, out_of = batch(**params) if callable(batch) else batch
+        moved = jnp.moveaxis(x, axis, into)
+        return primitive.bind(moved, **batched_params(x.shape[axis], params)), out_of
+
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = batched
+
+
+def zero_tangent(y: Any) -> Any:
+    """The tangent of a result that does not depend on what is differentiated."""
+    return ad.Zero(jax.typeof(y).to_tangent_aval())
+
+
+def elements(x: Any, **_: Any) -> str:
+    """What most operations must agree on: the dtype and the number of elements."""
+    return f"{np.dtype(x.dtype).name}[{x.size}]"
+
+
+def as_array(x: Any, operation: str, comm: Communicator, *, weak: bool = False) -> jax.Array:
+    """`x` as a JAX array of a dtype that can be sent; with `weak`, a weak type is kept."""
+    array = jnp.asarray(x)
+    check_dtype(array, operation, comm)
+    # A Python number has a weak type, which jitted code would not keep either.
+    return array.astype(array.dtype) if array.weak_type and not weak else array
+
+
+def check_dtype(array: jax.Array, operation: str, comm: Communicator) -> None:
+    """Refuse a dtype that cannot be sent."""
+    if array.dtype not in _DTYPES:
+        remedy = (
+            "send jax.random.key_data(x) and wrap it again"
+            if jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+            else "cast it first"
+        )
+        raise TypeError(f"{where(operation, comm)}: dtype {array.dtype} cannot be sent; {remedy}")
+
+
+def over_leaves(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `operation`, on one array, take a pytree of arrays: one call for each leaf, in order."""
+
+    @functools.wraps(operation)
+    def on_tree(x: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(x, jax.Array) or jax.tree_util.all_leaves([x]):
+            return operation(x, *arguments, **options)
+        if x is None:
+            raise TypeError(f"{operation.__name__.strip('_')}: x is None; give an array")
+        return jax.tree.map(lambda leaf: operation(leaf, *arguments, **options), x)
+
+    return on_tree
+
+
+def where(operation: str, comm: Communicator) -> str:
+    """How an error begins: the operation and the rank."""
+    return f"{operation} on rank {comm.rank} of {comm.size}"
+
+
+def static_int(value: Any, name: str, operation: str, comm: Communicator) -> int:
+    """`value` as a Python int; it is part of the compiled program."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{where(operation, comm)}: {name} must be a static integer, got {value!r}; it is "
+            "part of the compiled program (pass it as a Python int, or make it a static argument)"
+        ) from None
+
+
+def static_ints(values: Any, name: str, operation: str, comm: Communicator) -> tuple[int, ...]:
+    """`values` as Python ints; nothing is rounded."""
+    try:
+        return tuple(operator.index(value) for value in values)
+    except TypeError:
+        raise TypeError(
+            f"{where(operation, comm)}: {name} must be static integers, got {values!r}"
+        ) from None
+
+
+def root_rank(root: Any, operation: str, comm: Communicator) -> int:
+    """`root`, checked."""
+    root = static_int(root, "root", operation, comm)
+    if not 0 <= root < comm.size:
+        raise ValueError(
+            f"{where(operation, comm)}: root is {root}, but the ranks are 0 to {comm.size - 1}"
+        )
+    return root
+
+
+def one_entry_a_rank(x: jax.Array, operation: str, comm: Communicator) -> None:
+    """Check that axis 0 of `x` counts the ranks."""
+    if x.ndim < 1 or x.shape[0] != comm.size:
+        raise ValueError(
+            f"{where(operation, comm)}: {operation.capitalize()} input must have shape "
+            f"(nproc, ...), one entry for each of the {comm.size} ranks, got shape {x.shape}; "
+            f"reshape it to ({comm.size}, ...)"
+        )

@@ -1,0 +1,96 @@
+"""How GPUs exchange: what the C++ core is told of this job, and what it has chosen."""
+
+import dataclasses
+import importlib.util
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from .ffi import library_version, native, platforms
+from .options import options
+from .support import mpi_takes_cuda_pointers
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """The transport of one communicator.
+
+    Attributes:
+        comm: number of the communicator.
+        transport: name and reason, the same on all ranks; or why there is none.
+        device: of this rank, and which ranks share it.
+
+    """
+
+    comm: int
+    transport: str
+    device: str
+
+
+def chosen() -> tuple[Chosen, ...]:
+    """The transports that exchanges have chosen so far, in that order. No communication.
+
+    Example:
+        >>> all("nccl" not in one.transport for one in chosen())  # on CPUs there are none
+        True
+
+    """
+    return tuple(Chosen(*one) for one in native.gpu_transports())
+
+
+def nccl_of_the_wheel() -> str:
+    """The path of the NCCL that was installed beside JAX's plugin for CUDA; empty for none.
+
+    Example:
+        >>> nccl_of_the_wheel() == "" or nccl_of_the_wheel().endswith("libnccl.so.2")
+        True
+
+    """
+    try:
+        spec = importlib.util.find_spec("nvidia.nccl")
+    except ModuleNotFoundError:
+        return ""
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = pathlib.Path(folder) / "lib" / "libnccl.so.2"
+        if path.exists():
+            return str(path)
+    return ""
+
+
+def of_cray(library: str, environment: Mapping[str, str]) -> tuple[bool, bool]:
+    """Whether an MPI is Cray's, and whether it has been told to take pointers to GPU memory.
+
+    Example:
+        >>> of_cray("MPI VERSION : CRAY MPICH version 8.1.30.8", {})
+        (True, False)
+
+    """
+    return "CRAY MPICH" in library, environment.get("MPICH_GPU_SUPPORT_ENABLED") == "1"
+
+
+def settings() -> dict[str, Any]:
+    """What the core is told.
+
+    Example:
+        >>> settings()["arena_bytes"] == options.gpu_arena_bytes
+        True
+
+    """
+    takes = mpi_takes_cuda_pointers() if "CUDA" in platforms else None
+    is_cray, is_cray_enabled = of_cray(library_version, os.environ)
+    return {
+        "name": options.gpu_transport,
+        "nccl": options.nccl,
+        "nccl_wheel": nccl_of_the_wheel(),
+        "arena_bytes": options.gpu_arena_bytes,
+        "does_mpi_say": takes is not None,
+        "does_mpi_take_pointers": bool(takes),
+        "is_cray": is_cray,
+        "is_cray_enabled": is_cray_enabled,
+    }
+
+
+def configure(**changed: Any) -> None:
+    """Tell the core; once, when pfftjax is imported, and by tests with other settings."""
+    native.configure_transports(**{**settings(), **changed})

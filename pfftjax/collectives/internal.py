@@ -1,0 +1,9 @@
+"""What `pfftjax.collectives` has for the folders above it, beside what is public."""
+
+from ._alltoallv import MOST_ROWS as MOST_ROWS
+from ._alltoallv import alltoallv_p as alltoallv_p
+from ._alltoallv import exchange_counts_p as exchange_counts_p
+from ._copies import traced as traced
+from ._same import Expected as Expected
+from ._same import compare as compare
+from ._same import same as same

@@ -1,0 +1,1 @@
+"""What pfftjax says of itself and of the machine: `info`, and ``python -m pfftjax doctor``."""

@@ -1,0 +1,11 @@
+"""What `pfftjax.pencils` has for the folders above it, beside what is public."""
+
+from ._coordinate import coordinate as coordinate
+from ._known import is_block as is_block
+from ._known import is_distributed as is_distributed
+from ._method import refuse_on_cpus as refuse_on_cpus
+from ._overlap import overlapped as overlapped
+from ._pencil import block as block
+from ._pencil import checked_pencil as checked_pencil
+from ._process_grid import checked_grid as checked_grid
+from ._transpose import transpose_p as transpose_p

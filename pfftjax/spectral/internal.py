@@ -1,0 +1,5 @@
+"""What `pfftjax.spectral` has for the folders above it, beside what is public."""
+
+from ._operands import here as here
+from ._operands import operand as operand
+from ._operands import sides as sides
