@@ -93,7 +93,7 @@ def test_examples_of_messages_when_a_rank_is_late(tmp_path):
         cwd=launcher.ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
