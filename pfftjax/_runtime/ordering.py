@@ -265,7 +265,7 @@ def has_communicated() -> bool:
 
 @functools.cache
 def _threads() -> int:
-    """How many programs of this process can wait for other ranks at once, and all get on."""
+    """XLA's threads, all of which programs that wait for other ranks may hold."""
     if MPI.COMM_WORLD.size == 1 or jax.default_backend() != "cpu":
         return sys.maxsize
     return machine.xla_threads() or sys.maxsize
@@ -281,12 +281,12 @@ def _warn_of_few_threads() -> None:
         busy = [other for other in _dispatchers if other.is_busy()]
     here = threading.current_thread()
     programs = 1 + sum(other.thread is not here for other in busy)
-    if programs > _threads():
+    if programs >= _threads():
         warnings.warn(
             f"pfftjax: {programs} threads of this process have programs under way that "
-            f"communicate, and XLA has {_threads()} threads to run them: programs that wait for "
-            "other ranks may hold all of these, and the job then hangs. Give each rank more "
-            f"cores, or set NPROC={programs} (the number of XLA's threads) before JAX starts",
+            f"communicate, and XLA has {_threads()} to run them: programs that wait for other "
+            "ranks may hold all of these, and the job then hangs. Give each rank more cores, or "
+            f"set NPROC={2 * programs} (the number of XLA's threads) before JAX starts",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -305,7 +305,7 @@ def _note_threads() -> None:
             with _dispatchers_lock:
                 _dispatchers[:] = [other for other in _dispatchers if not other.is_over()]
                 _dispatchers.append(dispatcher)
-        if eff == communication and len(_dispatchers) > 1 and len(_dispatchers) > _threads():
+        if eff == communication and len(_dispatchers) > 1 and len(_dispatchers) >= _threads():
             _warn_of_few_threads()
         return get_token_input(self, eff, *arguments, **options)
 

@@ -413,7 +413,8 @@ THREADS_THAT_CROSS = """
 import warnings
 from jax import lax
 w, threads_here = jnp.ones((200, 200)), 3
-comms = [MPI.COMM_WORLD.Dup() for _ in range(threads_here)]
+over = MPI.COMM_SELF if "alone" in sys.argv else MPI.COMM_WORLD
+comms = [over.Dup() for _ in range(threads_here)]
 def program(comm):
     @jax.jit
     def run(steps, x):
@@ -435,27 +436,27 @@ with warnings.catch_warnings(record=True) as warned:
     for _ in range(4):
         started = [threading.Thread(target=work, args=(i,)) for i in range(threads_here)]
         [thread.start() for thread in started]; [thread.join() for thread in started]
-        assert [float(result) for result in results] == [SIZE] * threads_here, results
+        assert [float(result) for result in results] == [over.size] * threads_here, results
 said = [str(one.message) for one in warned if "threads of this process" in str(one.message)]
 print(len(said), "warnings of few threads on rank", RANK, said[:1])
 """
 
 
 def test_programs_of_several_threads_that_wait_for_each_other():
-    """A program that waits holds one of XLA's threads. With three for three programs none of them
-    waits for a thread; with two, two waiting programs on each of three ranks hold them all.
+    """A program that waits holds one of XLA's threads. With two of these, two waiting programs on
+    each of three ranks hold them all, and the third is never run.
     """
-    ended = run(THREADS_THAT_CROSS, ranks=3, NPROC="3")
+    ended = run(THREADS_THAT_CROSS, ranks=3, NPROC="8")
     assert ended.status == 0, ended.output
     assert ended.output.count("0 warnings of few threads") == 3, ended.output
 
 
 def test_more_programs_under_way_than_xla_has_threads():
-    """On two ranks that goes well, but is warned of: on three it could hang."""
-    ended = run(THREADS_THAT_CROSS, ranks=2, NPROC="2")
+    """That could hang, and is warned of. These wait for nobody, and go well."""
+    ended = run(THREADS_THAT_CROSS, ranks=2, arguments=["alone"], NPROC="2")
     assert ended.status == 0, ended.output
-    assert "3 threads of this process have programs under way" in ended.output
-    assert "NPROC=3" in ended.output
+    assert re.search("[23] threads of this process have programs under way", ended.output)
+    assert re.search("NPROC=[46]", ended.output)
 
 
 def test_a_message_to_a_rank_that_has_ended_without_any_call():
