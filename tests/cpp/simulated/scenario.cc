@@ -128,6 +128,8 @@ void DrawWeather(Case& c) {
   if (random.Chance(0.25)) {
     pace.stops = 0.002;
     pace.longest_stop = random.Chance(0.3) ? 8 * kSecond : 50 * kMillisecond;
+    // A job of many ranks that are stopped so often, and for so long, takes its time.
+    pace.limit = 100'000 * kSecond;
   }
   pace.wakes_without_reason = random.Chance(0.1);
 
