@@ -32,8 +32,8 @@ LATE = 5.0
 # Under a timeout nothing is waited for longer than SHORT, but all ranks are stopped for SUSPENDED.
 TIMEOUT, SHORT, SUSPENDED = 12, 2.0, 15.0
 LONGEST_JOB = 300.0
-# Of XLA: more than a job has programs under way. With fewer, those that wait for other ranks may
-# hold all of them (docs/sharp-bits.md), of which pfftjax warns.
+# XLA gets more threads than a job has programs under way. With fewer, programs that wait for other
+# ranks may hold all of them (docs/sharp-bits.md), and pfftjax warns of that.
 THREADS = "12"
 # A job that takes so long shows where its threads are.
 LONG_JOB = LONGEST_JOB - 30

@@ -8,7 +8,7 @@ import re
 from tests.launcher import ROOT
 
 CPP_LAYERS = ["base", "mpi", "runtime", "collectives", "pencils", "fft", "pm", "gpu"]
-# What is found on other paths: XLA's headers, and what tests put in the place of something.
+# These are not in cpp/: a header of XLA's, and two that tests put in the place of something.
 ELSEWHERE = {"xla/ffi/api/ffi.h", "simulated/process.h", "cuda_emulator.h"}
 LAYERS = ["_runtime", "collectives", "pencils", "autodiff", "fft", "spectral", "pm", "io"]
 LAYERS += ["diagnostics"]

@@ -289,8 +289,8 @@ class Watch {
     if (there.IsLeaving() && made < wanted) {
       return who + there.Say() + "; every rank of a communicator must make the same collectives";
     }
-    // Who has taken part in this comparison, and has only come out of it first, is no evidence: a
-    // third rank may be stopped in the middle of it.
+    // A rank that has taken part in this comparison, and has only come out of it first, is no
+    // evidence: a third rank may be stopped in the middle of it.
     if (here.stage == Stage::kChecking && there.passed >= wanted && there.checks < here.checks) {
       return who + there.Say() +
              ": the ranks run different programs; make every rank call the "
