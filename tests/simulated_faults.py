@@ -48,9 +48,16 @@ FAULTS = [
     ),
     Fault(
         "nobody asks why the duplicates of a communicator are not made",
-        "runtime/watch.cc",
-        "if (!IsTimeToAsk(gathering, gathering.waited) || comm.world_ranks.empty()) return;",
-        "return;",
+        "runtime/gathering.cc",
+        "if (gathering.inquiry.IsTimeToAsk(gathering.waited)) Ask(comm, gathering);",
+        "",
+    ),
+    Fault(
+        "who came to a communicator's first collective and has ended is taken for one that never "
+        "came",
+        "runtime/gathering.cc",
+        "const bool has_come = answer.begun >= CountBegun(comm->group);",
+        "const bool has_come = false;",
     ),
     Fault(
         "sizes: who waits for rank 0's choice does not see that it has made none",
@@ -86,7 +93,7 @@ FAULTS = [
         "answers count that are not apart in time",
         "runtime/watch.cc",
         "      times = why.empty() ? 0 : times + is_later;\n"
-        "      if (times > 0 && is_later) Postpone(watched, now_ - watched.since);\n",
+        "      if (times > 0 && is_later) inquiry.Postpone(now_ - watched.since);\n",
         "      times = why.empty() ? 0 : times + 1;\n",
     ),
     Fault(
@@ -221,7 +228,7 @@ FAULTS = [
         "",
     ),
     Fault(
-        "the watch believes a single answer", "runtime/watch.cc", "kRounds = 2;", "kRounds = 1;"
+        "the watch believes a single answer", "runtime/inquiry.h", "kRounds = 2;", "kRounds = 1;"
     ),
     Fault(
         "partners of a sendrecv of all ranks are not compared",

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "runtime/agreement.h"
 #include "runtime/departure.h"
 #include "runtime/node.h"
 #include "runtime/progress.h"
@@ -109,6 +110,7 @@ std::int64_t AddCommunicator(const void* address, std::vector<int> world_ranks) 
   auto comm = new Communicator;  // stays: asynchronous work may look it up until the process ends
   comm->number = number;
   comm->world_ranks = std::move(world_ranks);
+  comm->group = Hash(comm->world_ranks.data(), comm->world_ranks.size() * sizeof(int));
   Mpi()->from_address(address, &comm->user);
   if (Mpi()->rank_and_size(comm->user, &comm->rank, &comm->size) != 0) {
     delete comm;

@@ -138,16 +138,17 @@ struct Communicator {
 
   process::Atomic<bool> busy{false};
   Progress progress;
-  bool is_duplicating = false;
-  MpiHandle duplicating[2] = {};  // requests of MakePrivateStart
+  process::Atomic<bool> is_duplicating{false};  // from its first collective on, for good
+  MpiHandle duplicating[2] = {};                // requests of MakePrivateStart
   // Whether this rank waits for the others to come and make the duplicates with it, for which
   // operation it does, and how often it has looked.
   process::Atomic<bool> is_gathering{false};
   std::string gathers_for;
   process::Atomic<std::int64_t> looks{0};
   // Its ranks, as MPI_COMM_WORLD numbers them: these can be asked before the duplicates are there.
-  // Empty for MPI_COMM_WORLD itself.
+  // Empty for MPI_COMM_WORLD itself. As a hash, they are alike on all ranks.
   std::vector<int> world_ranks;
+  std::uint64_t group = 0;
   // Programs whose first call was compared, and places in them where values were (`same`); touched
   // only by the call that holds `busy`.
   std::unordered_set<std::int64_t> verified;

@@ -36,9 +36,13 @@ struct State {
   std::int64_t previous = 0;  // and of the one before
   std::int64_t round = 0;     // echoed: how often the asker had asked
   std::int64_t checks = 0;    // comparisons begun; no fewer than before collective `passed`
-  ShortText called{};         // the user's lines
+  // Of questions about a communicator's duplicates (gathering.h): its ranks as a hash, and how
+  // many communicators of the same ranks have got theirs, or wait for them.
+  std::int64_t group = 0;
+  std::int64_t begun = 0;
+  ShortText called{};  // the user's lines
 
-  static constexpr int kNumbers = 18;
+  static constexpr int kNumbers = 20;
   static constexpr int kWords = kNumbers + ShortText::kWords;
   using Words = std::array<std::int64_t, kWords>;
 
@@ -104,6 +108,8 @@ struct State {
             w[15],
             w[16],
             w[17],
+            w[18],
+            w[19],
             ShortText(w.data() + kNumbers)};
   }
   Words ToWords() const {
@@ -124,7 +130,9 @@ struct State {
                    latest,
                    previous,
                    round,
-                   checks};
+                   checks,
+                   group,
+                   begun};
     called.Write(words.data() + kNumbers);
     return words;
   }

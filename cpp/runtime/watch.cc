@@ -20,6 +20,8 @@
 #include "runtime/communicator.h"
 #include "runtime/deadlock.h"
 #include "runtime/errors.h"
+#include "runtime/gathering.h"
+#include "runtime/inquiry.h"
 #include "runtime/state.h"
 
 namespace pfftjax {
@@ -27,60 +29,20 @@ namespace {
 
 constexpr int kAskTag = 1;
 constexpr int kAnswerTag = 2;
-constexpr int kRounds = 2;  // answers in a row before they are believed
 constexpr int kCircularRounds = 3;
 constexpr double kSecondsToWarn = 8.0;
 // A rank that receives from itself waits for nothing if it takes longer than this, and than a copy
 // of so many bytes a second.
 constexpr double kSecondsAlone = 6.0;
 constexpr double kSlowestCopy = 50e6;
-constexpr int kMostAsked = 32;  // ranks asked in one round, drawn at random beyond that
-// How often a rank that waits for a communicator's duplicates looks for them between two answers
-// that are to be believed: what the other rank did before it left has arrived by then.
-constexpr std::int64_t kLooks = 10;
-
-// Which answers are apart in time. A question that was on its way when another answer came is
-// answered out of the same moment, as far as the asker can tell, however slow the messages are.
-class Rounds {
- public:
-  // The number of a round that begins.
-  std::int64_t Ask() { return ++asked_; }
-  // Whether `rank` was asked, in that round, after the last answer for which this was true.
-  bool IsLater(int rank, std::int64_t round) {
-    std::int64_t& heard = heard_[rank];
-    if (round <= heard) return false;
-    heard = asked_;
-    return true;
-  }
-
- private:
-  std::int64_t asked_ = 0;
-  std::map<int, std::int64_t> heard_;
-};
 
 // One communicator as the thread sees it: how long its present call has waited, and what the
 // others have answered.
 struct Watched {
   std::int64_t entered = -1;
-  double since = 0.0;       // when it was first seen, as the watch counts time
-  double next_round = 0.0;  // seconds of waiting at which to ask
-  bool timed_out = false;
-  Rounds rounds;
-  std::map<int, State> answers;
-  std::map<int, int> suspicions;  // answers in a row that cannot be reconciled with waiting
+  double since = 0.0;  // when it was first seen, as the watch counts time
+  Inquiry inquiry;
   Deadlock deadlock;
-};
-
-// The same of one whose duplicates are being made.
-struct Gathering {
-  double waited = 0.0;
-  std::int64_t looks = 0;
-  double next_round = GetOptions().patience;
-  bool timed_out = false;
-  Rounds rounds;
-  std::map<int, State> answers;
-  std::map<int, int> suspicions;
-  std::map<int, std::int64_t> suspected_at;  // how often this rank had looked
 };
 
 struct Outgoing {
@@ -136,11 +98,7 @@ class Watch {
         Collect(*comm, watched);
       }
       Look(*comm, watched);
-      if (comm->is_gathering.load(std::memory_order_acquire)) {
-        LookAtGathering(*comm, gatherings_[i], passed);
-      } else {
-        gatherings_.erase(i);
-      }
+      gatherings_.Look(*comm, passed);
     }
     outgoing_.remove_if([](Outgoing& out) {
       int done = 0;
@@ -172,8 +130,8 @@ class Watch {
     int source = 0;
     State asked{};
     while (Receive(comm, kAskTag, &source, &asked)) {
-      State answer = IsAboutGathering(asked.question) ? State::Anywhere(asked.question)
-                                                      : State::Of(comm, asked.question);
+      State answer = Gatherings::AreMeantBy(asked.question) ? Gatherings::Answer(asked)
+                                                            : State::Of(comm, asked.question);
       answer.round = asked.round;
       Send(comm, source, kAnswerTag, answer);
     }
@@ -183,8 +141,8 @@ class Watch {
     int source = 0;
     State answer{};
     while (Receive(comm, kAnswerTag, &source, &answer)) {
-      if (IsAboutGathering(answer.question)) {
-        HearOfGathering(source, answer);
+      if (Gatherings::AreMeantBy(answer.question)) {
+        gatherings_.Hear(source, answer);
         continue;
       }
       const std::int64_t entered = comm.progress.entered;
@@ -194,14 +152,15 @@ class Watch {
       if (answer.question != entered || here.stage == Stage::kIdle) continue;
       // Read again: what was read in between may be of the call after the one asked about.
       if (comm.progress.entered != entered) continue;
-      watched.answers[source] = answer;
-      const bool is_later = watched.rounds.IsLater(source, answer.round);
+      Inquiry& inquiry = watched.inquiry;
+      inquiry.answers[source] = answer;
+      const bool is_later = inquiry.IsLater(source, answer.round);
       watched.deadlock.Hear(source, answer.AsWait(), is_later);
       AbortIfCircular(comm, here, watched);
       const std::string why = WhyNever(here, source, answer);
-      int& times = watched.suspicions[source];
+      int& times = inquiry.suspicions[source];
       times = why.empty() ? 0 : times + is_later;
-      if (times > 0 && is_later) Postpone(watched, now_ - watched.since);
+      if (times > 0 && is_later) inquiry.Postpone(now_ - watched.since);
       // Twice, a while apart: the first may have crossed with the end of the wait. A message waits
       // for either partner, and may have come from one that has left since.
       const bool certain = here.IsPointToPoint()
@@ -226,7 +185,7 @@ class Watch {
     std::string text = Waits(comm, here);
     for (std::size_t i = 1; i < circle.size(); ++i) {
       text += "; it waits for rank " + std::to_string(circle[i]) + ", which " +
-              watched.answers.at(circle[i]).Say();
+              watched.inquiry.answers.at(circle[i]).Say();
     }
     text += "; and that rank waits for rank " + std::to_string(comm.rank) +
             ": none of them can go on. Let one of them come to the other's call first; sendrecv "
@@ -260,8 +219,9 @@ class Watch {
       }
       return true;
     }
-    const auto found = watched.suspicions.find(rank);
-    return found != watched.suspicions.end() && found->second >= kRounds;
+    const auto& suspicions = watched.inquiry.suspicions;
+    const auto found = suspicions.find(rank);
+    return found != suspicions.end() && found->second >= kRounds;
   }
 
   // False if the latest collective that both ranks have begun was not the same, where both know.
@@ -327,123 +287,15 @@ class Watch {
         comm.progress.called_for = entered;
       }
       watched.since = now_;
-      watched.next_round = GetOptions().patience;
       return;
     }
     const double waited = now_ - watched.since;
-    if (HasTimedOut(watched, waited)) Report(comm, watched, waited);
+    if (watched.inquiry.HasTimedOut(waited)) Report(comm, watched, waited);
     Warn(comm, watched, waited);
     AbortIfAlone(comm, watched, waited);
-    if (comm.is_private && IsTimeToAsk(watched, waited)) Ask(comm, entered, watched);
-  }
-
-  // Whether the other ranks have had time to answer since PFFTJAX_TIMEOUT.
-  template <typename Waiting>
-  static bool HasTimedOut(Waiting& watched, double waited) {
-    const double timeout = GetOptions().timeout;
-    if (timeout > 0 && waited > timeout && !watched.timed_out) {
-      watched.timed_out = true;
-      watched.next_round = waited;
+    if (comm.is_private && watched.inquiry.IsTimeToAsk(waited, watched.deadlock.IsPossible())) {
+      Ask(comm, entered, watched);
     }
-    return watched.timed_out && waited > timeout + 1.0;
-  }
-
-  template <typename Waiting>
-  static bool IsTimeToAsk(Waiting& watched, double waited) {
-    if (waited < watched.next_round) return false;
-    // The second round follows soon, and so does one that may confirm a suspicion; the others
-    // are ever rarer.
-    const double patience = GetOptions().patience;
-    const bool soon = waited < 2 * patience || Suspects(watched) || MayBeCircular(watched);
-    watched.next_round = waited + (soon ? patience : std::min(waited, 60.0));
-    return true;
-  }
-
-  // The next round waits: what the other rank sent before it gave rise to a suspicion may take
-  // that long to come.
-  template <typename Waiting>
-  static void Postpone(Waiting& watched, double waited) {
-    watched.next_round = std::max(watched.next_round, waited + GetOptions().patience);
-  }
-
-  // Questions about communicators that are being duplicated go over MPI_COMM_WORLD, and have
-  // negative numbers: one for each communicator.
-  static bool IsAboutGathering(std::int64_t question) { return question < 0; }
-
-  void LookAtGathering(const Communicator& comm, Gathering& gathering, double passed) {
-    // Nobody looks while it is interrupted, or has no core to run on.
-    if (comm.looks == gathering.looks) return;
-    gathering.looks = comm.looks;
-    gathering.waited += passed;
-    if (HasTimedOut(gathering, gathering.waited)) ReportGathering(comm, gathering);
-    if (!IsTimeToAsk(gathering, gathering.waited) || comm.world_ranks.empty()) return;
-    const Communicator* world = FindCommunicator(0);
-    if (!world || !world->is_private) return;
-    std::vector<int> ranks;
-    for (int r = 0; r < comm.size; ++r) {
-      if (r != comm.rank && comm.world_ranks[r] >= 0) ranks.push_back(r);
-    }
-    ChooseAmong(ranks, gathering);
-    State question = State::Anywhere(-1 - comm.number);
-    question.round = gathering.rounds.Ask();
-    for (int rank : ranks) Send(*world, comm.world_ranks[rank], kAskTag, question);
-  }
-
-  void HearOfGathering(int world_rank, const State& answer) {
-    const std::int64_t number = -1 - answer.question;
-    const Communicator* comm = FindCommunicator(number);
-    const auto found = gatherings_.find(number);
-    if (!comm || !comm->is_gathering || found == gatherings_.end()) return;
-    Gathering& gathering = found->second;
-    const auto& ranks = comm->world_ranks;
-    const auto at = std::find(ranks.begin(), ranks.end(), world_rank);
-    const auto rank = static_cast<int>(at - ranks.begin());
-    gathering.answers[rank] = answer;
-    int& times = gathering.suspicions[rank];
-    std::int64_t& looks = gathering.suspected_at[rank];
-    if (!answer.IsLeaving()) {
-      times = 0;
-    } else if (gathering.rounds.IsLater(rank, answer.round) &&
-               (times == 0 || comm->looks >= looks + kLooks)) {
-      ++times;
-      looks = comm->looks;
-      Postpone(gathering, gathering.waited);
-    }
-    if (times < kRounds) return;
-    AbortJob((Gathers(*comm) + ", but " + Member(*comm, rank) +
-              " has ended; every rank of a communicator must make the same collectives: let all "
-              "of them call " +
-              comm->gathers_for + ", or make a communicator of those that do")
-                 .c_str());
-  }
-
-  static std::string Gathers(const Communicator& comm) {
-    return comm.Where() + " (communicator " + std::to_string(comm.number) + ") waits in " +
-           comm.gathers_for + " for the other ranks to come to their first collective on this " +
-           "communicator";
-  }
-
-  // "rank 1 (rank 3 of MPI_COMM_WORLD)"
-  static std::string Member(const Communicator& comm, int rank) {
-    const std::string here = "rank " + std::to_string(rank);
-    const int in_world = comm.world_ranks[rank];
-    if (in_world == rank) return here;
-    return here + " (rank " + std::to_string(in_world) + " of MPI_COMM_WORLD)";
-  }
-
-  [[noreturn]] static void ReportGathering(const Communicator& comm, const Gathering& gathering) {
-    std::string text = After(gathering.waited) + Gathers(comm);
-    for (const auto& [rank, state] : gathering.answers) {
-      text += "\n  " + Member(comm, rank) + " " + state.SayAnywhere();
-    }
-    AbortJob(text.c_str());
-  }
-
-  // "after 61.2 s (PFFTJAX_TIMEOUT) "
-  static std::string After(double waited) {
-    std::array<char, 64> text{};
-    std::snprintf(text.data(), text.size(), "after %.1f s (PFFTJAX_TIMEOUT) ", waited);
-    return text.data();
   }
 
   // Once: that a message waits for long and its partner too, where it is not certain that neither
@@ -451,7 +303,7 @@ class Watch {
   void Warn(const Communicator& comm, const Watched& watched, double waited) {
     if (has_warned_ || waited < kSecondsToWarn) return;
     const State here = State::Of(comm, watched.entered);
-    for (const auto& [rank, there] : watched.answers) {
+    for (const auto& [rank, there] : watched.inquiry.answers) {
       const bool is_message = here.IsPointToPoint() || there.IsPointToPoint();
       if (here.stage == Stage::kIdle || there.stage == Stage::kIdle || !is_message) continue;
       has_warned_ = true;
@@ -463,15 +315,6 @@ class Watch {
       return;
     }
   }
-
-  template <typename Waiting>
-  static bool Suspects(const Waiting& watched) {
-    return std::any_of(watched.suspicions.begin(), watched.suspicions.end(),
-                       [](const auto& entry) { return entry.second > 0; });
-  }
-
-  static bool MayBeCircular(const Watched& watched) { return watched.deadlock.IsPossible(); }
-  static bool MayBeCircular(const Gathering&) { return false; }
 
   void Ask(const Communicator& comm, std::int64_t call, Watched& watched) {
     std::vector<int> ranks;
@@ -489,35 +332,21 @@ class Watch {
         if (r != comm.rank && !(is_message && Suspected(watched, comm, r))) ranks.push_back(r);
       }
     }
-    ChooseAmong(ranks, watched);
+    watched.inquiry.ChooseAmong(ranks, random_);
     State question = State::Of(comm, call);
-    question.round = watched.rounds.Ask();
+    question.round = watched.inquiry.Ask();
     for (int rank : ranks) Send(comm, rank, kAskTag, question);
-  }
-
-  // Not all of very many.
-  template <typename Waiting>
-  void ChooseAmong(std::vector<int>& ranks, const Waiting& watched) {
-    if (ranks.size() > kMostAsked) {
-      std::shuffle(ranks.begin(), ranks.end(), random_);
-      // Those under suspicion are asked again, whoever else is.
-      std::stable_partition(ranks.begin(), ranks.end(), [&](int rank) {
-        const auto found = watched.suspicions.find(rank);
-        return found != watched.suspicions.end() && found->second > 0;
-      });
-      ranks.resize(kMostAsked);
-    }
   }
 
   [[noreturn]] static void Report(const Communicator& comm, const Watched& watched,
                                   double waited) {
     const State here = State::Of(comm, watched.entered);
     std::string text = After(waited) + Waits(comm, here);
-    for (const auto& [rank, state] : watched.answers) {
+    for (const auto& [rank, state] : watched.inquiry.answers) {
       text += "\n  rank " + std::to_string(rank) + " " + state.Say();
     }
     const auto asked = static_cast<std::size_t>(std::min(comm.size - 1, kMostAsked));
-    if (watched.answers.size() < asked) {
+    if (watched.inquiry.answers.size() < asked) {
       text +=
           "\n  the other ranks asked gave no answer: they have not used this communicator "
           "yet, or their process is stopped or gone";
@@ -532,7 +361,9 @@ class Watch {
   process::Thread thread_;
   double now_ = 0.0;  // seconds, as the thread sees them go by
   std::map<std::int64_t, Watched> watched_;
-  std::map<std::int64_t, Gathering> gatherings_;
+  Gatherings gatherings_{[this](const Communicator& world, int rank, const State& question) {
+    Send(world, rank, kAskTag, question);
+  }};
   bool has_warned_ = false;
   std::set<std::string> lines_;   // kept: see Progress::called
   std::list<Outgoing> outgoing_;  // a list: MPI keeps the addresses of the words

@@ -13,7 +13,9 @@ CORE = (
     "base/pages",
     *(f"runtime/{name}" for name in "node progress shared_memory window".split()),
 )
-WATCH = "communicator call call_sites deadlock agreement departure watch terminate".split()
+WATCH = (
+    "communicator call call_sites deadlock agreement departure gathering inquiry watch terminate"
+).split()
 # How each is built, its argument, and what it says when all went well.
 PROGRAMS = {
     "threads": (CORE, "-Wl,--wrap=mmap,--wrap=munmap", "100", "all data right"),

@@ -287,7 +287,7 @@ MUTANTS = [
     ),
     Mutant(
         "the watch believes a single answer",
-        CXX / "runtime" / "watch.cc",
+        CXX / "runtime" / "inquiry.h",
         "kRounds = 2;",
         "kRounds = 1;",
         "tests/jobs/test_threads.py",

@@ -146,15 +146,49 @@ void StoppedInCheck(Case& c) {
   });
 }
 
+// A rank is stopped while the duplicates of communicators are made, for their first collectives:
+// some of the others have theirs, make the collective and end, and some wait until it goes on.
+void StoppedInDuplication(Case& c) {
+  c.job.scheduler.pace.stops = 0;
+  c.job.network.relays = 0.5;
+  const auto victim = static_cast<std::size_t>(c.random.Below(c.job.ranks));
+  const auto late = static_cast<int>(c.random.Below(c.job.ranks));
+  const std::uint64_t seed = c.random.Next();
+  const std::int64_t first = c.random.Between(kRows, kOther);
+  const std::int64_t most = c.random.Between(1, 2);
+  c.Run([&](Rank& rank) {
+    rank.Begin(false);
+    Scheduler& scheduler = rank.job.scheduler;
+    for (std::int64_t i = 0; i < most; ++i) {
+      if (rank.rank == late) {
+        scheduler.Sleep(scheduler.random.Spread(kMillisecond, kSecond));
+        Process& process = *rank.job.processes[victim];
+        process.stopped_until = scheduler.now() + scheduler.random.Spread(kSecond, 60 * kSecond);
+      }
+      // The roots of these may end as soon as they have the duplicates.
+      const std::int64_t comm = (first + i) % (kOther + 1);
+      RunStep(rank, {&StepNamed("rooted"), comm, seed + static_cast<std::uint64_t>(i)});
+    }
+    rank.End();
+  });
+}
+
 }  // namespace
 
 std::vector<Scenario> RightScenarios() {
-  return {{"programs", 20, 64, Programs},      {"shared_memory", 20, 64, SharedMemoryOnly},
-          {"exchanges", 10, 64, Exchanges},    {"pencils", 14, 64, Pencils},
-          {"particles", 8, 64, Particles},     {"messages", 6, 64, Messages},
-          {"split", 6, 16, SplitExchanges},    {"threads", 5, 8, Threads},
-          {"late_ranks", 3, 8, LateRanks},     {"many_ranks", 0.25, 64, ManyRanks, 64},
-          {"slow_network", 8, 8, SlowNetwork}, {"stopped_in_check", 4, 8, StoppedInCheck}};
+  return {{"programs", 20, 64, Programs},
+          {"shared_memory", 20, 64, SharedMemoryOnly},
+          {"exchanges", 10, 64, Exchanges},
+          {"pencils", 14, 64, Pencils},
+          {"particles", 8, 64, Particles},
+          {"messages", 6, 64, Messages},
+          {"split", 6, 16, SplitExchanges},
+          {"threads", 5, 8, Threads},
+          {"late_ranks", 3, 8, LateRanks},
+          {"many_ranks", 0.25, 64, ManyRanks, 64},
+          {"slow_network", 8, 8, SlowNetwork},
+          {"stopped_in_check", 4, 8, StoppedInCheck},
+          {"stopped_in_duplication", 4, 16, StoppedInDuplication}};
 }
 
 }  // namespace pfftjax::simulated

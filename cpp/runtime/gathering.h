@@ -1,0 +1,48 @@
+// The part of the watch that looks after communicators whose private duplicates are being made:
+// the first collective on one waits until all of its ranks have come to it.
+//
+// Nothing can be asked over a communicator that is still to be made, so that these questions go
+// over the control communicator of MPI_COMM_WORLD, from rank to rank of that, and have negative
+// numbers: one for each communicator of the rank that asks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <random>
+
+#include "runtime/inquiry.h"
+
+namespace pfftjax {
+
+class Gatherings {
+ public:
+  using Send = std::function<void(const Communicator& world, int rank, const State& question)>;
+  explicit Gatherings(Send send_question) : send_question_(std::move(send_question)) {}
+
+  static bool AreMeantBy(std::int64_t question) { return question < 0; }
+  // Of this rank, for a question that it was asked.
+  static State Answer(const State& asked);
+
+  // Called at each tick for each communicator; `passed` seconds after the last time.
+  void Look(const Communicator& comm, double passed);
+  // Judges an answer of rank `world_rank` of MPI_COMM_WORLD.
+  void Hear(int world_rank, const State& answer);
+
+ private:
+  struct Gathering {
+    double waited = 0.0;
+    std::int64_t looks = 0;
+    Inquiry inquiry;
+    std::map<int, std::int64_t> suspected_at;  // how often this rank had looked
+  };
+
+  void Ask(const Communicator& comm, Gathering& gathering);
+  [[noreturn]] static void Report(const Communicator& comm, const Gathering& gathering);
+
+  Send send_question_;
+  std::map<std::int64_t, Gathering> gatherings_;
+  std::minstd_rand random_{process::Entropy()};
+};
+
+}  // namespace pfftjax
