@@ -11,14 +11,17 @@ import pytest
 
 from tests.jobs.job import assert_succeeds, run
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
+
+WANTED = int(os.environ.get("PFFTJAX_TEST_RANKS", "0"))
 
 
 def ranks(least):
-    return max(least, int(os.environ.get("PFFTJAX_TEST_RANKS", "0")))
+    return max(least, WANTED)
 
 
-@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.reproducer
+@pytest.mark.parametrize("number", [WANTED] if WANTED else [2, 3])
 def test_exchanges_in_shared_memory(number):
     """Small and large, empty and not, alltoall and allgather, of other dtypes: on one rank, or on
     all but one."""
@@ -59,7 +62,7 @@ def test_exchanges_in_shared_memory(number):
         print("all caught", flush=True)
         """,
         ranks=ranks(number),
-        limit=60,
+        limit=240,
     )
 
 
@@ -205,7 +208,8 @@ def test_whatever_must_be_alike_is_compared(expected, number, environment):
     )
 
 
-@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.reproducer
+@pytest.mark.parametrize("number", [WANTED] if WANTED else [2, 3])
 def test_transpositions_and_transforms_of_other_shapes(number):
     """Programs that are known, so that nothing but the exchange itself can tell."""
     assert_succeeds(
@@ -262,7 +266,7 @@ right(known(*transposed(8, 6, 8)))
 print("all caught", flush=True)
 """,
         ranks=ranks(number),
-        limit=100,
+        limit=240,
         PFFTJAX_FIRST_CALL_CHECK="0",
     )
 
