@@ -75,11 +75,12 @@ void ExitHandlers(Case& c) {
 // The whole job is stopped for longer than PFFTJAX_TIMEOUT, as SIGSTOP and gang scheduling do.
 void StoppedJob(Case& c) {
   Options options = OptionsOf(c);
-  options.timeout = static_cast<double>(c.random.Between(6, 20));
+  // The others wait for three seconds and for the weather; the stop is longer than all of it.
+  options.timeout = static_cast<double>(c.random.Between(20, 40));
   SetOptions(c, options);
   const auto delays = DrawDelays(c, 2 * kSecond);
   const std::uint64_t seed = c.random.Next();
-  const Time stop = c.random.Spread(10 * kSecond, 100 * kSecond);
+  const Time stop = c.random.Spread(50 * kSecond, 100 * kSecond);
   c.job.scheduler.pace.stops = 0;
   c.Run([&](Rank& rank) {
     rank.Begin(true);

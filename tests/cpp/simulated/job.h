@@ -15,10 +15,11 @@ class Comm;
 
 // How MPI behaves in this job.
 struct Network {
-  Time latency = kMicrosecond;  // the least, within a node
-  Time between_nodes = 0;       // more than that
-  double jitter = 0.1;          // how often a message takes far longer
-  Time longest = kMillisecond;  // and how long at most
+  Time latency = kMicrosecond;   // the least, within a node
+  Time between_nodes = 0;        // more than that
+  double jitter = 0.1;           // how often a message takes far longer
+  Time shortest = kMicrosecond;  // and how long at least
+  Time longest = kMillisecond;   // and at most
   double bytes_a_second = 1e9;
   std::int64_t eager_bytes = 4096;  // longer messages wait for their receiver
   double waits_anyway = 0.0;        // how many of the short ones do so, too

@@ -29,7 +29,7 @@ Time Arrival(const Process& from, const Process& to, std::int64_t bytes) {
   Time time = scheduler->now() + network.latency + random.Below(network.latency + 1);
   if (from.node != to.node) time += network.between_nodes;
   time += static_cast<Time>(static_cast<double>(bytes) / network.bytes_a_second * 1e9);
-  if (random.Chance(network.jitter)) time += random.Spread(kMicrosecond, network.longest);
+  if (random.Chance(network.jitter)) time += random.Spread(network.shortest, network.longest);
   return time;
 }
 
@@ -205,12 +205,17 @@ void Comm::Match(int rank) {
 
 void Message::Happen() {
   const Process& receiver = comm->ProcessOf(to);
+  // What a rank sends to itself does not travel.
+  const auto arrival = [&](std::int64_t much) {
+    return from == to ? scheduler->now() + TheJob().network.latency
+                      : Arrival(*sender, receiver, much);
+  };
   switch (stage) {
     case Stage::kLeaving: {
       if (sender->is_dead) return;
       stage = Stage::kTravelling;
       Time& last = comm->last_arrival_[{from, to, tag}];
-      last = std::max(last + 1, Arrival(*sender, receiver, sending ? 0 : bytes));
+      last = std::max(last + 1, arrival(sending ? 0 : bytes));
       scheduler->Schedule(*this, last);
       return;
     }
@@ -222,7 +227,7 @@ void Message::Happen() {
       if (sending) {
         if (sender->is_dead) return;
         stage = Stage::kMoving;
-        scheduler->Schedule(*this, Arrival(*sender, receiver, bytes));
+        scheduler->Schedule(*this, arrival(bytes));
         return;
       }
       [[fallthrough]];
