@@ -5,8 +5,9 @@ from typing import Any
 import jax
 from mpi4py import MPI
 
+from pfftjax._runtime import launcher
 from pfftjax._runtime.communicators import Communicator, as_private
-from pfftjax._runtime.options import options, ranks_on_node
+from pfftjax._runtime.options import options
 from pfftjax._runtime.ordering import is_temporary
 from pfftjax._runtime.primitive import (
     as_array,
@@ -20,7 +21,8 @@ from pfftjax._runtime.primitive import (
 
 def _in_place(_: Any, x: Any, *, comm: Communicator, **__: Any) -> bool:
     """Where the ranks may share memory: MPI would want a copy of the operand first."""
-    return options.shared_memory and comm.size <= ranks_on_node(comm.size) and is_temporary(x)
+    may_share = comm.size <= (launcher.here.local_ranks or comm.size)
+    return options.shared_memory and may_share and is_temporary(x)
 
 
 alltoall_p = communicating(
