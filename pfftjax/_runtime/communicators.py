@@ -77,13 +77,9 @@ def _make_private(comm: Communicator, operation: str, waits_for: str) -> None:
             report += 6 * _SECONDS_TO_REPORT
         time.sleep(1e-4)
     # Ranks that check, or cut messages, in different ways would wait for each other.
-    settings = (
-        f"PFFTJAX_CHECK={options.check:d}\n"
-        f"PFFTJAX_FIRST_CALL_CHECK={options.first_call:d}\n"
-        f"PFFTJAX_MAX_CHUNK_BYTES={options.max_chunk_bytes}\n"
-        f"PFFTJAX_SHARED_MEMORY={options.shared_memory:d}"
-    )
-    how = native.compare(comm.number, settings) if comm.size > 1 else ""
+    settings = options.as_set("check", "first_call", "max_chunk_bytes", "shared_memory")
+    lines = "\n".join(f"{name}={value}" for name, value in settings.items())
+    how = native.compare(comm.number, lines) if comm.size > 1 else ""
     if how:
         raise RuntimeError(
             f"pfftjax: the environment differs between ranks: {how}; export it to all of them "

@@ -188,8 +188,8 @@ MUTANTS = [
     Mutant(
         "no first-call check",
         RUNTIME / "options.py",
-        "    first_call: bool = True\n",
-        "    first_call: bool = False\n",
+        '"PFFTJAX_FIRST_CALL_CHECK", True)',
+        '"PFFTJAX_FIRST_CALL_CHECK", False)',
         "tests/jobs/test_first_call.py::test_programs_that_differ",
         0,
     ),
