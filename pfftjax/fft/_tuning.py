@@ -171,7 +171,7 @@ def tune_plan(
         )
     key["machine"] = _tuning_file.machine(comm.mpi)
     if tuning.file is not None:
-        entry = _tuning_file.load(tuning.file, key, comm, here)
+        entry = _tuning_file.load(tuning.file, key, comm, operation)
         if entry is not None:
             found = _from_entry(given, entry, comm)
             if found.method in _methods(found.grid, given.method):  # ranks may no longer share
@@ -194,7 +194,7 @@ def tune_plan(
             "method": chosen[1].name.lower(),
             "timings": [[list(t.dims), t.method.name.lower(), t.seconds] for t in timings],
         }
-        _tuning_file.save(tuning.file, key, entry, comm, here)
+        _tuning_file.save(tuning.file, key, entry, comm, operation)
     return _with_timings(plan_of(chosen), timings)
 
 

@@ -107,7 +107,7 @@ def halo_exchange(
         ([4, 4, 0], True)
 
     """
-    x = as_array(x, "halo_exchange", checked_pencil(pencil, "halo_exchange").grid._comm)
+    x = as_array(x, "halo_exchange", checked_pencil(pencil, "halo_exchange").grid.communicator)
     steps = _steps(x, pencil, width, periodic, "halo_exchange")
     _check(x, pencil, [], "halo_exchange")
     for params in steps:
@@ -149,9 +149,10 @@ def halo_reduce(
         True
 
     """
-    x = as_array(x, "halo_reduce", checked_pencil(pencil, "halo_reduce").grid._comm)
+    comm = checked_pencil(pencil, "halo_reduce").grid.communicator
+    x = as_array(x, "halo_reduce", comm)
     if x.dtype == bool:
-        raise TypeError(f"{where('halo_reduce', pencil.grid._comm)}: cannot add bool; cast it")
+        raise TypeError(f"{where('halo_reduce', comm)}: cannot add bool; cast it")
     steps = _steps(x, pencil, width, periodic, "halo_reduce")
     _check(x, pencil, steps, "halo_reduce")
     for params in reversed(steps):
@@ -161,7 +162,7 @@ def halo_reduce(
 
 def _steps(x: jax.Array, pencil: Pencil, width: Any, periodic: Any, name: str) -> list[Any]:
     """Params of the primitive for each dimension of the grid that is padded."""
-    here = where(name, pencil.grid._comm)
+    here = where(name, pencil.grid.communicator)
     lead = x.ndim - len(pencil.axes)
     widths = width if isinstance(width, tuple | list) else (width, width)
     rounds = periodic if isinstance(periodic, tuple | list) else (periodic, periodic)
@@ -208,7 +209,7 @@ def _check(x: jax.Array, pencil: Pencil, steps: list[Any], name: str) -> None:
         expected[params["axis"]] += params["before"] + params["after"]
     if lead < 0 or x.shape != tuple(expected):
         raise ValueError(
-            f"{where(name, pencil.grid._comm)}: the block has shape {x.shape}, but this rank "
-            f"holds {pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes})"
+            f"{where(name, pencil.grid.communicator)}: the block has shape {x.shape}, but this "
+            f"rank holds {pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes})"
             + (f", with its ghosts {tuple(expected[max(lead, 0) :])}" if steps else "")
         )

@@ -166,7 +166,7 @@ def transpose(
     """
     for pencil in (source, target):
         checked_pencil(pencil, "transpose")
-    comm = source.grid._comm
+    comm = source.grid.communicator
     here = where("transpose", comm)
     method = checked_method(method, "transpose", comm)
     if source.grid != target.grid or source.global_shape != target.global_shape:

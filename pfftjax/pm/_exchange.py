@@ -185,7 +185,7 @@ class Route:
 
         """
         checked_mesh(pencil, "Route")
-        comm = pencil.grid._comm
+        comm = pencil.grid.communicator
         at = as_positions(positions, pencil, "Route")
         room = static_int(capacity, "capacity", "Route", comm)
         if room < 0:

@@ -241,8 +241,8 @@ MUTANTS = [
     Mutant(
         "communicators of one size share their rows and columns",
         PENCILS / "_process_grid.py",
-        "key = (self._comm, self.dims)",
-        "key = (self._comm.size, self.dims)",
+        "key = (comm, self.dims)",
+        "key = (comm.size, self.dims)",
         "tests/pencils/test_process_grid.py",
     ),
     Mutant(
