@@ -111,7 +111,11 @@ def _register_world() -> Communicator:
 world = _register_world()
 
 
-def as_communicator(comm: MPI.Comm | Communicator | None, operation: str) -> Communicator:
+# What operations take as ``comm=``: None for MPI_COMM_WORLD.
+Comm = MPI.Comm | Communicator | None
+
+
+def as_communicator(comm: Comm, operation: str) -> Communicator:
     """The wrapper of `comm`, MPI_COMM_WORLD for None; the same one for the same communicator."""
     communicates()
     if comm is None:
@@ -138,7 +142,7 @@ def as_communicator(comm: MPI.Comm | Communicator | None, operation: str) -> Com
     return new
 
 
-def as_private(comm: MPI.Comm | Communicator | None, operation: str) -> Communicator:
+def as_private(comm: Comm, operation: str) -> Communicator:
     """The wrapper of `comm` with its private duplicates; collective on the first call.
 
     For operations that every rank of `comm` takes part in. While they are traced, not when they
@@ -157,7 +161,7 @@ def as_private(comm: MPI.Comm | Communicator | None, operation: str) -> Communic
     return wrapper
 
 
-def communicator(comm: MPI.Comm | Communicator | None = None) -> Communicator:
+def communicator(comm: Comm = None) -> Communicator:
     """`comm` as a value that jitted functions take as an argument.
 
     mpi4py's communicators cannot be hashed, so JAX refuses them. What this returns can be passed

@@ -25,27 +25,21 @@ def _agreement(x: Any, *, axis: int, comm: Any, **params: Any) -> str:
     return f"{np.dtype(x.dtype).name} along axis {axis}, others {others}, {params}"
 
 
-def _attributes(*, axis: int, whole: int, before: int, after: int, periodic: bool) -> Any:
-    return {
-        "axis": np.int64(axis),
-        "whole": np.int64(whole),
-        "before": np.int64(before),
-        "after": np.int64(after),
-        "periodic": np.bool_(periodic),
-    }
-
-
+_ATTRIBUTES = {
+    **dict.fromkeys(("axis", "whole", "before", "after"), np.int64),
+    "periodic": np.bool_,
+}
 halo_exchange_p = communicating(
     "halo_exchange",
     result=lambda x, *, axis, before, after, **_: _padding(x, axis, before + after),
     agreement=_agreement,
-    attributes=_attributes,
+    attributes=_ATTRIBUTES,
 )
 halo_reduce_p = communicating(
     "halo_reduce",
     result=lambda x, *, axis, before, after, **_: _padding(x, axis, -before - after),
     agreement=_agreement,
-    attributes=_attributes,
+    attributes=_ATTRIBUTES,
 )
 
 
@@ -54,18 +48,8 @@ def _with_batch(_: int, params: Any) -> Any:
 
 
 # The exchange copies a cell to each place where it appears; the sum over these is the adjoint.
-linear(
-    halo_exchange_p,
-    batch=(0, 0),
-    adjoint=lambda cotangent, _, **params: halo_reduce_p.bind(cotangent, **params),
-    batched_params=_with_batch,
-)
-linear(
-    halo_reduce_p,
-    batch=(0, 0),
-    adjoint=lambda cotangent, _, **params: halo_exchange_p.bind(cotangent, **params),
-    batched_params=_with_batch,
-)
+linear(halo_exchange_p, batch=(0, 0), adjoint=halo_reduce_p, batched_params=_with_batch)
+linear(halo_reduce_p, batch=(0, 0), adjoint=halo_exchange_p, batched_params=_with_batch)
 
 Width = int | Sequence[int | Sequence[int]]
 

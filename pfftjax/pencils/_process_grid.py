@@ -9,7 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from pfftjax._runtime.agreement import same_everywhere
-from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import where
 
 # Grids that have been made, with the communicators of their rows and columns. MPI has only so many
@@ -56,7 +56,7 @@ class ProcessGrid:
     def __init__(
         self,
         dims: int | Sequence[int | None] | None = None,
-        comm: MPI.Comm | Communicator | None = None,
+        comm: Comm = None,
     ):
         self.communicator = comm = as_private(comm, "ProcessGrid")
         # A rank that is refused must not leave the others waiting: what they ask for is compared
