@@ -186,6 +186,15 @@ def batch_along(
     batching.primitive_batchers[primitive] = batched
 
 
+def batch_in_front(operands: Any, axes: Any) -> tuple[int, list[jax.Array]]:
+    """The size of a batch, and its operands with that axis in front; what has none is repeated."""
+    size = next(x.shape[d] for x, d in zip(operands, axes, strict=True) if d is not None)
+    return size, [
+        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        for x, d in zip(operands, axes, strict=True)
+    ]
+
+
 def linear(
     primitive: Primitive,
     *,
@@ -243,7 +252,7 @@ def constant(primitive: Primitive) -> None:
 
     def jvp(primals: Any, _: Any, **params: Any) -> Any:
         y = primitive.bind(*primals, **params)
-        return y, zero_tangent(y)
+        return y, jax.tree.map(zero_tangent, y)
 
     ad.primitive_jvps[primitive] = jvp
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.interpreters import batching
 
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
-from pfftjax._runtime.primitive import as_array, linear, static_int, where
+from pfftjax._runtime.primitive import as_array, batch_in_front, linear, static_int, where
 
 from ._alltoallv import alltoallv_p, exchange_counts_p, moving_rows, row_count, rows_of
 
@@ -37,15 +37,11 @@ def _batched(operands: Any, axes: Any, **params: Any) -> Any:
     if axes[1] is None and axes[2] is None:
         # The same rows of the whole batch: it travels inside them.
         return allgatherv_p.bind(jnp.moveaxis(x, axes[0], 1), count, counts, **params), 1
-    size = next(a.shape[d] for a, d in zip(operands, axes, strict=True) if d is not None)
+    size, members = batch_in_front(operands, axes)
     if size == 0:
-        row = [n for d, n in enumerate(x.shape) if d != axes[0]][1:]
-        return jnp.zeros((0, params["capacity"], *row), x.dtype), 0
-    each = [
-        [a if d is None else jnp.take(a, i, axis=d) for a, d in zip(operands, axes, strict=True)]
-        for i in range(size)
-    ]
-    return jnp.stack([allgatherv_p.bind(*one, **params) for one in each]), 0
+        return jnp.zeros((0, params["capacity"], *members[0].shape[2:]), x.dtype), 0
+    each = [allgatherv_p.bind(*(a[i] for a in members), **params) for i in range(size)]
+    return jnp.stack(each), 0
 
 
 linear(allgatherv_p, adjoint=_adjoint)

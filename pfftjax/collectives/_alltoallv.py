@@ -5,6 +5,7 @@ static shapes: the result has room for `capacity` rows, and more rows than that 
 every rank before any row has moved. None is ever dropped.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from jax.interpreters import batching
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import (
     as_array,
+    batch_in_front,
     communicating,
     constant,
     linear,
@@ -36,7 +38,7 @@ exchange_counts_p = communicating(
 constant(exchange_counts_p)
 
 
-def moving_rows(name: str) -> Primitive:
+def moving_rows(name: str, on_gpus: Callable[..., Any] | None = None) -> Primitive:
     """A primitive of x (rows, ...) and counts, with a result of shape (capacity, ...)."""
     return communicating(
         name,
@@ -46,6 +48,7 @@ def moving_rows(name: str) -> Primitive:
         agreement=lambda x, *_, **__: (
             f"{np.dtype(x.dtype).name} rows of {int(np.prod(x.shape[1:]))} elements"
         ),
+        on_gpus=on_gpus,
     )
 
 
@@ -78,11 +81,7 @@ def _batched(operands: Any, axes: Any, *, capacity: int, comm: Communicator) -> 
         moved = jnp.moveaxis(x, axes[0], 1)
         return alltoallv_p.bind(moved, to, from_, capacity=capacity, comm=comm), 1
 
-    size = next(a.shape[d] for a, d in zip(operands, axes, strict=True) if d is not None)
-    x, to, from_ = (
-        jnp.broadcast_to(a, (size, *a.shape)) if d is None else jnp.moveaxis(a, d, 0)
-        for a, d in zip(operands, axes, strict=True)
-    )
+    size, (x, to, from_) = batch_in_front(operands, axes)
     if size * max(x.shape[1], capacity) > MOST_ROWS:
         raise ValueError(
             f"{where('alltoallv', comm)}: a batch of {size} with {max(x.shape[1], capacity)} rows "

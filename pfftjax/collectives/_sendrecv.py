@@ -12,6 +12,7 @@ from mpi4py import MPI
 from pfftjax._runtime.communicators import Comm, as_communicator, as_private
 from pfftjax._runtime.primitive import (
     as_array,
+    batch_in_front,
     communicating,
     linear,
     not_compared,
@@ -122,11 +123,7 @@ def _status_transpose(
 
 
 def _status_batched(operands: Any, axes: Any, **params: Any) -> Any:
-    size = next(x.shape[d] for x, d in zip(operands, axes, strict=True) if d is not None)
-    batched = (
-        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
-        for x, d in zip(operands, axes, strict=True)
-    )
+    _, batched = batch_in_front(operands, axes)
     # The elements of a shorter message would run through the rows.
     return sendrecv_status_p.bind(*batched, **{**params, "exact": True}), 0
 
