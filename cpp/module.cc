@@ -102,7 +102,7 @@ NB_MODULE(_native, m) {
   m.def(
       "configure",
       [](std::int64_t max_chunk_bytes, bool check, bool debug, double timeout, bool first_call,
-         bool shared_memory, std::int64_t gpu_chunk_bytes) {
+         bool shared_memory, std::int64_t gpu_chunk_bytes, int local_ranks) {
         Options& options = GetOptions();
         options.max_chunk_bytes = max_chunk_bytes;
         options.check = check;
@@ -111,9 +111,11 @@ NB_MODULE(_native, m) {
         options.first_call = first_call;
         options.shared_memory = shared_memory;
         options.gpu_chunk_bytes = gpu_chunk_bytes;
+        options.local_ranks = local_ranks;
       },
       nb::arg("max_chunk_bytes"), nb::arg("check"), nb::arg("debug"), nb::arg("timeout"),
-      nb::arg("first_call"), nb::arg("shared_memory"), nb::arg("gpu_chunk_bytes"));
+      nb::arg("first_call"), nb::arg("shared_memory"), nb::arg("gpu_chunk_bytes"),
+      nb::arg("local_ranks") = 0);
 
   m.def(
       "configure_transports",

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import pfftjax
-from pfftjax._runtime import launcher, machine
+from pfftjax._runtime import machine
 from pfftjax._runtime import support as support
 from tests.helpers import CONTROL, RANK, SIZE
 
@@ -85,73 +85,6 @@ def test_an_mpi_that_does_not_say(monkeypatch):
     assert support.mpi_takes_cuda_pointers() is None
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({"OMPI_COMM_WORLD_SIZE": "4", "SLURM_STEP_NUM_TASKS": "2"}, (4, None, None)),
-        # A batch script, which is one process.
-        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, (None, None, None)),
-        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_NODEID": "0"}, (8, None, None)),
-        ({"PMI_SIZE": "many"}, (None, None, None)),
-    ],
-)
-def test_launchers(environment, expected):
-    launch = launcher.read(environment)
-    assert (launch.ranks, launch.rank, launch.local_ranks) == expected
-
-
-@pytest.mark.parametrize(
-    ("environment", "size", "expected"),
-    [
-        (
-            {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"},
-            1,
-            "Open MPI's mpirun started 4",
-        ),
-        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"}, 1, None),
-        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}, 4, None),
-        ({"PMI_SIZE": "2", "PMI_RANK": "0"}, 1, "an mpirun of MPICH's kind started 2"),
-        ({"PMI_SIZE": "1", "PMI_RANK": "0"}, 1, None),
-        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "0"}, 1, "srun started 8"),
-        # A batch script, and what it runs without srun.
-        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, 1, None),
-        # One mpirun a task of srun.
-        (
-            {
-                "OMPI_COMM_WORLD_SIZE": "1",
-                "OMPI_COMM_WORLD_RANK": "0",
-                "SLURM_STEP_NUM_TASKS": "8",
-                "SLURM_PROCID": "0",
-            },
-            1,
-            None,
-        ),
-        ({}, 1, None),
-    ],
-)
-def test_jobs_of_their_own(environment, size, expected):
-    text = launcher.warn_alone(environment, size, "An MPI 1.0", lambda _: False)
-    assert (text is None) == (expected is None)
-    if expected is not None:
-        assert text.startswith(f"{expected} processes, but each of them is a job of its own")
-        assert "pfftjax runs on 'An MPI 1.0' here" in text
-    # A rank hands its variables on to what it runs.
-    assert launcher.warn_alone(environment, size, "An MPI 1.0", lambda _: True) is None
-
-
-@pytest.mark.parametrize(
-    ("tasks", "node", "expected"),
-    [("4", 0, 4), ("4(x2),3", 1, 4), ("4(x2),3", 2, 3), ("4(x2),3", 3, None), ("?", 0, None)],
-)
-def test_slurm_s_list_of_tasks(tasks, node, expected):
-    environment = {
-        "SLURM_STEP_NUM_TASKS": "11",
-        "SLURM_NODEID": str(node),
-        "SLURM_STEP_TASKS_PER_NODE": tasks,
-    }
-    assert launcher.read(environment).local_ranks == expected
-
-
 def test_a_kernel_that_says_nothing(monkeypatch):
     monkeypatch.setattr(machine, "_read", lambda path: None)
     assert machine.huge_pages() is None
@@ -164,9 +97,9 @@ def test_gpus_are_asked_for_only_where_there_may_be_some(monkeypatch):
         raise AssertionError("JAX was asked")
 
     monkeypatch.setattr(machine.jax, "local_devices", never)
-    monkeypatch.setattr(machine, "_has_plugins", lambda: False)
+    monkeypatch.setattr(machine, "jax_plugins", list)
     assert machine.gpus(ask=True) == ()
-    monkeypatch.setattr(machine, "_has_plugins", lambda: True)
+    monkeypatch.setattr(machine, "jax_plugins", lambda: ["cuda"])
     monkeypatch.setattr(machine, "_platforms", lambda: "cpu")
     assert machine.gpus(ask=True) == ()
     monkeypatch.setattr(machine, "_platforms", lambda: None)

@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "base/options.h"
 #include "runtime/agreement.h"
 
 namespace pfftjax {
@@ -103,15 +103,6 @@ cpu_set_t Cores() {
   return set;
 }
 
-// Of the whole job on this node, as far as the launcher says: other communicators' ranks want
-// cores as well.
-int RanksOfJob(int at_least) {
-  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
-    if (const char* value = std::getenv(name)) return std::max(at_least, std::atoi(value));
-  }
-  return at_least;
-}
-
 }  // namespace
 
 std::vector<int> NodesOf(const Communicator& comm, std::int64_t part) {
@@ -191,7 +182,10 @@ std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm,
     if (base) munmap(base, bytes);
     return nullptr;
   }
-  if (CPU_COUNT(&first.cores) == CPU_COUNT(&cores)) ranks = RanksOfJob(ranks);
+  // Ranks of other communicators want cores as well.
+  if (CPU_COUNT(&first.cores) == CPU_COUNT(&cores)) {
+    ranks = std::max(ranks, GetOptions().local_ranks);
+  }
   const bool is_crowded = CPU_COUNT(&cores) < ranks;
   return std::unique_ptr<SharedMemory>(
       new SharedMemory(static_cast<char*>(base), bytes, is_crowded));

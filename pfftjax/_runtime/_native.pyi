@@ -16,6 +16,7 @@ def configure(
     first_call: bool,
     shared_memory: bool,
     gpu_chunk_bytes: int,
+    local_ranks: int = 0,
 ) -> None: ...
 def configure_transports(
     name: str,

@@ -77,13 +77,9 @@ def _make_private(comm: Communicator, operation: str, waits_for: str) -> None:
             report += 6 * _SECONDS_TO_REPORT
         time.sleep(1e-4)
     # Ranks that check, or cut messages, in different ways would wait for each other.
-    settings = (
-        f"PFFTJAX_CHECK={options.check:d}\n"
-        f"PFFTJAX_FIRST_CALL_CHECK={options.first_call:d}\n"
-        f"PFFTJAX_MAX_CHUNK_BYTES={options.max_chunk_bytes}\n"
-        f"PFFTJAX_SHARED_MEMORY={options.shared_memory:d}"
-    )
-    how = native.compare(comm.number, settings) if comm.size > 1 else ""
+    settings = options.as_set("check", "first_call", "max_chunk_bytes", "shared_memory")
+    lines = "\n".join(f"{name}={value}" for name, value in settings.items())
+    how = native.compare(comm.number, lines) if comm.size > 1 else ""
     if how:
         raise RuntimeError(
             f"pfftjax: the environment differs between ranks: {how}; export it to all of them "
@@ -115,7 +111,11 @@ def _register_world() -> Communicator:
 world = _register_world()
 
 
-def as_communicator(comm: MPI.Comm | Communicator | None, operation: str) -> Communicator:
+# What operations take as ``comm=``: None for MPI_COMM_WORLD.
+Comm = MPI.Comm | Communicator | None
+
+
+def as_communicator(comm: Comm, operation: str) -> Communicator:
     """The wrapper of `comm`, MPI_COMM_WORLD for None; the same one for the same communicator."""
     communicates()
     if comm is None:
@@ -142,7 +142,7 @@ def as_communicator(comm: MPI.Comm | Communicator | None, operation: str) -> Com
     return new
 
 
-def as_private(comm: MPI.Comm | Communicator | None, operation: str) -> Communicator:
+def as_private(comm: Comm, operation: str) -> Communicator:
     """The wrapper of `comm` with its private duplicates; collective on the first call.
 
     For operations that every rank of `comm` takes part in. While they are traced, not when they
@@ -161,7 +161,7 @@ def as_private(comm: MPI.Comm | Communicator | None, operation: str) -> Communic
     return wrapper
 
 
-def communicator(comm: MPI.Comm | Communicator | None = None) -> Communicator:
+def communicator(comm: Comm = None) -> Communicator:
     """`comm` as a value that jitted functions take as an argument.
 
     mpi4py's communicators cannot be hashed, so JAX refuses them. What this returns can be passed

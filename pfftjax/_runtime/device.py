@@ -8,19 +8,15 @@ CUDA, and only where the user has decided nothing.
 """
 
 import dataclasses
-import importlib.metadata
-import importlib.util
 import math
 import os
 import pathlib
-import pkgutil
 import subprocess
 from collections.abc import Mapping, MutableMapping
 
 import jax
-from mpi4py import MPI
 
-from . import launcher
+from . import launcher, machine
 from .options import options
 from .ordering import backends_have_started
 
@@ -145,11 +141,7 @@ def node_gpus() -> int:
 
 def has_cuda_plugin() -> bool:
     """Whether JAX is installed with CUDA."""
-    names = [entry.name for entry in importlib.metadata.entry_points(group="jax_plugins")]
-    found = importlib.util.find_spec("jax_plugins")
-    if found is not None and found.submodule_search_locations:
-        names += [module.name for module in pkgutil.iter_modules(found.submodule_search_locations)]
-    return any("cuda" in name for name in names)
+    return any("cuda" in name for name in machine.jax_plugins())
 
 
 def _reason_to_leave_alone(environment: Mapping[str, str]) -> str:
@@ -169,34 +161,14 @@ def _reason_to_leave_alone(environment: Mapping[str, str]) -> str:
 TOO_LATE = "JAX had started before pfftjax was imported"
 
 
-def _place_on_node(environment: Mapping[str, str]) -> tuple[int, int | None] | None:
-    """Number of this rank on its node, and of all ranks there; None where nobody can tell."""
-    if not MPI.Is_initialized():
-        return None  # an error soon, which says what to do (_ffi.py)
-    world = MPI.COMM_WORLD
-    if world.size == 1:
-        return 0, 1
-    launch = launcher.read(environment)
-    if launch.local_rank is not None:
-        return launch.local_rank, launch.local_ranks
-    if options.lazy_world:  # not every rank comes here
-        return None
-    node = world.Split_type(MPI.COMM_TYPE_SHARED)
-    place = node.rank, node.size
-    node.Free()
-    return place
-
-
-def bind(environment: MutableMapping[str, str]) -> Binding:
-    """Choose the GPU of this rank, and tell JAX."""
-    # First, as ranks may have to ask each other, and the reasons are those of one rank.
-    place = _place_on_node(environment)
+def bind(environment: MutableMapping[str, str], here: launcher.Launch) -> Binding:
+    """Choose the GPU of a rank, and tell JAX."""
     reason = _reason_to_leave_alone(environment)
     if reason:
         return Binding(reason=reason)
-    if place is None:
+    if here.local_rank is None:
         return Binding(reason="the launcher does not say which rank of the node this is")
-    chosen = choose(environment, *place, node_gpus())
+    chosen = choose(environment, here.local_rank, here.local_ranks, node_gpus())
     if chosen.device is not None:
         jax.config.update(_DEVICES_OPTION, str(chosen.device))
     if chosen.memory_fraction is not None:
@@ -204,4 +176,4 @@ def bind(environment: MutableMapping[str, str]) -> Binding:
     return chosen
 
 
-binding = bind(os.environ)
+binding = bind(os.environ, launcher.here)

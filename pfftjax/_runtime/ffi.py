@@ -11,6 +11,7 @@ import jax
 from mpi4py import MPI  # before the extension: it brings libmpi into the process
 
 from . import _native as native
+from . import launcher
 from .options import options
 
 
@@ -86,6 +87,7 @@ def _load() -> tuple[str, str]:
         first_call=options.first_call,
         shared_memory=options.shared_memory,
         gpu_chunk_bytes=options.gpu_chunk_bytes,
+        local_ranks=launcher.here.local_ranks or 0,
     )
     return family, version
 

@@ -1,10 +1,18 @@
-"""What the launcher has told this process, in environment variables: without communication."""
+"""Who launched this process, and how many ranks of the job share its node: the only answer.
+
+A launcher says so in environment variables, without communication. Where it does not, MPI is asked
+for the ranks that share memory, once, when pfftjax is imported.
+"""
 
 import dataclasses
 import os
 import pathlib
 import re
 from collections.abc import Callable, Mapping
+
+from mpi4py import MPI
+
+from .options import options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +24,7 @@ class Launch:
         rank: number of this process among them.
         local_ranks: of the job, on this node.
         local_rank: number of this process among them.
+        launcher: what started them.
 
     """
 
@@ -23,28 +32,33 @@ class Launch:
     rank: int | None = None
     local_ranks: int | None = None
     local_rank: int | None = None
+    launcher: str | None = None
 
 
-# mpirun of Open MPI; that of MPICH and its kin; srun. The first that is there counts: mpirun
-# itself may have been started by srun, as one task a node.
-_VARIABLES = (
-    (
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-    ),
-    ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+# For each launcher the variables that have the first four fields of `Launch`, in their order, with
+# alternatives; "-" for none. The first launcher whose ranks are there counts, as mpirun itself may
+# have been started by srun, one task a node. A later one adds what that leaves out, and is the one
+# to name, where it counts the same ranks: srun, jsrun and flux also set what MPI looks for.
+_VARIABLES = {
+    "Open MPI's mpirun": "OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_SIZE "
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    # Hydra, of MPICH and Intel MPI, and PALS.
+    "an mpirun of MPICH's kind": "PMI_SIZE PMI_RANK "
+    "MPI_LOCALNRANKS|PMI_LOCAL_SIZE|PALS_LOCAL_SIZE "
+    "MPI_LOCALRANKID|PMI_LOCAL_RANK|PALS_LOCAL_RANKID",
+    "an mpirun of MVAPICH": "MV2_COMM_WORLD_SIZE MV2_COMM_WORLD_RANK MV2_COMM_WORLD_LOCAL_SIZE "
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "jsrun": "JSM_NAMESPACE_SIZE JSM_NAMESPACE_RANK JSM_NAMESPACE_LOCAL_SIZE "
+    "JSM_NAMESPACE_LOCAL_RANK",
+    "flux": "FLUX_JOB_SIZE FLUX_TASK_RANK - FLUX_TASK_LOCAL_ID",
     # Not SLURM_NTASKS, which a batch script sees without having been started as many times.
-    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "", "SLURM_LOCALID"),
-)
-# Of launchers that say PMI_RANK: of PALS, and of MVAPICH.
-_OTHER_LOCAL_RANKS = ("PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "MV2_COMM_WORLD_LOCAL_RANK")
+    "srun": "SLURM_STEP_NUM_TASKS SLURM_PROCID - SLURM_LOCALID",
+}
 
 
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name, "")
-    return int(text) if text.isdigit() else None
+def _number(environment: Mapping[str, str], names: str) -> int | None:
+    texts = (environment.get(name, "") for name in names.split("|"))
+    return next((int(text) for text in texts if text.isdigit()), None)
 
 
 def _tasks_on_node(environment: Mapping[str, str]) -> int | None:
@@ -62,8 +76,52 @@ def _tasks_on_node(environment: Mapping[str, str]) -> int | None:
     return None
 
 
-# What started the processes, for each of _VARIABLES.
-_NAMES = ("Open MPI's mpirun", "an mpirun of MPICH's kind", "srun")
+def _said_by(launcher: str, environment: Mapping[str, str]) -> Launch:
+    """What one launcher's variables say."""
+    names = _VARIABLES[launcher].split()
+    ranks, rank, local_ranks, local_rank = (_number(environment, name) for name in names)
+    if launcher == "srun":
+        local_ranks = _tasks_on_node(environment)
+    elif launcher == "flux" and _number(environment, "FLUX_JOB_NNODES") == 1:
+        local_ranks = ranks
+    return Launch(ranks, rank, local_ranks, local_rank, launcher)
+
+
+def read(environment: Mapping[str, str]) -> Launch:
+    """The launch that these variables describe.
+
+    >>> read({"PMI_SIZE": "8", "PMI_RANK": "3", "MPI_LOCALNRANKS": "4"})
+    Launch(ranks=8, rank=3, local_ranks=4, local_rank=None, launcher="an mpirun of MPICH's kind")
+    >>> srun = {"SLURM_STEP_NUM_TASKS": "11", "SLURM_PROCID": "9", "SLURM_NODEID": "2"}
+    >>> read({**srun, "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"})
+    Launch(ranks=11, rank=9, local_ranks=3, local_rank=1, launcher='srun')
+    >>> read({})
+    Launch(ranks=None, rank=None, local_ranks=None, local_rank=None, launcher=None)
+    """
+    said = (_said_by(launcher, environment) for launcher in _VARIABLES)
+    launch, *others = [one for one in said if one.ranks is not None] or [Launch()]
+    for other in others:
+        if launch.rank is not None and (launch.ranks, launch.rank) == (other.ranks, other.rank):
+            known = {k: v for k, v in dataclasses.asdict(launch).items() if v is not None}
+            launch = Launch(**{**dataclasses.asdict(other), **known, "launcher": other.launcher})
+    return launch
+
+
+def asked_of_mpi(launch: Launch) -> Launch:
+    """With the place on the node that MPI says where the launcher does not. Collective."""
+    if not MPI.Is_initialized():
+        return launch  # an error soon, which says what to do (ffi.py)
+    world = MPI.COMM_WORLD
+    if world.size == 1:
+        return dataclasses.replace(launch, local_ranks=1, local_rank=0)
+    is_of_world = launch.ranks == world.size
+    is_known = is_of_world and None not in (launch.local_ranks, launch.local_rank)
+    if is_known or options.lazy_world:  # then not every rank comes here
+        return launch
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    place = {"local_ranks": node.size, "local_rank": node.rank}
+    node.Free()
+    return dataclasses.replace(launch, **place)
 
 
 def _is_child_of_rank(variable: str) -> bool:
@@ -116,45 +174,19 @@ def warn_alone(
     True
 
     """
-    if size > 1:
+    launch = read(environment)
+    if size > 1 or launch.launcher is None or launch.ranks == 1 or launch.rank != 0:
         return None
-    for names, launcher in zip(_VARIABLES, _NAMES, strict=True):
-        ranks, rank = (_number(environment, name) for name in names[:2])
-        if ranks is None:
-            continue
-        if ranks == 1 or rank != 0 or is_child(names[0]):
-            return None
-        return (
-            f"{launcher} started {ranks} processes, but each of them is a job of its own, with "
-            f"one rank: pfftjax runs on {mpi!r} here, which does not know this launcher. Start "
-            "the program with the mpirun of that MPI, or install mpi4py and pfftjax for the MPI "
-            "of the launcher (srun: try --mpi=pmix or --mpi=pmi2); `python -m pfftjax doctor` "
-            "says more. Where independent processes are meant, ignore this warning"
-        )
-    return None
+    if is_child(_VARIABLES[launch.launcher].split()[0]):
+        return None
+    return (
+        f"{launch.launcher} started {launch.ranks} processes, but each of them is a job of its "
+        f"own, with one rank: pfftjax runs on {mpi!r} here, which does not know this launcher. "
+        "Start the program with the mpirun of that MPI, or install mpi4py and pfftjax for the MPI "
+        "of the launcher (srun: try --mpi=pmix or --mpi=pmi2); `python -m pfftjax doctor` "
+        "says more. Where independent processes are meant, ignore this warning"
+    )
 
 
-def read(environment: Mapping[str, str]) -> Launch:
-    """The launch that these variables describe.
-
-    >>> read({"PMI_SIZE": "8", "PMI_RANK": "3", "MPI_LOCALNRANKS": "4"})
-    Launch(ranks=8, rank=3, local_ranks=4, local_rank=None)
-    >>> srun = {"SLURM_STEP_NUM_TASKS": "11", "SLURM_PROCID": "9", "SLURM_NODEID": "2"}
-    >>> read({**srun, "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"})
-    Launch(ranks=11, rank=9, local_ranks=3, local_rank=1)
-    >>> read({})
-    Launch(ranks=None, rank=None, local_ranks=None, local_rank=None)
-    """
-    for names in _VARIABLES:
-        ranks, rank, local_ranks, local_rank = (_number(environment, name) for name in names)
-        if ranks is not None:
-            others = (_number(environment, name) for name in _OTHER_LOCAL_RANKS)
-            local_rank = next((n for n in (local_rank, *others) if n is not None), None)
-            # Under Slurm an mpirun hands its own task's number on to all that it starts.
-            srun = [_number(environment, name) for name in _VARIABLES[-1][:2]]
-            if local_rank is None and srun == [ranks, rank]:
-                local_rank = _number(environment, "SLURM_LOCALID")
-            on_node = local_ranks or _number(environment, "PMI_LOCAL_SIZE")  # of PALS
-            tasks = on_node or _tasks_on_node(environment)
-            return Launch(ranks, rank, tasks, local_rank)
-    return Launch()
+# Asked when this is first imported, as every rank does.
+here = asked_of_mpi(read(os.environ))

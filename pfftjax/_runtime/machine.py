@@ -17,7 +17,7 @@ def _read(path: str) -> str | None:
 
 
 def cores() -> tuple[int, ...]:
-    """The cores that this process may use, by the numbers of the system."""
+    """The cores that this process may use, by the numbers of the system: the only answer."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
@@ -63,12 +63,13 @@ def xla_threads() -> int | None:
     return sum(name == "tf_XLAEigen" for name in names) or None
 
 
-def _has_plugins() -> bool:
-    if importlib.metadata.entry_points(group="jax_plugins"):
-        return True
+def jax_plugins() -> list[str]:
+    """The names of what JAX is installed with, besides CPUs."""
+    names = [entry.name for entry in importlib.metadata.entry_points(group="jax_plugins")]
     found = importlib.util.find_spec("jax_plugins")
-    paths = found.submodule_search_locations if found is not None else None
-    return bool(paths) and any(True for _ in pkgutil.iter_modules(paths))
+    if found is not None and found.submodule_search_locations:
+        names += [module.name for module in pkgutil.iter_modules(found.submodule_search_locations)]
+    return names
 
 
 def _platforms() -> str | None:
@@ -77,7 +78,7 @@ def _platforms() -> str | None:
 
 def gpus(ask: bool) -> tuple[str, ...] | None:
     """The GPUs that JAX has; None where only starting its backends would tell, and not `ask`."""
-    if not _has_plugins() or _platforms() == "cpu":
+    if not jax_plugins() or _platforms() == "cpu":
         return ()
     if not ask:
         return None

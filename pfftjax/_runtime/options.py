@@ -31,27 +31,55 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def _option(variable: str, default: Any, parse: Callable[[str], Any], what: str) -> Any:
+    """A field of `Options`: what `variable` sets, which must be `what`."""
+    metadata = {"variable": variable, "parse": parse, "what": what}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def _flag(variable: str, default: bool) -> Any:
+    return _option(variable, default, {"1": True, "0": False}.__getitem__, "1 or 0")
+
+
+def _choice(variable: str, *choices: str) -> Any:
+    values = {name: "" if name == "auto" else name for name in choices}
+    return _option(variable, "", values.__getitem__, f"one of {', '.join(choices)}")
+
+
+def _number(variable: str, default: float, least: float, most: float = 1e9) -> Any:
+    """A number of the type of `default`."""
+
+    def parse(text: str) -> float:
+        value = float(text)
+        if not least <= value <= most:
+            raise ValueError
+        return type(default)(value)
+
+    return _option(variable, default, parse, f"a number from {least:g} to {most:g}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The values in force; see the module's docstring."""
 
-    max_chunk_bytes: int = 1 << 30
-    check: bool = False
-    debug: bool = False
-    timeout: float = 0.0
-    first_call: bool = True
-    lazy_world: bool = False
-    shared_memory: bool = True
-    simd: str = ""
-    gpu_chunk_bytes: int = 4 << 20
-    gpu_transport: str = ""
-    nccl: str = ""
-    gpu_arena_bytes: int = 256 << 20
-    gpu_chunks: int = 4
-    bind_gpu: bool = True
+    max_chunk_bytes: int = _number("PFFTJAX_MAX_CHUNK_BYTES", 1 << 30, 1, 2**31 - 1)
+    check: bool = _flag("PFFTJAX_CHECK", False)
+    debug: bool = _flag("PFFTJAX_DEBUG", False)
+    timeout: float = _number("PFFTJAX_TIMEOUT", 0.0, 0)
+    first_call: bool = _flag("PFFTJAX_FIRST_CALL_CHECK", True)
+    lazy_world: bool = _flag("PFFTJAX_LAZY_WORLD", False)
+    shared_memory: bool = _flag("PFFTJAX_SHARED_MEMORY", True)
+    simd: str = _choice("PFFTJAX_SIMD", "baseline", "avx2", "avx512")
+    gpu_chunk_bytes: int = _number("PFFTJAX_GPU_CHUNK_BYTES", 4 << 20, 1, 2**29)
+    gpu_transport: str = _choice("PFFTJAX_GPU_TRANSPORT", "auto", "nccl", "ipc", "mpi", "staging")
+    nccl: str = _option("PFFTJAX_NCCL", "", str, "a path")
+    gpu_arena_bytes: int = _number("PFFTJAX_GPU_ARENA_BYTES", 256 << 20, 1 << 12, 1 << 40)
+    gpu_chunks: int = _number("PFFTJAX_GPU_CHUNKS", 4, 1, 1024)
+    bind_gpu: bool = _flag("PFFTJAX_BIND_GPU", True)
 
     def set_by_hand(self) -> dict[str, str]:
         """The variables whose values are not the default ones.
@@ -59,58 +87,20 @@ class Options:
         >>> Options(check=True).set_by_hand()
         {'PFFTJAX_CHECK': '1'}
         """
-        return {
-            VARIABLES[field.name]: f"{value:d}" if isinstance(value, bool) else str(value)
-            for field in dataclasses.fields(self)
-            if (value := getattr(self, field.name)) != field.default
-        }
+        changed = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        return self.as_set(*changed)
+
+    def as_set(self, *names: str) -> dict[str, str]:
+        """The variables of the options of these names, with the values that are in force.
+
+        >>> Options().as_set("first_call")
+        {'PFFTJAX_FIRST_CALL_CHECK': '1'}
+        """
+        values = {VARIABLES[name]: getattr(self, name) for name in names}
+        return {k: f"{v:d}" if isinstance(v, bool) else str(v) for k, v in values.items()}
 
 
-VARIABLES = {
-    "max_chunk_bytes": "PFFTJAX_MAX_CHUNK_BYTES",
-    "check": "PFFTJAX_CHECK",
-    "debug": "PFFTJAX_DEBUG",
-    "timeout": "PFFTJAX_TIMEOUT",
-    "first_call": "PFFTJAX_FIRST_CALL_CHECK",
-    "lazy_world": "PFFTJAX_LAZY_WORLD",
-    "shared_memory": "PFFTJAX_SHARED_MEMORY",
-    "simd": "PFFTJAX_SIMD",
-    "gpu_chunk_bytes": "PFFTJAX_GPU_CHUNK_BYTES",
-    "gpu_transport": "PFFTJAX_GPU_TRANSPORT",
-    "nccl": "PFFTJAX_NCCL",
-    "gpu_arena_bytes": "PFFTJAX_GPU_ARENA_BYTES",
-    "gpu_chunks": "PFFTJAX_GPU_CHUNKS",
-    "bind_gpu": "PFFTJAX_BIND_GPU",
-}
-
-
-def _flag(environment: Mapping[str, str], name: str, default: bool) -> bool:
-    text = environment.get(name, "")
-    if text not in ("", "0", "1"):
-        raise ValueError(f"{name}={text!r}: set it to 1 or 0")
-    return default if text == "" else text == "1"
-
-
-def _choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    text = environment.get(name, "")
-    if text not in ("", *choices):
-        raise ValueError(f"{name}={text!r}: set it to one of {', '.join(choices)}")
-    return text
-
-
-def _number(
-    environment: Mapping[str, str], name: str, default: float, least: float, most: float = 1e9
-) -> float:
-    text = environment.get(name, "")
-    if text == "":
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        raise ValueError(f"{name}={text!r}: set it to a number from {least:g} to {most:g}")
-    return value
+VARIABLES = {field.name: field.metadata["variable"] for field in dataclasses.fields(Options)}
 
 
 def read(environment: Mapping[str, str]) -> Options:
@@ -119,41 +109,17 @@ def read(environment: Mapping[str, str]) -> Options:
     >>> read({"PFFTJAX_TIMEOUT": "60"}).timeout
     60.0
     """
-    default = Options()
-    return Options(
-        max_chunk_bytes=int(
-            _number(environment, "PFFTJAX_MAX_CHUNK_BYTES", default.max_chunk_bytes, 1, 2**31 - 1)
-        ),
-        check=_flag(environment, "PFFTJAX_CHECK", default.check),
-        debug=_flag(environment, "PFFTJAX_DEBUG", default.debug),
-        timeout=_number(environment, "PFFTJAX_TIMEOUT", default.timeout, 0),
-        first_call=_flag(environment, "PFFTJAX_FIRST_CALL_CHECK", default.first_call),
-        lazy_world=_flag(environment, "PFFTJAX_LAZY_WORLD", default.lazy_world),
-        shared_memory=_flag(environment, "PFFTJAX_SHARED_MEMORY", default.shared_memory),
-        simd=_choice(environment, "PFFTJAX_SIMD", ("baseline", "avx2", "avx512")),
-        gpu_chunk_bytes=int(
-            _number(environment, "PFFTJAX_GPU_CHUNK_BYTES", default.gpu_chunk_bytes, 1, 2**29)
-        ),
-        gpu_transport=_choice(
-            environment, "PFFTJAX_GPU_TRANSPORT", ("auto", "nccl", "ipc", "mpi", "staging")
-        ).replace("auto", default.gpu_transport),
-        nccl=environment.get("PFFTJAX_NCCL", default.nccl),
-        gpu_arena_bytes=int(
-            _number(
-                environment, "PFFTJAX_GPU_ARENA_BYTES", default.gpu_arena_bytes, 1 << 12, 1 << 40
-            )
-        ),
-        gpu_chunks=int(_number(environment, "PFFTJAX_GPU_CHUNKS", default.gpu_chunks, 1, 1024)),
-        bind_gpu=_flag(environment, "PFFTJAX_BIND_GPU", default.bind_gpu),
-    )
+    values = {}
+    for field in dataclasses.fields(Options):
+        variable, parse, what = (field.metadata[k] for k in ("variable", "parse", "what"))
+        text = environment.get(variable, "")
+        if text == "":
+            continue
+        try:
+            values[field.name] = parse(text)
+        except (ValueError, KeyError):
+            raise ValueError(f"{variable}={text!r}: set it to {what}") from None
+    return Options(**values)
 
 
 options = read(os.environ)
-
-
-def ranks_on_node(default: int) -> int:
-    """Ranks of this job on this node, as far as the launcher says."""
-    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return default

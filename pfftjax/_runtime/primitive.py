@@ -1,4 +1,4 @@
-"""From which every collective is made.
+"""How every collective is made.
 
 A linear operation between ranks is a JAX primitive with four rules: the shape of its result, how
 it is lowered (a custom call in communication order), where a batch axis goes, and its adjoint,
@@ -33,14 +33,37 @@ _DTYPES = frozenset(
 
 Params = Any
 Agreement = Callable[..., str | None]
+Attributes = Mapping[str, Callable[[Any], Any]] | Callable[..., Mapping[str, Any]]
+# Axis of the operand to which a batch axis is moved, and axis of the result at which it then
+# appears, or (**params) -> these. One message carries the batch.
+Batch = tuple[int, int] | Callable[..., tuple[int, int | None]]
+_BatchedParams = Callable[[int, Params], Params]
+
+
+def elements(x: Any, *_: Any, **__: Any) -> str:
+    """What most operations must agree on: the dtype and the number of elements."""
+    return f"{np.dtype(x.dtype).name}[{x.size}]"
+
+
+def not_compared(*_: Any, **__: Any) -> None:
+    """What a message between two ranks must agree on: the other ranks need not make it."""
+
+
+def like_operand(x: Any, *_: Any, **__: Any) -> Any:
+    """The result of most operations: of the shape and dtype of the operand."""
+    return x.update(weak_type=False)
+
+
+def _same_params(_: int, params: Params) -> Params:
+    return params
 
 
 def communicating(
     name: str,
     *,
-    result: Callable[..., Any],
-    agreement: Agreement,
-    attributes: Callable[..., Mapping[str, Any]] = lambda **_: {},
+    result: Callable[..., Any] = like_operand,
+    agreement: Agreement = elements,
+    attributes: Attributes = lambda **_: {},
     in_place: Callable[..., bool] = lambda *_, **__: False,
     multiple_results: bool = False,
     on_gpus: Callable[..., Any] | None = None,
@@ -54,8 +77,9 @@ def communicating(
         result: (*avals, comm, **params) -> abstract result (or results).
         agreement: (*avals, comm, **params) -> what must be equal on all ranks, as a line of text
             for the first-call check; None for point-to-point operations.
-        attributes: (**params) -> further attributes of the custom call. The same on every rank
-            and in every run, or compiled programs cannot be cached.
+        attributes: the parameters that are further attributes of the custom call, each with the
+            type that it has there, or (**params) -> attributes. The same on every rank and in
+            every run, or compiled programs cannot be cached.
         in_place: as in `ordered_ffi_rule`, on CPUs. No handler for GPUs works in place.
         multiple_results: as in `Primitive`.
         on_gpus: (*operands, comm, **params) -> result (or results), by other primitives, for an
@@ -73,13 +97,18 @@ def communicating(
     )
     recompute(primitive)
 
+    def further(**params: Any) -> Mapping[str, Any]:
+        if callable(attributes):
+            return attributes(**params)
+        return {key: as_type(params[key]) for key, as_type in attributes.items()}
+
     def all_attributes(*, comm: Communicator, **params: Any) -> Mapping[str, Any]:
         return {
             "comm": np.int64(comm.number),
             "ranks": np.int64(comm.size),
             **first_call.NO_LIST,
             **(first_call.NO_PLACE if has_place else {}),
-            **attributes(**params),
+            **further(**params),
         }
 
     def lowered(ctx: Any, token: Any, call: Any, /, *, comm: Communicator, **params: Any) -> None:
@@ -141,48 +170,76 @@ def by_platform(on_cpus: Callable[..., Any], on_gpus: Callable[..., Any]) -> Cal
     return rule
 
 
+def batch_along(
+    primitive: Primitive, batch: Batch, batched_params: _BatchedParams = _same_params
+) -> None:
+    """Give a primitive of one operand its batching rule; the arguments are those of `linear`."""
+
+    def batched(operands: Any, axes: Any, **params: Any) -> Any:
+        (x,), (axis,) = operands, axes
+        into, out_of = batch(**params) if callable(batch) else batch
+        result = primitive.bind(
+            jnp.moveaxis(x, axis, into), **batched_params(x.shape[axis], params)
+        )
+        return result, [] if primitive.multiple_results else out_of
+
+    batching.primitive_batchers[primitive] = batched
+
+
+def batch_in_front(operands: Any, axes: Any) -> tuple[int, list[jax.Array]]:
+    """The size of a batch, and its operands with that axis in front; what has none is repeated."""
+    size = next(x.shape[d] for x, d in zip(operands, axes, strict=True) if d is not None)
+    return size, [
+        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        for x, d in zip(operands, axes, strict=True)
+    ]
+
+
 def linear(
     primitive: Primitive,
     *,
-    batch: tuple[int, int] | Callable[..., tuple[int, int]],
-    adjoint: Callable[..., Any],
-    batched_params: Callable[[int, Params], Params] = lambda _, params: params,
+    adjoint: Primitive | Callable[..., Any],
+    batch: Batch | None = None,
+    batched_params: _BatchedParams = _same_params,
     differentiable: Callable[..., str | None] = lambda **_: None,
 ) -> None:
-    """Give a primitive of one operand its derivative and batching rules.
+    """Give a primitive its derivative and batching rules.
 
     Args:
-        primitive: linear in its one operand.
-        batch: axis of the operand to which a batch axis is moved, and the axis of the result at
-            which it then appears, or (**params) -> these. One message carries the batch.
-        adjoint: (cotangent, aval of the operand, **params) -> cotangent of the operand. It binds
-            a primitive: a rule that returned the cotangent itself would be wrong one order up.
+        primitive: linear in its first operand; the others (counts, say) have no derivative.
+        adjoint: (cotangent, aval of the operand, *other operands, **params) -> cotangent of the
+            operand, or the primitive which is that with the same parameters. It binds a
+            primitive: a rule that returned the cotangent itself would be wrong one order up.
+        batch: as above; None for a primitive whose batching rule is given elsewhere.
         batched_params: (size of the batch, params) -> params of the batched operation.
         differentiable: (**params) -> why there is no derivative, or None.
 
     """
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-        (x,), (tangent,) = primals, tangents
         why_not = differentiable(**params)  # before anything is sent
         if why_not is not None:
             raise TypeError(f"{primitive.name}: {why_not}")
-        return primitive.bind(x, **params), primitive.bind(tangent, **params)
+        y = primitive.bind(*primals, **params)
+        if isinstance(tangents[0], ad.Zero):
+            return y, zero_tangent(y)
+        return y, primitive.bind(tangents[0], *primals[1:], **params)
 
-    def transpose(cotangent: Any, x: Any, **params: Any) -> Any:
+    def transpose(cotangent: Any, x: Any, *others: Any, **params: Any) -> Any:
         # Also for a cotangent that is known to be zero on this rank (a loss on one rank only):
         # the others wait for this one.
-        return [adjoint(ad.instantiate_zeros(cotangent), x.aval, **params)]
-
-    def batched(operands: Any, axes: Any, **params: Any) -> Any:
-        (x,), (axis,) = operands, axes
-        into, out_of = batch(**params) if callable(batch) else batch
-        moved = jnp.moveaxis(x, axis, into)
-        return primitive.bind(moved, **batched_params(x.shape[axis], params)), out_of
+        cotangent = ad.instantiate_zeros(cotangent)
+        back = (
+            adjoint.bind(cotangent, *others, **params)
+            if isinstance(adjoint, Primitive)
+            else adjoint(cotangent, x.aval, *others, **params)
+        )
+        return [back, *[None] * len(others)]
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
-    batching.primitive_batchers[primitive] = batched
+    if batch is not None:
+        batch_along(primitive, batch, batched_params)
 
 
 def zero_tangent(y: Any) -> Any:
@@ -190,9 +247,14 @@ def zero_tangent(y: Any) -> Any:
     return ad.Zero(jax.typeof(y).to_tangent_aval())
 
 
-def elements(x: Any, **_: Any) -> str:
-    """What most operations must agree on: the dtype and the number of elements."""
-    return f"{np.dtype(x.dtype).name}[{x.size}]"
+def constant(primitive: Primitive) -> None:
+    """Give a primitive the derivative of one whose result depends on no value: zero."""
+
+    def jvp(primals: Any, _: Any, **params: Any) -> Any:
+        y = primitive.bind(*primals, **params)
+        return y, jax.tree.map(zero_tangent, y)
+
+    ad.primitive_jvps[primitive] = jvp
 
 
 def as_array(x: Any, operation: str, comm: Communicator, *, weak: bool = False) -> jax.Array:
@@ -262,6 +324,15 @@ def root_rank(root: Any, operation: str, comm: Communicator) -> int:
             f"{where(operation, comm)}: root is {root}, but the ranks are 0 to {comm.size - 1}"
         )
     return root
+
+
+def on_root_only(result: jax.Array, x: jax.Array, root: int, comm: Communicator) -> jax.Array:
+    """`result` on rank `root`, `x` elsewhere.
+
+    Selected, not returned as it is: the derivative of the message must stay part of the program
+    on every rank, or the root waits.
+    """
+    return result if comm.rank == root else jax.lax.select(np.False_, result, x)
 
 
 def one_entry_a_rank(x: jax.Array, operation: str, comm: Communicator) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from mpi4py import MPI
 
-from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.communicators import Comm, as_private
 from pfftjax._runtime.options import options
 from pfftjax.collectives import allreduce, replicate
 from pfftjax.collectives.internal import Expected, compare, traced
@@ -55,7 +54,7 @@ class OverRanks:
         shared: Any,
         own: Any,
         operation: str,
-        comm: MPI.Comm | Communicator | None,
+        comm: Comm,
         has_aux: bool = False,
         shared_result: Any = True,
     ):

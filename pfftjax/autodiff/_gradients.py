@@ -5,16 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from mpi4py import MPI
 
-from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.communicators import Comm
 
 from ._function import OverRanks
 from ._ownership import positions_of
 
 # What names arguments: a position or a name, several, or a dict to trees of booleans.
 Arguments = int | str | Sequence[int | str] | Mapping[Any, Any]
-Comm = MPI.Comm | Communicator | None
 
 
 def _derivative(

@@ -20,6 +20,7 @@ from pfftjax._runtime.support import has_sycl_support as has_sycl_support
 from pfftjax._runtime.transports import configure as _configure_transports
 
 from ._allgather import allgather as allgather
+from ._allgather import reduce_scatter as reduce_scatter
 from ._allgatherv import allgatherv as allgatherv
 from ._allreduce import allreduce as allreduce
 from ._allreduce import replicate as replicate
@@ -27,10 +28,9 @@ from ._alltoall import alltoall as alltoall
 from ._alltoallv import alltoallv as alltoallv
 from ._barrier import barrier as barrier
 from ._bcast import bcast as bcast
+from ._bcast import reduce as reduce
 from ._gather import gather as gather
 from ._gather import scatter as scatter
-from ._reduce import reduce as reduce
-from ._reduce_scatter import reduce_scatter as reduce_scatter
 from ._scan import exscan as exscan
 from ._scan import scan as scan
 from ._send import recv as recv

@@ -4,54 +4,32 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.interpreters import ad, batching
-from mpi4py import MPI
+from jax.interpreters import batching
 
-from pfftjax._runtime.communicators import Communicator, as_private
-from pfftjax._runtime.primitive import as_array, communicating, static_int, where, zero_tangent
+from pfftjax._runtime.communicators import Comm, Communicator, as_private
+from pfftjax._runtime.primitive import as_array, batch_in_front, linear, static_int, where
 
-from ._alltoallv import alltoallv_p, exchange_counts_p, row_count
+from ._alltoallv import alltoallv_p, exchange_counts_p, moving_rows, row_count, rows_of
 
-# x (rows, ...), the number of its rows that are sent, the numbers of all ranks -> (capacity, ...).
-allgatherv_p = communicating(
-    "allgatherv",
-    result=lambda x, *_, capacity, **__: x.update(shape=(capacity, *x.shape[1:]), weak_type=False),
-    agreement=lambda x, *_, **__: (
-        f"{np.dtype(x.dtype).name} rows of {int(np.prod(x.shape[1:]))} elements"
-    ),
-    attributes=lambda **_: {},
-)
-
-
-def _jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-    x, count, counts = primals
-    y = allgatherv_p.bind(x, count, counts, **params)
-    if isinstance(tangents[0], ad.Zero):
-        return y, zero_tangent(y)
-    return y, allgatherv_p.bind(tangents[0], count, counts, **params)
+# x, the number of its rows that are sent, the numbers of all ranks -> rows.
+allgatherv_p = moving_rows("allgatherv")
 
 
 # <allgatherv x, y> pairs each row of x with the same row of y on every rank: the adjoint sends the
 # part of y that belongs to each rank there, where the parts of all ranks add up.
-def _transpose(
+def _adjoint(
     cotangent: Any, x: Any, count: Any, counts: Any, *, capacity: int, comm: Communicator
 ) -> Any:
     del capacity
-    rows = x.aval.shape[0]
-    parts = alltoallv_p.bind(
-        ad.instantiate_zeros(cotangent),
-        counts,
-        jnp.broadcast_to(count, (comm.size,)),
-        capacity=comm.size * rows,
-        comm=comm,
-    )
+    rows = x.shape[0]
+    to = jnp.broadcast_to(count, (comm.size,))
+    parts = alltoallv_p.bind(cotangent, counts, to, capacity=comm.size * rows, comm=comm)
     row = jnp.arange(rows)
     # Part i begins where i * count rows have come before it.
     places = jnp.arange(comm.size)[:, None] * count + row
     total = parts[jnp.where(row < count, places, 0)].sum(0)
     is_sent = (row < count).reshape(-1, *[1] * (total.ndim - 1))
-    return [jnp.where(is_sent, total, jnp.zeros_like(total)), None, None]
+    return jnp.where(is_sent, total, jnp.zeros_like(total))
 
 
 def _batched(operands: Any, axes: Any, **params: Any) -> Any:
@@ -59,19 +37,14 @@ def _batched(operands: Any, axes: Any, **params: Any) -> Any:
     if axes[1] is None and axes[2] is None:
         # The same rows of the whole batch: it travels inside them.
         return allgatherv_p.bind(jnp.moveaxis(x, axes[0], 1), count, counts, **params), 1
-    size = next(a.shape[d] for a, d in zip(operands, axes, strict=True) if d is not None)
+    size, members = batch_in_front(operands, axes)
     if size == 0:
-        row = [n for d, n in enumerate(x.shape) if d != axes[0]][1:]
-        return jnp.zeros((0, params["capacity"], *row), x.dtype), 0
-    each = [
-        [a if d is None else jnp.take(a, i, axis=d) for a, d in zip(operands, axes, strict=True)]
-        for i in range(size)
-    ]
-    return jnp.stack([allgatherv_p.bind(*one, **params) for one in each]), 0
+        return jnp.zeros((0, params["capacity"], *members[0].shape[2:]), x.dtype), 0
+    each = [allgatherv_p.bind(*(a[i] for a in members), **params) for i in range(size)]
+    return jnp.stack(each), 0
 
 
-ad.primitive_jvps[allgatherv_p] = _jvp
-ad.primitive_transposes[allgatherv_p] = _transpose
+linear(allgatherv_p, adjoint=_adjoint)
 batching.primitive_batchers[allgatherv_p] = _batched
 
 
@@ -81,7 +54,7 @@ def allgatherv(
     *,
     capacity: int | None = None,
     return_mask: bool = False,
-    comm: MPI.Comm | Communicator | None = None,
+    comm: Comm = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Gather the first `count` rows of every rank's `x` on every rank.
 
@@ -120,11 +93,7 @@ def allgatherv(
 
     """
     comm = as_private(comm, "allgatherv")
-    x = as_array(x, "allgatherv", comm)
-    if x.ndim < 1:
-        raise ValueError(
-            f"{where('allgatherv', comm)}: x must have rows along axis 0, got a scalar"
-        )
+    x = rows_of(x, "allgatherv", comm)
     rows = int(x.shape[0])
     sent = as_array(rows if count is None else count, "allgatherv", comm)
     if not jnp.issubdtype(sent.dtype, jnp.integer) or sent.ndim != 0:

@@ -7,7 +7,6 @@ cotangents of that work add up: `allreduce`. The two are each other's adjoints i
 docs/theory/adjoints.md has the derivation and an example that goes wrong without it.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,28 +16,22 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
 from mpi4py import MPI
 
-from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.options import options
 from pfftjax._runtime.primitive import (
     as_array,
     communicating,
-    elements,
     linear,
     over_leaves,
     where,
 )
 
-from ._reduction import MAX, MIN, SUM, as_truth_values, is_location, name_of, only_sums, reduction
+from ._reduction import MAX, MIN, SUM, elements_and_op, is_location, only_sums, reducible
 from ._same import report_if_equal
 
 
 def _reducing() -> Primitive:
-    return communicating(
-        "allreduce",
-        result=lambda x, **_: x.update(weak_type=False),
-        agreement=lambda x, *, op, **_: f"{elements(x)} {name_of(op)}",
-        attributes=lambda op: {"op": np.int32(op)},
-    )
+    return communicating("allreduce", agreement=elements_and_op, attributes={"op": np.int32})
 
 
 allreduce_p = _reducing()
@@ -56,7 +49,7 @@ def _identity(name: str) -> Primitive:
 def _unchanged() -> Primitive:
     """`replicate`: under PFFTJAX_CHECK=1 it compares the bytes over all ranks."""
     if options.check:
-        return communicating("replicate", result=lambda x, **_: x, agreement=elements)
+        return communicating("replicate", result=lambda x, **_: x)
     return _identity("replicate")
 
 
@@ -68,7 +61,7 @@ allreduce_of_copies_p = _reducing()
 replicate_of_copies_p = _unchanged()
 
 
-def _differentiable(primitive: Primitive, adjoint: Callable[..., Any]) -> None:
+def _differentiable(primitive: Primitive, adjoint: Any) -> None:
     """Give an allreduce its rules."""
     linear(primitive, batch=(0, 0), adjoint=adjoint, differentiable=only_sums)
     jvp_of_sum = ad.primitive_jvps[primitive]
@@ -95,15 +88,12 @@ def _sum_of_contributions(cotangent: Any, _: Any, *, comm: Communicator) -> Any:
 _differentiable(
     allreduce_p, lambda cotangent, _, *, op, comm: replicate_p.bind(cotangent, comm=comm)
 )
-_differentiable(
-    allreduce_of_copies_p,
-    lambda cotangent, _, **params: allreduce_of_copies_p.bind(cotangent, **params),
-)
+_differentiable(allreduce_of_copies_p, allreduce_of_copies_p)
 linear(replicate_p, batch=(0, 0), adjoint=_sum_of_contributions)
 linear(replicate_of_copies_p, batch=(0, 0), adjoint=lambda cotangent, _, **__: cotangent)
 
 
-def allreduce(x: Any, op: MPI.Op = MPI.SUM, *, comm: MPI.Comm | Communicator | None = None) -> Any:
+def allreduce(x: Any, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> Any:
     """Reduce the arrays of all ranks; every rank gets the result.
 
     Args:
@@ -142,16 +132,13 @@ def allreduce(x: Any, op: MPI.Op = MPI.SUM, *, comm: MPI.Comm | Communicator | N
 
 
 @over_leaves
-def _allreduce(x: Any, op: MPI.Op, *, comm: MPI.Comm | Communicator | None) -> jax.Array:
+def _allreduce(x: Any, op: MPI.Op, *, comm: Comm) -> jax.Array:
     comm = as_private(comm, "allreduce")
-    x = as_array(x, "allreduce", comm)
-    number = reduction(op, x.dtype, "allreduce", comm)
-    return allreduce_p.bind(as_truth_values(x, number), op=number, comm=comm)
+    x, params = reducible(x, op, "allreduce", comm)
+    return allreduce_p.bind(x, **params)
 
 
-def _extreme_with_location(
-    pair: Any, op: MPI.Op, comm: MPI.Comm | Communicator | None
-) -> tuple[jax.Array, jax.Array]:
+def _extreme_with_location(pair: Any, op: MPI.Op, comm: Comm) -> tuple[jax.Array, jax.Array]:
     comm = as_private(comm, "allreduce")
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise TypeError(
@@ -171,7 +158,7 @@ def _extreme_with_location(
 
 
 @over_leaves
-def replicate(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
+def replicate(x: Any, *, comm: Comm = None) -> jax.Array:
     """Bring a value that is equal on all ranks into work that differs between ranks.
 
     The identity; no message is sent. Its adjoint is ``allreduce``: each rank's work contributes to

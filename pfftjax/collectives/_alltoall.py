@@ -3,15 +3,14 @@
 from typing import Any
 
 import jax
-from mpi4py import MPI
 
-from pfftjax._runtime.communicators import Communicator, as_private
-from pfftjax._runtime.options import options, ranks_on_node
+from pfftjax._runtime import launcher
+from pfftjax._runtime.communicators import Comm, Communicator, as_private
+from pfftjax._runtime.options import options
 from pfftjax._runtime.ordering import is_temporary
 from pfftjax._runtime.primitive import (
     as_array,
     communicating,
-    elements,
     linear,
     one_entry_a_rank,
     over_leaves,
@@ -20,25 +19,17 @@ from pfftjax._runtime.primitive import (
 
 def _in_place(_: Any, x: Any, *, comm: Communicator, **__: Any) -> bool:
     """Where the ranks may share memory: MPI would want a copy of the operand first."""
-    return options.shared_memory and comm.size <= ranks_on_node(comm.size) and is_temporary(x)
+    may_share = comm.size <= (launcher.here.local_ranks or comm.size)
+    return options.shared_memory and may_share and is_temporary(x)
 
 
-alltoall_p = communicating(
-    "alltoall",
-    result=lambda x, **_: x.update(weak_type=False),
-    agreement=elements,
-    in_place=_in_place,
-)
+alltoall_p = communicating("alltoall", in_place=_in_place)
 # <alltoall x, y> = sum over i, j of x_i[j] y_j[i] = <x, alltoall y>: its own adjoint.
-linear(
-    alltoall_p,
-    batch=(1, 1),
-    adjoint=lambda cotangent, _, **params: alltoall_p.bind(cotangent, **params),
-)
+linear(alltoall_p, batch=(1, 1), adjoint=alltoall_p)
 
 
 @over_leaves
-def alltoall(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
+def alltoall(x: Any, *, comm: Comm = None) -> jax.Array:
     """Send block ``x[j]`` to rank j, for all j: a transposition between ranks and blocks.
 
     Args:

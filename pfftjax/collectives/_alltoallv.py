@@ -5,22 +5,25 @@ static shapes: the result has room for `capacity` rows, and more rows than that 
 every rank before any row has moved. None is ever dropped.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters import ad, batching
-from mpi4py import MPI
+from jax.extend.core import Primitive
+from jax.interpreters import batching
 
-from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import (
     as_array,
+    batch_in_front,
     communicating,
+    constant,
+    linear,
     one_entry_a_rank,
     static_int,
     where,
-    zero_tangent,
 )
 
 MOST_ROWS = 2**31 - 1
@@ -29,24 +32,35 @@ MOST_ROWS = 2**31 - 1
 # any count is impossible or any rank would receive more than its capacity.
 exchange_counts_p = communicating(
     "exchange_counts",
-    result=lambda counts, **_: counts.update(weak_type=False),
-    agreement=lambda counts, *, what="rows", **_: f"of {counts.shape[1]} exchanges of {what}",
-    attributes=lambda *, rows, capacity, what="rows": {
-        "rows": np.int64(rows),
-        "capacity": np.int64(capacity),
-        "what": what,
-    },
+    agreement=lambda counts, *, what, **_: f"of {counts.shape[1]} exchanges of {what}",
+    attributes={"rows": np.int64, "capacity": np.int64, "what": str},
 )
-# x (rows, ...), counts to each rank, counts from each rank -> (capacity, ...).
-alltoallv_p = communicating(
-    "alltoallv",
-    result=lambda x, to, from_, *, capacity, **_: x.update(
-        shape=(capacity, *x.shape[1:]), weak_type=False
+constant(exchange_counts_p)
+
+
+def moving_rows(name: str, on_gpus: Callable[..., Any] | None = None) -> Primitive:
+    """A primitive of x (rows, ...) and counts, with a result of shape (capacity, ...)."""
+    return communicating(
+        name,
+        result=lambda x, *_, capacity, **__: x.update(
+            shape=(capacity, *x.shape[1:]), weak_type=False
+        ),
+        agreement=lambda x, *_, **__: (
+            f"{np.dtype(x.dtype).name} rows of {int(np.prod(x.shape[1:]))} elements"
+        ),
+        on_gpus=on_gpus,
+    )
+
+
+# x, counts to each rank, counts from each rank -> rows.
+alltoallv_p = moving_rows("alltoallv")
+# Linear in x for given counts. <alltoallv x, y> pairs each row that moved from i to j with the
+# same row of y on j: the adjoint moves the rows of y back, with the two counts exchanged.
+linear(
+    alltoallv_p,
+    adjoint=lambda cotangent, x, to, from_, *, capacity, comm: alltoallv_p.bind(
+        cotangent, from_, to, capacity=x.shape[0], comm=comm
     ),
-    agreement=lambda x, *_, **__: (
-        f"{np.dtype(x.dtype).name} rows of {int(np.prod(x.shape[1:]))} elements"
-    ),
-    attributes=lambda **_: {},
 )
 
 
@@ -60,32 +74,6 @@ def _exchange_counts_batched(operands: Any, axes: Any, **params: Any) -> Any:
 batching.primitive_batchers[exchange_counts_p] = _exchange_counts_batched
 
 
-def _exchange_counts_jvp(primals: Any, _: Any, **params: Any) -> Any:
-    counts = exchange_counts_p.bind(*primals, **params)
-    return counts, zero_tangent(counts)
-
-
-ad.primitive_jvps[exchange_counts_p] = _exchange_counts_jvp
-
-
-# Linear in x for given counts. <alltoallv x, y> pairs each row that moved from i to j with the
-# same row of y on j: the adjoint moves the rows of y back, with the two counts exchanged.
-def _jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-    x, to, from_ = primals
-    y = alltoallv_p.bind(x, to, from_, **params)
-    if isinstance(tangents[0], ad.Zero):
-        return y, zero_tangent(y)
-    return y, alltoallv_p.bind(tangents[0], to, from_, **params)
-
-
-def _transpose(cotangent: Any, x: Any, to: Any, from_: Any, *, capacity: int, comm: Any) -> Any:
-    del capacity
-    back = alltoallv_p.bind(
-        ad.instantiate_zeros(cotangent), from_, to, capacity=x.aval.shape[0], comm=comm
-    )
-    return [back, None, None]
-
-
 def _batched(operands: Any, axes: Any, *, capacity: int, comm: Communicator) -> Any:
     x, to, from_ = operands
     if axes[1] is None and axes[2] is None and axes[0] is not None:
@@ -93,11 +81,7 @@ def _batched(operands: Any, axes: Any, *, capacity: int, comm: Communicator) -> 
         moved = jnp.moveaxis(x, axes[0], 1)
         return alltoallv_p.bind(moved, to, from_, capacity=capacity, comm=comm), 1
 
-    size = next(a.shape[d] for a, d in zip(operands, axes, strict=True) if d is not None)
-    x, to, from_ = (
-        jnp.broadcast_to(a, (size, *a.shape)) if d is None else jnp.moveaxis(a, d, 0)
-        for a, d in zip(operands, axes, strict=True)
-    )
+    size, (x, to, from_) = batch_in_front(operands, axes)
     if size * max(x.shape[1], capacity) > MOST_ROWS:
         raise ValueError(
             f"{where('alltoallv', comm)}: a batch of {size} with {max(x.shape[1], capacity)} rows "
@@ -118,6 +102,14 @@ def _batched(operands: Any, axes: Any, *, capacity: int, comm: Communicator) -> 
     place = _by_rank(from_, capacity).reshape(-1)
     back = jnp.zeros_like(place).at[place].set(jnp.arange(size * capacity, dtype=place.dtype))
     return arrived[back].reshape(size, capacity, *x.shape[2:]), 0
+
+
+def rows_of(x: Any, operation: str, comm: Communicator) -> jax.Array:
+    """`x` as an array that has rows."""
+    x = as_array(x, operation, comm)
+    if x.ndim < 1:
+        raise ValueError(f"{where(operation, comm)}: x must have rows along axis 0, got a scalar")
+    return x
 
 
 def row_count(
@@ -157,8 +149,6 @@ def _by_rank(counts: jax.Array, rows: int) -> jax.Array:
     return jnp.argsort(key.reshape(-1), stable=True).reshape(size, rows)
 
 
-ad.primitive_jvps[alltoallv_p] = _jvp
-ad.primitive_transposes[alltoallv_p] = _transpose
 batching.primitive_batchers[alltoallv_p] = _batched
 
 
@@ -168,7 +158,7 @@ def alltoallv(
     *,
     capacity: int | None = None,
     return_mask: bool = False,
-    comm: MPI.Comm | Communicator | None = None,
+    comm: Comm = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Send the first ``counts[0]`` rows of `x` to rank 0, the next ``counts[1]`` to rank 1, ...
 
@@ -206,12 +196,8 @@ def alltoallv(
 
     """
     comm = as_private(comm, "alltoallv")
-    x = as_array(x, "alltoallv", comm)
+    x = rows_of(x, "alltoallv", comm)
     counts = as_array(counts, "alltoallv", comm)
-    if x.ndim < 1:
-        raise ValueError(
-            f"{where('alltoallv', comm)}: x must have rows along axis 0, got a scalar"
-        )
     if not jnp.issubdtype(counts.dtype, jnp.integer) or counts.ndim != 1:
         raise TypeError(
             f"{where('alltoallv', comm)}: counts must be a vector of {comm.size} integers, got "
@@ -221,6 +207,8 @@ def alltoallv(
     rows = int(x.shape[0])
     room = rows if capacity is None else static_int(capacity, "capacity", "alltoallv", comm)
     to = row_count(counts, rows, room, "alltoallv", comm)
-    from_ = exchange_counts_p.bind(to[:, None], rows=rows, capacity=room, comm=comm)[:, 0]
+    from_ = exchange_counts_p.bind(to[:, None], rows=rows, capacity=room, what="rows", comm=comm)[
+        :, 0
+    ]
     y = alltoallv_p.bind(x, to, from_, capacity=room, comm=comm)
     return y, (jnp.less(jnp.arange(room), from_.sum()) if return_mask else from_)

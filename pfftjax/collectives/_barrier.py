@@ -1,8 +1,6 @@
 """barrier: no rank leaves before all have come."""
 
-from mpi4py import MPI
-
-from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.communicators import Comm, as_private
 from pfftjax._runtime.primitive import communicating
 
 barrier_p = communicating(
@@ -10,7 +8,7 @@ barrier_p = communicating(
 )
 
 
-def barrier(*, comm: MPI.Comm | Communicator | None = None) -> None:
+def barrier(*, comm: Comm = None) -> None:
     """Wait until all ranks of `comm` have come to this point of the program.
 
     Takes its place in the order of communication; inside jitted code it does not wait for

@@ -1,4 +1,7 @@
-"""bcast, and the reduction to one rank that is its adjoint."""
+"""bcast and reduce: from one rank to all, and the arrays of all ranks, reduced, on one.
+
+The primitives are adjoints of each other: reduce gives zeros where the result does not arrive.
+"""
 
 from typing import Any
 
@@ -6,49 +9,45 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
-from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.communicators import Comm, as_private
 from pfftjax._runtime.primitive import (
     as_array,
     communicating,
     elements,
     linear,
+    on_root_only,
     over_leaves,
     root_rank,
 )
 
-from ._reduction import SUM, name_of, only_sums
+from ._reduction import SUM, elements_and_op, only_sums, reducible
 
 bcast_p = communicating(
     "bcast",
-    result=lambda x, **_: x.update(weak_type=False),
     agreement=lambda x, *, root, **_: f"{elements(x)} from {root}",
-    attributes=lambda root: {"root": np.int32(root)},
+    attributes={"root": np.int32},
 )
-# The reduction on the root, zeros elsewhere.
 reduce_p = communicating(
     "reduce",
-    result=lambda x, **_: x.update(weak_type=False),
-    agreement=lambda x, *, op, root, **_: f"{elements(x)} {name_of(op)} to {root}",
-    attributes=lambda op, root: {"op": np.int32(op), "root": np.int32(root)},
+    agreement=lambda x, *, root, **params: f"{elements_and_op(x, **params)} to {root}",
+    attributes={"op": np.int32, "root": np.int32},
 )
 # <bcast x, y> = sum over i of <x_root, y_i> = <x, reduce y>, as only x_root enters.
 linear(
     bcast_p,
     batch=(0, 0),
-    adjoint=lambda cotangent, _, *, root, comm: reduce_p.bind(
-        cotangent, op=SUM, root=root, comm=comm
-    ),
+    adjoint=lambda cotangent, _, **params: reduce_p.bind(cotangent, op=SUM, **params),
 )
 linear(
     reduce_p,
     batch=(0, 0),
-    adjoint=lambda cotangent, _, *, op, root, comm: bcast_p.bind(cotangent, root=root, comm=comm),
+    adjoint=lambda cotangent, _, op, **params: bcast_p.bind(cotangent, **params),
     differentiable=only_sums,
 )
 
 
 @over_leaves
-def bcast(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
+def bcast(x: Any, root: int, *, comm: Comm = None) -> jax.Array:
     """Give every rank the array of rank `root`.
 
     Args:
@@ -77,3 +76,37 @@ def bcast(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) -> 
     """
     comm = as_private(comm, "bcast")
     return bcast_p.bind(as_array(x, "bcast", comm), root=root_rank(root, "bcast", comm), comm=comm)
+
+
+@over_leaves
+def reduce(x: Any, op: MPI.Op, root: int, *, comm: Comm = None) -> jax.Array:
+    """Reduce the arrays of all ranks; rank `root` gets the result.
+
+    Args:
+        x: array of any shape, of the same size and dtype on every rank, or a pytree of arrays.
+        op: one of MPI's reductions, or one made by `MPI.Op.Create`, as in `allreduce`.
+        root: the rank that gets the result, a static integer.
+        comm: communicator, `MPI.COMM_WORLD` by default.
+
+    Returns:
+        Array of the shape and dtype of `x`: the result on rank `root`, `x` elsewhere.
+
+    Raises:
+        ValueError: `root` is not a rank of `comm`, or an `op` that means nothing for arrays.
+        TypeError: a dtype that cannot be sent or that `op` is not defined for; the derivative of
+            any `op` but `MPI.SUM`.
+
+    The adjoint of the sum is `bcast`.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        >>> float(reduce(2.0, MPI.SUM, 0)) == (2.0 * size if rank == 0 else 2.0)
+        True
+
+    """
+    comm = as_private(comm, "reduce")
+    x = as_array(x, "reduce", comm)
+    root = root_rank(root, "reduce", comm)
+    operand, params = reducible(x, op, "reduce", comm)
+    return on_root_only(reduce_p.bind(operand, root=root, **params), x, root, comm)

@@ -9,61 +9,48 @@ from typing import Any
 
 import jax
 import numpy as np
-from mpi4py import MPI
 
-from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import (
     as_array,
     communicating,
     elements,
     linear,
+    on_root_only,
     one_entry_a_rank,
     over_leaves,
     root_rank,
 )
 
 
-def _is_root(*, root: int, comm: Communicator) -> bool:
-    return comm.rank == root
-
-
 def _block(x: Any, *, root: int, comm: Communicator) -> str:
-    size = x.size // comm.size if _is_root(root=root, comm=comm) else x.size
+    size = x.size // comm.size if comm.rank == root else x.size
     return f"{np.dtype(x.dtype).name}[{size}] from {root}"
 
 
 gather_p = communicating(
     "gather",
     result=lambda x, *, root, comm: x.update(
-        shape=(comm.size, *x.shape) if _is_root(root=root, comm=comm) else x.shape,
-        weak_type=False,
+        shape=(comm.size, *x.shape) if comm.rank == root else x.shape, weak_type=False
     ),
     agreement=lambda x, *, root, **_: f"{elements(x)} to {root}",
-    attributes=lambda root: {"root": np.int32(root)},
+    attributes={"root": np.int32},
 )
 scatter_p = communicating(
     "scatter",
     result=lambda x, *, root, comm: x.update(
-        shape=x.shape[1:] if _is_root(root=root, comm=comm) else x.shape, weak_type=False
+        shape=x.shape[1:] if comm.rank == root else x.shape, weak_type=False
     ),
     agreement=_block,
-    attributes=lambda root: {"root": np.int32(root)},
+    attributes={"root": np.int32},
 )
 # <gather x, y> = sum over j of <x_j, y_root[j]> = sum over j of <x_j, (scatter y)_j>.
-linear(
-    gather_p,
-    batch=lambda **params: (0, 1 if _is_root(**params) else 0),
-    adjoint=lambda cotangent, _, **params: scatter_p.bind(cotangent, **params),
-)
-linear(
-    scatter_p,
-    batch=lambda **params: (1 if _is_root(**params) else 0, 0),
-    adjoint=lambda cotangent, _, **params: gather_p.bind(cotangent, **params),
-)
+linear(gather_p, batch=lambda root, comm: (0, int(comm.rank == root)), adjoint=scatter_p)
+linear(scatter_p, batch=lambda root, comm: (int(comm.rank == root), 0), adjoint=gather_p)
 
 
 @over_leaves
-def gather(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
+def gather(x: Any, root: int, *, comm: Comm = None) -> jax.Array:
     """Gather the arrays of all ranks on rank `root`.
 
     Args:
@@ -91,14 +78,11 @@ def gather(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) ->
     comm = as_private(comm, "gather")
     x = as_array(x, "gather", comm)
     root = root_rank(root, "gather", comm)
-    gathered = gather_p.bind(x, root=root, comm=comm)
-    # Selected, not returned as it is: the derivative of the message must stay part of the program
-    # on this rank too, or the root waits.
-    return gathered if comm.rank == root else jax.lax.select(np.False_, gathered, x)
+    return on_root_only(gather_p.bind(x, root=root, comm=comm), x, root, comm)
 
 
 @over_leaves
-def scatter(x: Any, root: int, *, comm: MPI.Comm | Communicator | None = None) -> jax.Array:
+def scatter(x: Any, root: int, *, comm: Comm = None) -> jax.Array:
     """Give each rank its block of the array of rank `root`.
 
     Args:

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
-from pfftjax._runtime.primitive import where
+from pfftjax._runtime.primitive import as_array, elements, where
 
 # Name, MPI operation; the index is Reduction in cpp/base/element.h.
 _OPS: tuple[tuple[str, MPI.Op], ...] = (
@@ -46,6 +46,11 @@ def name_of(op: int) -> str:
     return f"MPI.{_OPS[op][0]}" if op < len(_OPS) else "an operation of the user's"
 
 
+def elements_and_op(x: Any, *, op: int, **_: Any) -> str:
+    """What ranks that reduce must agree on."""
+    return f"{elements(x)} {name_of(op)}"
+
+
 def _user_op(op: MPI.Op) -> int:
     for known, number in _user_ops:
         if known == op:
@@ -55,7 +60,7 @@ def _user_op(op: MPI.Op) -> int:
     return number
 
 
-def reduction(op: Any, dtype: np.dtype, operation: str, comm: Communicator) -> int:
+def _reduction(op: Any, dtype: np.dtype, operation: str, comm: Communicator) -> int:
     """The number of `op`, an `mpi4py.MPI.Op`, for arrays of `dtype`."""
     if not isinstance(op, MPI.Op):
         raise TypeError(
@@ -80,20 +85,22 @@ def reduction(op: Any, dtype: np.dtype, operation: str, comm: Communicator) -> i
     return _INDEX[name]
 
 
+def reducible(
+    x: Any, op: Any, operation: str, comm: Communicator
+) -> tuple[jax.Array, dict[str, Any]]:
+    """The operand of a reduction, and the parameters that all reductions have."""
+    x = as_array(x, operation, comm)
+    number = _reduction(op, x.dtype, operation, comm)
+    # MPI's results are zeros and ones only where something was combined; on a single rank the
+    # operand would come back as it is.
+    if number < len(_OPS) and _OPS[number][0].startswith("L") and x.dtype != np.bool_:
+        x = (x != 0).astype(x.dtype)
+    return x, {"op": number, "comm": comm}
+
+
 def is_location(op: Any) -> bool:
     """Whether `op` is MPI.MAXLOC or MPI.MINLOC."""
     return isinstance(op, MPI.Op) and op in (MPI.MAXLOC, MPI.MINLOC)
-
-
-def as_truth_values(x: jax.Array, op: int) -> jax.Array:
-    """`x` as the logical reductions take it: zeros and ones.
-
-    MPI's results are zeros and ones only where something was combined; on a single rank the
-    operand would come back as it is.
-    """
-    if x.dtype == np.bool_ or op >= len(_OPS) or not _OPS[op][0].startswith("L"):
-        return x
-    return (x != 0).astype(x.dtype)
 
 
 def only_sums(op: int, **_: Any) -> str | None:

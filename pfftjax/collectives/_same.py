@@ -15,13 +15,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters import ad, batching, xla
-from mpi4py import MPI
+from jax.interpreters import ad, xla
 
 from pfftjax._runtime import call_sites
-from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.options import options
-from pfftjax._runtime.primitive import check_dtype, communicating, elements
+from pfftjax._runtime.primitive import batch_along, check_dtype, communicating, elements
 
 
 class Expected(enum.IntEnum):
@@ -68,14 +67,18 @@ def _jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     return same_p.bind(*primals, **params), *tangents
 
 
-def _batched(operands: Any, axes: Any, **params: Any) -> Any:
-    # In front: labels say what lies in one operand, and hold for each of the batch.
-    return same_p.bind(jnp.moveaxis(operands[0], axes[0], 0), **params), 0
-
-
 ad.primitive_jvps[same_p] = _jvp
 ad.primitive_transposes[same_p] = lambda cotangent, _, **__: [cotangent]
-batching.primitive_batchers[same_p] = _batched
+# In front: labels say what lies in one operand, and hold for each of the batch.
+batch_along(same_p, (0, 0))
+
+
+def _bind(
+    x: jax.Array, expected: Expected, *, subject: str = "", labels: str = "", **params: Any
+) -> jax.Array:
+    return same_p.bind(
+        x, each_call=False, expected=int(expected), subject=subject, labels=labels, **params
+    )
 
 
 def same(
@@ -84,7 +87,7 @@ def same(
     *,
     operation: str = "same",
     remedy: str = "give every rank the same value",
-    comm: MPI.Comm | Communicator | None = None,
+    comm: Comm = None,
 ) -> Any:
     """`x`, which must have the same bits on every rank.
 
@@ -122,15 +125,8 @@ def same(
         check_dtype(leaf, operation, comm)
         if comm.size == 1:
             return leaf
-        text = {
-            "operation": operation,
-            "what": what,
-            "remedy": remedy,
-            "subject": "",
-            "labels": "",
-        }
-        return same_p.bind(
-            leaf, each_call=False, expected=int(Expected.SAME_BITS), **text, comm=comm
+        return _bind(
+            leaf, Expected.SAME_BITS, operation=operation, what=what, remedy=remedy, comm=comm
         )
 
     return jax.tree.map(passed, x)
@@ -176,16 +172,15 @@ def compare(
     for group in groups.values():
         flat = [array.ravel() for _, array in group]
         array = jnp.concatenate(flat) if len(flat) > 1 else flat[0]
-        same_p.bind(
+        _bind(
             array,
-            comm=comm,
-            each_call=False,
-            expected=int(expected),
+            expected,
             operation=operation,
             what=what,
             subject=subject,
             labels="\n".join(f"{name}\t{array.size}" for name, array in group),
             remedy=remedy,
+            comm=comm,
         )
 
 

@@ -6,26 +6,21 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
-from pfftjax._runtime.communicators import Communicator, as_private
-from pfftjax._runtime.primitive import as_array, communicating, elements, linear, over_leaves
+from pfftjax._runtime.communicators import Comm, as_private
+from pfftjax._runtime.primitive import communicating, linear, over_leaves
 
-from ._reduction import as_truth_values, name_of, only_sums, reduction
+from ._reduction import elements_and_op, only_sums, reducible
 
 
 def _agreement(x: Any, *, op: int, exclusive: bool, reverse: bool, **_: Any) -> str:
     manner = f"{'exclusive ' if exclusive else ''}{'from the last rank ' if reverse else ''}"
-    return f"{manner}{elements(x)} {name_of(op)}"
+    return manner + elements_and_op(x, op=op)
 
 
 scan_p = communicating(
     "scan",
-    result=lambda x, **_: x.update(weak_type=False),
     agreement=_agreement,
-    attributes=lambda *, op, exclusive, reverse: {
-        "op": np.int32(op),
-        "exclusive": np.bool_(exclusive),
-        "reverse": np.bool_(reverse),
-    },
+    attributes={"op": np.int32, "exclusive": np.bool_, "reverse": np.bool_},
 )
 # <scan x, y> = sum over j <= i of <x_j, y_i> = <x, z> with z_j = sum over i >= j of y_i: the same
 # from the last rank.
@@ -40,9 +35,7 @@ linear(
 
 
 @over_leaves
-def scan(
-    x: Any, op: MPI.Op = MPI.SUM, *, comm: MPI.Comm | Communicator | None = None
-) -> jax.Array:
+def scan(x: Any, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array:
     """Reduce the arrays of the ranks up to and including this one.
 
     Args:
@@ -70,9 +63,7 @@ def scan(
 
 
 @over_leaves
-def exscan(
-    x: Any, op: MPI.Op = MPI.SUM, *, comm: MPI.Comm | Communicator | None = None
-) -> jax.Array:
+def exscan(x: Any, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array:
     """Reduce the arrays of the ranks before this one: where a rank's part of a whole begins.
 
     Args:
@@ -104,14 +95,11 @@ def exscan(
 def _scan(
     x: Any,
     op: MPI.Op,
-    comm: MPI.Comm | Communicator | None,
+    comm: Comm,
     operation: str,
     *,
     exclusive: bool,
 ) -> jax.Array:
     comm = as_private(comm, operation)
-    x = as_array(x, operation, comm)
-    number = reduction(op, x.dtype, operation, comm)
-    return scan_p.bind(
-        as_truth_values(x, number), op=number, exclusive=exclusive, reverse=False, comm=comm
-    )
+    x, params = reducible(x, op, operation, comm)
+    return scan_p.bind(x, exclusive=exclusive, reverse=False, **params)

@@ -4,12 +4,20 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.interpreters import ad, batching
+from jax.interpreters import ad
 from mpi4py import MPI
 
 from pfftjax._runtime.checkpoint import never_repeat
-from pfftjax._runtime.communicators import Communicator, as_communicator
-from pfftjax._runtime.primitive import as_array, communicating, over_leaves, where, zero_tangent
+from pfftjax._runtime.communicators import Comm, Communicator, as_communicator
+from pfftjax._runtime.primitive import (
+    as_array,
+    batch_along,
+    communicating,
+    not_compared,
+    over_leaves,
+    where,
+    zero_tangent,
+)
 
 from ._partner import NOBODY, partner, tag_number
 from ._status import NO_STATUS, with_status
@@ -17,20 +25,14 @@ from ._status import NO_STATUS, with_status
 send_p = communicating(
     "send",
     result=lambda *_, **__: [],
-    agreement=lambda *_, **__: None,
-    attributes=lambda *, dest, tag: {"dest": np.int32(dest), "tag": np.int32(tag)},
+    agreement=not_compared,
+    attributes={"dest": np.int32, "tag": np.int32},
     multiple_results=True,
 )
 recv_p = communicating(
     "recv",
-    result=lambda x, **_: x.update(weak_type=False),
-    agreement=lambda *_, **__: None,
-    attributes=lambda *, source, tag, status, exact: {
-        "source": np.int32(source),
-        "tag": np.int32(tag),
-        "status": np.int64(status),
-        "exact": np.bool_(exact),
-    },
+    agreement=not_compared,
+    attributes={"source": np.int32, "tag": np.int32, "status": np.int64, "exact": np.bool_},
 )
 
 
@@ -56,26 +58,16 @@ def _recv_jvp(primals: Any, _: Any, *, status: int, comm: Communicator, **params
     return y, zero_tangent(y)
 
 
-def _send_batched(operands: Any, axes: Any, **params: Any) -> Any:
-    (x,), (axis,) = operands, axes
-    return send_p.bind(jax.numpy.moveaxis(x, axis, 0), **params), []
-
-
-def _recv_batched(operands: Any, axes: Any, **params: Any) -> Any:
-    (x,), (axis,) = operands, axes
-    # The elements of a shorter message would run through the rows.
-    return recv_p.bind(jax.numpy.moveaxis(x, axis, 0), **{**params, "exact": True}), 0
-
-
 never_repeat(send_p)
 never_repeat(recv_p)
 ad.primitive_jvps[send_p] = _send_jvp
 ad.primitive_jvps[recv_p] = _recv_jvp
-batching.primitive_batchers[send_p] = _send_batched
-batching.primitive_batchers[recv_p] = _recv_batched
+batch_along(send_p, (0, 0))
+# The elements of a shorter message would run through the rows.
+batch_along(recv_p, (0, 0), lambda _, params: {**params, "exact": True})
 
 
-def send(x: Any, dest: int, *, tag: int = 0, comm: MPI.Comm | Communicator | None = None) -> None:
+def send(x: Any, dest: int, *, tag: int = 0, comm: Comm = None) -> None:
     """Send `x` to rank `dest`, which receives it by `recv` or `sendrecv`.
 
     Takes its place in the order of communication, and is sent whether or not anything depends on
@@ -116,7 +108,7 @@ def recv(
     source: int = MPI.ANY_SOURCE,
     *,
     tag: int | None = None,
-    comm: MPI.Comm | Communicator | None = None,
+    comm: Comm = None,
     status: MPI.Status | None = None,
 ) -> jax.Array:
     """Receive an array from rank `source`.

@@ -9,77 +9,57 @@ import numpy as np
 from jax.interpreters import ad, batching
 from mpi4py import MPI
 
-from pfftjax._runtime.communicators import Communicator, as_communicator, as_private
-from pfftjax._runtime.primitive import as_array, communicating, linear, where, zero_tangent
+from pfftjax._runtime.communicators import Comm, as_communicator, as_private
+from pfftjax._runtime.primitive import (
+    as_array,
+    batch_in_front,
+    communicating,
+    linear,
+    not_compared,
+    where,
+    zero_tangent,
+)
 
 from ._partner import ANYBODY, DEFAULT_TAG, NOBODY, partner, tag_number
 from ._status import NO_STATUS, with_status
 
+_RANKS = {"source": np.int32, "dest": np.int32}
+_ENVELOPE = {**_RANKS, "sendtag": np.int32, "recvtag": np.int32}
 
-def _attributes(
-    *, source: int, dest: int, sendtag: int, recvtag: int, **_: Any
-) -> Mapping[str, Any]:
-    return {
-        "source": np.int32(source),
-        "dest": np.int32(dest),
-        "sendtag": np.int32(sendtag),
-        "recvtag": np.int32(recvtag),
-    }
+
+def _received(x: Any, *, shape: tuple[int, ...], dtype: Any, **_: Any) -> Any:
+    return x.update(shape=shape, dtype=dtype, weak_type=False)
 
 
 sendrecv_p = communicating(
-    "sendrecv",
-    result=lambda x, *, shape, dtype, **_: x.update(shape=shape, dtype=dtype, weak_type=False),
-    agreement=lambda *_, **__: None,
-    attributes=_attributes,
+    "sendrecv", result=_received, agreement=not_compared, attributes=_ENVELOPE
 )
 # Of all ranks of the communicator, which makes it a collective like the others: it is compared in
 # the first call, and goes from GPU to GPU. The sizes may differ between pairs.
 sendrecv_all_p = communicating(
     "sendrecv_all",
-    result=lambda x, *, shape, dtype, **_: x.update(shape=shape, dtype=dtype, weak_type=False),
+    result=_received,
     agreement=lambda x, **_: np.dtype(x.dtype).name,
-    attributes=lambda *, source, dest, **_: {
-        "source": np.int32(source),
-        "dest": np.int32(dest),
-    },
+    attributes=_RANKS,
 )
 # With a second operand: what the result is where nothing arrives.
 sendrecv_status_p = communicating(
     "sendrecv_status",
     result=lambda x, template, **_: template.update(weak_type=False),
-    agreement=lambda *_, **__: None,
-    attributes=lambda *, status, exact, **params: {
-        **_attributes(**params),
-        "status": np.int64(status),
-        "exact": np.bool_(exact),
-    },
+    agreement=not_compared,
+    attributes={**_ENVELOPE, "status": np.int64, "exact": np.bool_},
 )
 
 
 def _adjoint(
-    cotangent: Any,
-    x: Any,
-    *,
-    source: int,
-    dest: int,
-    sendtag: int,
-    recvtag: int,
-    comm: Communicator,
-    **_: Any,
+    cotangent: Any, x: Any, *, source: int, dest: int, sendtag: int, recvtag: int, **params: Any
 ) -> Any:
     # The message the other way round. A tag that was given comes back as the tag that is expected,
     # so that messages told apart by tags stay apart.
-    return sendrecv_p.bind(
-        cotangent,
-        source=dest,
-        dest=source,
-        sendtag=recvtag if recvtag >= 0 else sendtag,
-        recvtag=sendtag if recvtag >= 0 else recvtag,
-        shape=x.shape,
-        dtype=x.dtype,
-        comm=comm,
-    )
+    if recvtag >= 0:
+        sendtag, recvtag = recvtag, sendtag
+    way_back = {"source": dest, "dest": source, "sendtag": sendtag, "recvtag": recvtag}
+    return sendrecv_p.bind(cotangent, **{**params, "shape": x.shape, "dtype": x.dtype}, **way_back)
 
 
 def _batched_params(size: int, params: Any) -> Any:
@@ -143,11 +123,7 @@ def _status_transpose(
 
 
 def _status_batched(operands: Any, axes: Any, **params: Any) -> Any:
-    size = next(x.shape[d] for x, d in zip(operands, axes, strict=True) if d is not None)
-    batched = (
-        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
-        for x, d in zip(operands, axes, strict=True)
-    )
+    _, batched = batch_in_front(operands, axes)
     # The elements of a shorter message would run through the rows.
     return sendrecv_status_p.bind(*batched, **{**params, "exact": True}), 0
 
@@ -165,7 +141,7 @@ def sendrecv(
     *,
     sendtag: int = 0,
     recvtag: int | None = None,
-    comm: MPI.Comm | Communicator | None = None,
+    comm: Comm = None,
     status: MPI.Status | None = None,
     collective: bool = False,
 ) -> Any:
@@ -237,7 +213,7 @@ def _sendrecv(
     dest: int,
     sendtag: int,
     recvtag: int | None,
-    comm: MPI.Comm | Communicator | None,
+    comm: Comm,
     status: MPI.Status | None,
     collective: bool,
 ) -> jax.Array:

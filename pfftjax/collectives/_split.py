@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad, batching
-from mpi4py import MPI
 
 from pfftjax._runtime.checkpoint import never_repeat
-from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import (
     as_array,
+    batch_along,
     communicating,
+    constant,
     elements,
     one_entry_a_rank,
     where,
@@ -32,20 +33,18 @@ from ._alltoall import alltoall_p
 _OPERATIONS = {False: alltoall_p, True: allgather_p}
 
 
-def _name(same_for_all: bool) -> str:
-    return "allgather" if same_for_all else "alltoall"
+def _agreement(x: Any, *_: Any, same_for_all: bool, **__: Any) -> str:
+    return f"{'allgather' if same_for_all else 'alltoall'} {elements(x)}"
 
 
-def _attributes(*, same_for_all: bool) -> dict[str, Any]:
-    return {"same_for_all": np.bool_(same_for_all)}
-
+_ATTRIBUTES = {"same_for_all": np.bool_}
 
 # x -> ticket
 start_p = communicating(
     "start",
     result=lambda x, **_: x.update(shape=(2,), dtype=np.dtype("uint32"), weak_type=False),
-    agreement=lambda x, *, same_for_all, **_: f"{_name(same_for_all)} {elements(x)}",
-    attributes=_attributes,
+    agreement=_agreement,
+    attributes=_ATTRIBUTES,
 )
 # x, ticket -> what the operation gives on x
 wait_p = communicating(
@@ -53,14 +52,12 @@ wait_p = communicating(
     result=lambda x, _, *, same_for_all, comm: x.update(
         shape=(comm.size, *x.shape) if same_for_all else x.shape, weak_type=False
     ),
-    agreement=lambda x, _, *, same_for_all, **__: f"{_name(same_for_all)} {elements(x)}",
-    attributes=_attributes,
+    agreement=_agreement,
+    attributes=_ATTRIBUTES,
 )
-
-
-def _start_jvp(primals: Any, _: Any, **params: Any) -> Any:
-    ticket = start_p.bind(*primals, **params)
-    return ticket, zero_tangent(ticket)
+constant(start_p)
+# One message for a batch, with the batch inside its blocks.
+batch_along(start_p, lambda *, same_for_all, **_: (0 if same_for_all else 1, None))
 
 
 # The tangent's message was not started: it is the operation itself, and so is its adjoint.
@@ -83,13 +80,6 @@ def _wait_transpose(
     return [*adjoint(cotangent, x, comm=comm), None]
 
 
-# One message for a batch, with the batch inside its blocks.
-def _start_batched(operands: Any, axes: Any, *, same_for_all: bool, **params: Any) -> Any:
-    (x,), (axis,) = operands, axes
-    moved = jnp.moveaxis(x, axis, 0 if same_for_all else 1)
-    return start_p.bind(moved, same_for_all=same_for_all, **params), None
-
-
 def _wait_batched(operands: Any, axes: Any, *, same_for_all: bool, **params: Any) -> Any:
     (x, ticket), (axis, ticket_axis) = operands, axes
     if ticket_axis is not None or axis is None:
@@ -104,11 +94,9 @@ def _wait_batched(operands: Any, axes: Any, *, same_for_all: bool, **params: Any
 # A ticket is good for one wait.
 never_repeat(start_p)
 never_repeat(wait_p)
-ad.primitive_jvps[start_p] = _start_jvp
 ad.primitive_jvps[wait_p] = _wait_jvp
 ad.primitive_transposes[start_p] = _start_transpose
 ad.primitive_transposes[wait_p] = _wait_transpose
-batching.primitive_batchers[start_p] = _start_batched
 batching.primitive_batchers[wait_p] = _wait_batched
 
 
@@ -132,7 +120,7 @@ class Pending:
         return cls(*arrays, *static)
 
 
-def alltoall_start(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> Pending:
+def alltoall_start(x: Any, *, comm: Comm = None) -> Pending:
     """Begin an `alltoall`; `wait` gives its result.
 
     The operand is copied aside and travels while whatever comes before `wait` in the program is
@@ -172,7 +160,7 @@ def alltoall_start(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> Pe
     return Pending(x, start_p.bind(x, same_for_all=False, comm=comm), False, comm)
 
 
-def allgather_start(x: Any, *, comm: MPI.Comm | Communicator | None = None) -> Pending:
+def allgather_start(x: Any, *, comm: Comm = None) -> Pending:
     """Begin an `allgather`; `wait` gives its result. See `alltoall_start`.
 
     Args:

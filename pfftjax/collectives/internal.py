@@ -3,6 +3,7 @@
 from ._alltoallv import MOST_ROWS as MOST_ROWS
 from ._alltoallv import alltoallv_p as alltoallv_p
 from ._alltoallv import exchange_counts_p as exchange_counts_p
+from ._alltoallv import moving_rows as moving_rows
 from ._copies import traced as traced
 from ._same import Expected as Expected
 from ._same import compare as compare

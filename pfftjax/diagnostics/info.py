@@ -35,7 +35,7 @@ class Info:
         rank: of this process in MPI_COMM_WORLD.
         size: of MPI_COMM_WORLD.
         host: name of the node.
-        local_ranks: of the job on this node, as the launcher has said.
+        local_ranks: of the job on this node, as the launcher or MPI has said.
         launched_ranks: processes that the launcher has started as one job.
         launched_rank: the launcher's number of this process.
         cores: those that this process may use.
@@ -179,7 +179,7 @@ def info(*, devices: bool = False) -> Info:
         True
 
     """
-    launch = launcher.read(os.environ)
+    launch = launcher.here
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     level = MPI.THREAD_MULTIPLE if MPI.Is_finalized() else MPI.Query_thread()
     between = next(iter(transports.chosen()), None)
@@ -193,7 +193,7 @@ def info(*, devices: bool = False) -> Info:
         rank=world.rank,
         size=world.size,
         host=platform.node(),
-        local_ranks=launch.local_ranks or (1 if world.size == 1 else None),
+        local_ranks=launch.local_ranks,
         launched_ranks=launch.ranks,
         launched_rank=launch.rank,
         cores=machine.cores(),

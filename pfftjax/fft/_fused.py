@@ -14,9 +14,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
 from pfftjax._runtime.ordering import is_donated, is_temporary, platforms_of
-from pfftjax._runtime.primitive import communicating, linear, where
+from pfftjax._runtime.primitive import communicating, linear
 from pfftjax.pencils import ExchangeMethod, Pencil, block, check_dimensions
-from pfftjax.pencils.internal import overlapped, refuse_on_cpus, transpose_p
+from pfftjax.pencils.internal import overlapped, refuse_on_cpus, refuse_on_gpus, transpose_p
 
 from ._local import (
     FROM_REAL,
@@ -170,11 +170,7 @@ def moved(
     """The change of pencil by itself, where it cannot be fused with transforms: on GPUs."""
     if comm is None:
         return jax.lax.transpose(x, order)
-    if method in (ExchangeMethod.FUSED, ExchangeMethod.SHARED):
-        raise ValueError(
-            f"{where('transform', comm)}: {method} goes through memory that CPUs share, and the "
-            "arrays are on a GPU; take AUTOMATIC"
-        )
+    refuse_on_gpus("transform", method, comm)
     lead = x.ndim - 3
     return transpose_p.bind(
         x,

@@ -15,8 +15,9 @@ from mpi4py import MPI
 
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
-from pfftjax._runtime.primitive import as_on_gpus, where
+from pfftjax._runtime.primitive import where
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
+from pfftjax.pencils.internal import different_methods
 
 from . import _tuning_file
 from ._grids import default_dims, factorisations, uses_all_ranks
@@ -171,10 +172,11 @@ def tune_plan(
         )
     key["machine"] = _tuning_file.machine(comm.mpi)
     if tuning.file is not None:
-        entry = _tuning_file.load(tuning.file, key, comm, here)
+        entry = _tuning_file.load(tuning.file, key, comm, operation)
         if entry is not None:
             found = _from_entry(given, entry, comm)
-            if found.method in _methods(found.grid, given.method):  # ranks may no longer share
+            # Ranks may no longer share memory.
+            if found.method in different_methods(found.grid, given.method):
                 return found
 
     dims = candidate_dims(given.shape, spectrum, grid.size) if any_grid else [grid.dims]
@@ -194,7 +196,7 @@ def tune_plan(
             "method": chosen[1].name.lower(),
             "timings": [[list(t.dims), t.method.name.lower(), t.seconds] for t in timings],
         }
-        _tuning_file.save(tuning.file, key, entry, comm, here)
+        _tuning_file.save(tuning.file, key, entry, comm, operation)
     return _with_timings(plan_of(chosen), timings)
 
 
@@ -236,27 +238,6 @@ def _release(grid: ProcessGrid) -> None:
     """Give back the memory that exchanges on the grid have kept."""
     for dimension in range(2):
         native.release_memory(grid.along(dimension).number)
-
-
-def _methods(grid: ProcessGrid, method: ExchangeMethod) -> list[ExchangeMethod]:
-    """Those that differ on this grid, the rule's first; the same on all ranks. Collective."""
-    if method != ExchangeMethod.AUTOMATIC:
-        return [method]
-    lines = [line for line in map(grid.along, range(2)) if line.size > 1]
-    if not lines:
-        return [method]
-    if as_on_gpus(jax.default_backend()):
-        # By one transport, whatever the method; in one piece or in chunks.
-        return [method, ExchangeMethod.PIPELINED]
-    # Over all rows and columns of the grid: the fewest of this rank's that do, and the most.
-    sharing = [int(native.shares_memory(line.number)) for line in lines]
-    bounds = np.array([min(sharing), -max(sharing)])
-    grid.comm.Allreduce(MPI.IN_PLACE, bounds, MPI.MIN)
-    always, ever = bounds[0] == 1, bounds[1] == -1
-    found = [ExchangeMethod.AUTOMATIC]
-    found += [ExchangeMethod.SHARED] if always else []
-    found += [ExchangeMethod.MESSAGES] if ever else []
-    return [*found, ExchangeMethod.ALLTOALL]
 
 
 class _Runs:
@@ -333,7 +314,7 @@ def _choose(
             left_out.append((at, method))
             continue
         grid = plan_of((at, method)).grid
-        here = [(at, m) for m in _methods(grid, method)]
+        here = [(at, m) for m in different_methods(grid, method)]
         if here == [rule] and len(dims) == 1:
             return rule, Timings()  # nothing to choose
         for candidate in here:

@@ -13,27 +13,26 @@ import platform
 import re
 import secrets
 import stat
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from mpi4py import MPI
 
+from pfftjax._runtime.agreement import on_root
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import library_version, native
+from pfftjax._runtime.machine import cores
 from pfftjax._runtime.options import options
 from pfftjax._runtime.primitive import as_on_gpus
 from pfftjax.pencils import ExchangeMethod
 
 _FORMAT, _VERSION = "pfftjax tuning", 1
 
-_T = TypeVar("_T")
-
 
 def machine(comm: MPI.Intracomm) -> dict[str, Any]:
     """What a measurement depends on besides the plan; the same on all ranks. Collective."""
     device = jax.local_devices()[0].device_kind
-    here = (_processor(), native.simd(), _cores(), device, MPI.Get_processor_name())
+    here = (_processor(), native.simd(), len(cores()), device, MPI.Get_processor_name())
     everybody = comm.allgather(here)
     names = [name for *_, name in everybody]
     # Of GPUs, what the environment says of their exchanges.
@@ -65,13 +64,6 @@ def _processor() -> str:
     return found[1] if found else platform.processor() or platform.machine()
 
 
-def _cores() -> int:
-    """That this rank may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _runs(lengths: list[int]) -> str:
     """Equal numbers in a row, counted.
 
@@ -88,7 +80,7 @@ def _runs(lengths: list[int]) -> str:
 
 
 def load(
-    path: str | os.PathLike[str], key: dict[str, Any], comm: Communicator, here: str
+    path: str | os.PathLike[str], key: dict[str, Any], comm: Communicator, operation: str
 ) -> dict[str, Any] | None:
     """The entry of the file for `key`; None if there is none, or no file. Collective.
 
@@ -102,7 +94,7 @@ def load(
             raise OSError(f"the choice could not be kept: {folder} is no folder to write to")
         return entry
 
-    return _on_root(found, comm, here)
+    return on_root(found, comm.mpi, operation)
 
 
 def save(
@@ -110,7 +102,7 @@ def save(
     key: dict[str, Any],
     entry: dict[str, Any],
     comm: Communicator,
-    here: str,
+    operation: str,
 ) -> None:
     """Put the entry for `key` into the file, in the place of an older one. Collective."""
 
@@ -133,7 +125,7 @@ def save(
             name.unlink(missing_ok=True)
             raise
 
-    _on_root(write, comm, here)
+    on_root(write, comm.mpi, operation)
 
 
 def _read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -166,20 +158,3 @@ def _read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             "remove it, or give another name"
         ) from error
     return content["choices"]
-
-
-def _on_root(work: Callable[[], _T], comm: Communicator, here: str) -> _T:
-    """What `work` returns on rank 0, on all ranks; or its error."""
-    result: Any = None
-    if comm.rank == 0:
-        try:
-            result = work(), None
-        except Exception as error:  # or the others would wait
-            result = None, error
-    value, error = comm.mpi.bcast(result)
-    if error is not None:
-        # Of the same type on all ranks; what `work` raised on this one, if it did, is its cause.
-        raise (ValueError if isinstance(error, ValueError) else OSError)(
-            f"{here}: {error}"
-        ) from error
-    return value

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from pfftjax._runtime.agreement import private, same_everywhere, together
 from pfftjax.pencils import Pencil, ProcessGrid
 from pfftjax.pencils.internal import checked_grid, checked_pencil
 
@@ -16,7 +17,6 @@ from . import _file, _zarr
 from ._file import Box, Compression, Contents, Dataset, Layout
 from ._kept import with_kept
 from ._mode import Mode, check_mode
-from ._together import private, same_everywhere, together
 
 
 def save(

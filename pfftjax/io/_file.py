@@ -18,9 +18,10 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
+from pfftjax._runtime.agreement import together
+
 from . import _zarr
 from ._mode import check_free
-from ._together import together
 
 Compression = Literal["gzip"]
 Layout = Literal["shared", "per_rank"]

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from pfftjax._runtime.agreement import private, same_everywhere, together
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import block
 from pfftjax.pm import Particles, to_owners
@@ -17,7 +18,6 @@ from ._fields import check_how, on_this_rank
 from ._file import Contents, Dataset, Layout
 from ._kept import with_kept
 from ._mode import Mode
-from ._together import private, same_everywhere, together
 
 _TABLES = ("cell", "offset", "momentum")
 # Before the names of what they know of themselves, where the file may have fields of another box.

@@ -18,8 +18,9 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
+from pfftjax._runtime.agreement import together
+
 from ._mode import check_free
-from ._together import together
 
 # Of the largest chunk: what a reader of one number must decompress.
 _CHUNK_BYTES = 1 << 25

@@ -25,27 +25,21 @@ def _agreement(x: Any, *, axis: int, comm: Any, **params: Any) -> str:
     return f"{np.dtype(x.dtype).name} along axis {axis}, others {others}, {params}"
 
 
-def _attributes(*, axis: int, whole: int, before: int, after: int, periodic: bool) -> Any:
-    return {
-        "axis": np.int64(axis),
-        "whole": np.int64(whole),
-        "before": np.int64(before),
-        "after": np.int64(after),
-        "periodic": np.bool_(periodic),
-    }
-
-
+_ATTRIBUTES = {
+    **dict.fromkeys(("axis", "whole", "before", "after"), np.int64),
+    "periodic": np.bool_,
+}
 halo_exchange_p = communicating(
     "halo_exchange",
     result=lambda x, *, axis, before, after, **_: _padding(x, axis, before + after),
     agreement=_agreement,
-    attributes=_attributes,
+    attributes=_ATTRIBUTES,
 )
 halo_reduce_p = communicating(
     "halo_reduce",
     result=lambda x, *, axis, before, after, **_: _padding(x, axis, -before - after),
     agreement=_agreement,
-    attributes=_attributes,
+    attributes=_ATTRIBUTES,
 )
 
 
@@ -54,18 +48,8 @@ def _with_batch(_: int, params: Any) -> Any:
 
 
 # The exchange copies a cell to each place where it appears; the sum over these is the adjoint.
-linear(
-    halo_exchange_p,
-    batch=(0, 0),
-    adjoint=lambda cotangent, _, **params: halo_reduce_p.bind(cotangent, **params),
-    batched_params=_with_batch,
-)
-linear(
-    halo_reduce_p,
-    batch=(0, 0),
-    adjoint=lambda cotangent, _, **params: halo_exchange_p.bind(cotangent, **params),
-    batched_params=_with_batch,
-)
+linear(halo_exchange_p, batch=(0, 0), adjoint=halo_reduce_p, batched_params=_with_batch)
+linear(halo_reduce_p, batch=(0, 0), adjoint=halo_exchange_p, batched_params=_with_batch)
 
 Width = int | Sequence[int | Sequence[int]]
 
@@ -107,7 +91,7 @@ def halo_exchange(
         ([4, 4, 0], True)
 
     """
-    x = as_array(x, "halo_exchange", checked_pencil(pencil, "halo_exchange").grid._comm)
+    x = as_array(x, "halo_exchange", checked_pencil(pencil, "halo_exchange").grid.communicator)
     steps = _steps(x, pencil, width, periodic, "halo_exchange")
     _check(x, pencil, [], "halo_exchange")
     for params in steps:
@@ -149,9 +133,10 @@ def halo_reduce(
         True
 
     """
-    x = as_array(x, "halo_reduce", checked_pencil(pencil, "halo_reduce").grid._comm)
+    comm = checked_pencil(pencil, "halo_reduce").grid.communicator
+    x = as_array(x, "halo_reduce", comm)
     if x.dtype == bool:
-        raise TypeError(f"{where('halo_reduce', pencil.grid._comm)}: cannot add bool; cast it")
+        raise TypeError(f"{where('halo_reduce', comm)}: cannot add bool; cast it")
     steps = _steps(x, pencil, width, periodic, "halo_reduce")
     _check(x, pencil, steps, "halo_reduce")
     for params in reversed(steps):
@@ -161,7 +146,7 @@ def halo_reduce(
 
 def _steps(x: jax.Array, pencil: Pencil, width: Any, periodic: Any, name: str) -> list[Any]:
     """Params of the primitive for each dimension of the grid that is padded."""
-    here = where(name, pencil.grid._comm)
+    here = where(name, pencil.grid.communicator)
     lead = x.ndim - len(pencil.axes)
     widths = width if isinstance(width, tuple | list) else (width, width)
     rounds = periodic if isinstance(periodic, tuple | list) else (periodic, periodic)
@@ -208,7 +193,7 @@ def _check(x: jax.Array, pencil: Pencil, steps: list[Any], name: str) -> None:
         expected[params["axis"]] += params["before"] + params["after"]
     if lead < 0 or x.shape != tuple(expected):
         raise ValueError(
-            f"{where(name, pencil.grid._comm)}: the block has shape {x.shape}, but this rank "
-            f"holds {pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes})"
+            f"{where(name, pencil.grid.communicator)}: the block has shape {x.shape}, but this "
+            f"rank holds {pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes})"
             + (f", with its ghosts {tuple(expected[max(lead, 0) :])}" if steps else "")
         )

@@ -1,11 +1,18 @@
-"""The ways by which an array is redistributed."""
+"""The ways by which an array is redistributed: which there are, which can be had where."""
 
 import enum
 from typing import Any
 
+import jax
+import numpy as np
+from mpi4py import MPI
+
 from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.ffi import native
 from pfftjax._runtime.options import options
-from pfftjax._runtime.primitive import where
+from pfftjax._runtime.primitive import as_on_gpus, where
+
+from ._process_grid import ProcessGrid
 
 
 class ExchangeMethod(enum.IntEnum):
@@ -53,6 +60,9 @@ class ExchangeMethod(enum.IntEnum):
     __str__ = __repr__
 
 
+_BY_SHARED_MEMORY = (ExchangeMethod.FUSED, ExchangeMethod.SHARED)
+
+
 def refuse_on_cpus(
     operation: str, *, method: ExchangeMethod, comm: Communicator, **_: Any
 ) -> None:
@@ -64,6 +74,15 @@ def refuse_on_cpus(
         )
 
 
+def refuse_on_gpus(operation: str, method: ExchangeMethod, comm: Communicator) -> None:
+    """Raise for a method that is for arrays on CPUs."""
+    if method in _BY_SHARED_MEMORY:
+        raise ValueError(
+            f"{where(operation, comm)}: {method} goes through memory that CPUs share, and the "
+            "arrays are on a GPU; take AUTOMATIC"
+        )
+
+
 def checked_method(method: Any, operation: str, comm: Communicator) -> ExchangeMethod:
     """`method`, or an error if it is none, or none that can be had."""
     names = ", ".join(m.name for m in ExchangeMethod)
@@ -72,11 +91,34 @@ def checked_method(method: Any, operation: str, comm: Communicator) -> ExchangeM
             f"{where(operation, comm)}: method must be one of ExchangeMethod.{{{names}}}, got "
             f"{method!r}"
         )
-    is_shared = method in (ExchangeMethod.FUSED, ExchangeMethod.SHARED)
-    if is_shared and comm.size > 1 and not options.shared_memory:
+    if method in _BY_SHARED_MEMORY and comm.size > 1 and not options.shared_memory:
         raise ValueError(
             f"{where(operation, comm)}: {method} goes through memory that ranks share, and "
             "PFFTJAX_SHARED_MEMORY=0 forbids that; take MESSAGES, ALLTOALL or AUTOMATIC, or unset "
             "it"
         )
     return method
+
+
+def different_methods(grid: ProcessGrid, method: ExchangeMethod) -> list[ExchangeMethod]:
+    """The methods that differ from each other where `method` is asked for on `grid`.
+
+    The first is `method`. The same on all ranks of the grid; collective.
+    """
+    lines = [line for line in map(grid.along, range(2)) if line.size > 1]
+    if method != ExchangeMethod.AUTOMATIC or not lines:
+        return [method]
+    if as_on_gpus(jax.default_backend()):
+        # By one transport, whatever the method; in one piece or in chunks.
+        return [method, ExchangeMethod.PIPELINED]
+    # Over all rows and columns of the grid: the fewest of this rank's that do, and the most.
+    sharing = [int(native.shares_memory(line.number)) for line in lines]
+    bounds = np.array([min(sharing), -max(sharing)])
+    grid.comm.Allreduce(MPI.IN_PLACE, bounds, MPI.MIN)
+    always, ever = bounds[0] == 1, bounds[1] == -1
+    return [
+        method,
+        *([ExchangeMethod.SHARED] if always else []),
+        *([ExchangeMethod.MESSAGES] if ever else []),
+        ExchangeMethod.ALLTOALL,
+    ]

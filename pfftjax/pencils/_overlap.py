@@ -4,6 +4,7 @@
 Only lowering rules for GPUs bind these primitives, and so they have no derivatives and no batches.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,16 +23,10 @@ def _agreement(x: Any, *_: Any, index: int, **move: Any) -> str:
     return f"{line} {index}"
 
 
-def _attributes(
-    *, order: Any, scatter: int, gather: int, whole: int, index: int
-) -> dict[str, Any]:
-    return {
-        "order": np.array(order, np.int64),
-        "scatter": np.int64(scatter),
-        "gather": np.int64(gather),
-        "whole": np.int64(whole),
-        "index": np.int64(index),
-    }
+_ATTRIBUTES = {
+    "order": functools.partial(np.array, dtype=np.int64),
+    **dict.fromkeys(("scatter", "gather", "whole", "index"), np.int64),
+}
 
 
 def _bytes(x: Any, counts: Sequence[int], rank: int) -> int:
@@ -72,13 +67,13 @@ start_p = communicating(
     "transpose_start",
     result=_started,
     agreement=_agreement,
-    attributes=_attributes,
+    attributes=_ATTRIBUTES,
     multiple_results=True,
 )
 # x, packed, received, and whatever is to be computed before -> y. XLA keeps what an operation
 # names until it is enqueued, and the exchange is at work on these until then.
 wait_p = communicating(
-    "transpose_wait", result=_waited, agreement=_agreement, attributes=_attributes
+    "transpose_wait", result=_waited, agreement=_agreement, attributes=_ATTRIBUTES
 )
 
 

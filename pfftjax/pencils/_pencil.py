@@ -56,9 +56,9 @@ class Pencil:
 
     def __post_init__(self) -> None:
         checked_grid(self.grid, "Pencil")
-        here = where("Pencil", self.grid._comm)
+        here = where("Pencil", self.grid.communicator)
         shape, axes, split = (
-            static_ints(value, name, "Pencil", self.grid._comm)
+            static_ints(value, name, "Pencil", self.grid.communicator)
             for name, value in (
                 ("global_shape", self.global_shape),
                 ("axes", self.axes),
@@ -93,8 +93,8 @@ class Pencil:
         ndim = len(self.global_shape)
         if not -ndim <= axis < ndim:
             raise ValueError(
-                f"{where('Pencil', self.grid._comm)}: there is no axis {axis} in the global shape "
-                f"{self.global_shape}"
+                f"{where('Pencil', self.grid.communicator)}: there is no axis {axis} in the "
+                f"global shape {self.global_shape}"
             )
         return axis % ndim
 
@@ -121,7 +121,7 @@ class Pencil:
         ndim = len(self.global_shape)
         if x.shape[x.ndim - ndim :] != self.global_shape:
             raise ValueError(
-                f"{where('Pencil.local_block', self.grid._comm)}: got an array of shape "
+                f"{where('Pencil.local_block', self.grid.communicator)}: got an array of shape "
                 f"{x.shape}, but the global shape is {self.global_shape}"
             )
         ranges = [self.range_of(axis) for axis in range(ndim)]

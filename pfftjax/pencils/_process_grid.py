@@ -3,13 +3,13 @@
 import contextlib
 import math
 import operator
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
 from mpi4py import MPI
 
-from pfftjax._runtime.communicators import Communicator, as_private
+from pfftjax._runtime.agreement import same_everywhere
+from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import where
 
 # Grids that have been made, with the communicators of their rows and columns. MPI has only so many
@@ -48,40 +48,50 @@ class ProcessGrid:
 
     """
 
-    __slots__ = ("_comm", "_lines", "dims")
+    __slots__ = ("_lines", "communicator", "dims")
 
+    communicator: Communicator
     dims: tuple[int, int]
 
     def __init__(
         self,
         dims: int | Sequence[int | None] | None = None,
-        comm: MPI.Comm | Communicator | None = None,
+        comm: Comm = None,
     ):
-        self._comm = as_private(comm, "ProcessGrid")
+        self.communicator = comm = as_private(comm, "ProcessGrid")
         # A rank that is refused must not leave the others waiting: what they ask for is compared
         # before it is known to fit.
-        given = _normalised(dims, self._comm)
-        _agree(given, self._comm)
-        self.dims = _as_dims(given, self._comm)
-        key = (self._comm, self.dims)
+        given = _normalised(dims, comm)
+        same_everywhere(
+            f"dims={given!r}",
+            comm.mpi,
+            where("ProcessGrid", comm),
+            "every rank must make the same grid",
+        )
+        self.dims = _as_dims(given, comm)
+        key = (comm, self.dims)
         if key not in _lines:
-            _lines[key] = _split(self._comm, self.dims)
+            _lines[key] = _split(comm, self.dims)
         self._lines = _lines[key]
 
     @property
     def comm(self) -> MPI.Intracomm:
         """The communicator that the grid is made of."""
-        return self._comm.mpi
+        return self.communicator.mpi
+
+    @property
+    def _comm(self) -> Communicator:  # the name that some modules still use
+        return self.communicator
 
     @property
     def size(self) -> int:
         """The number of ranks."""
-        return self._comm.size
+        return self.communicator.size
 
     @property
     def coords(self) -> tuple[int, int]:
         """Row and column of this rank."""
-        row, column = divmod(self._comm.rank, self.dims[1])
+        row, column = divmod(self.communicator.rank, self.dims[1])
         return row, column
 
     def along(self, dimension: int) -> Communicator:
@@ -89,12 +99,12 @@ class ProcessGrid:
         return self._lines[dimension]
 
     def __hash__(self) -> int:
-        return hash((ProcessGrid, self._comm, self.dims))
+        return hash((ProcessGrid, self.communicator, self.dims))
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, ProcessGrid)
-            and other._comm == self._comm
+            and other.communicator == self.communicator
             and other.dims == self.dims
         )
 
@@ -122,18 +132,6 @@ def checked_grid(grid: Any, operation: str) -> ProcessGrid:
             "pfftjax.ProcessGrid(dims)"
         )
     return grid
-
-
-def _agree(dims: Any, comm: Communicator) -> None:
-    """Raise on every rank if the ranks ask for different grids."""
-    asked = zlib.crc32(repr(dims).encode())
-    if comm.mpi.allreduce(asked, MPI.MIN) != comm.mpi.allreduce(asked, MPI.MAX):
-        everybody = comm.mpi.allgather(repr(dims))
-        rank = next(r for r, other in enumerate(everybody) if other != everybody[0])
-        raise RuntimeError(
-            f"{where('ProcessGrid', comm)}: rank 0 asks for dims={everybody[0]} and rank {rank} "
-            f"for dims={everybody[rank]}; every rank must make the same grid"
-        )
 
 
 def _normalised(dims: Any, comm: Communicator) -> Any:

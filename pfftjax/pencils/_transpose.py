@@ -45,11 +45,9 @@ transpose_p = communicating(
     "pencil_transpose",
     result=_result,
     agreement=_agreement,
-    attributes=lambda *, order, scatter, gather, whole, method: {
-        "order": np.array(order, np.int64),
-        "scatter": np.int64(scatter),
-        "gather": np.int64(gather),
-        "method": np.int64(method),
+    attributes={
+        "order": functools.partial(np.array, dtype=np.int64),
+        **dict.fromkeys(("scatter", "gather", "method"), np.int64),
     },
     check_on_cpus=functools.partial(refuse_on_cpus, "transpose"),
 )
@@ -166,7 +164,7 @@ def transpose(
     """
     for pencil in (source, target):
         checked_pencil(pencil, "transpose")
-    comm = source.grid._comm
+    comm = source.grid.communicator
     here = where("transpose", comm)
     method = checked_method(method, "transpose", comm)
     if source.grid != target.grid or source.global_shape != target.global_shape:

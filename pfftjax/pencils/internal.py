@@ -3,7 +3,9 @@
 from ._coordinate import coordinate as coordinate
 from ._known import is_block as is_block
 from ._known import is_distributed as is_distributed
+from ._method import different_methods as different_methods
 from ._method import refuse_on_cpus as refuse_on_cpus
+from ._method import refuse_on_gpus as refuse_on_gpus
 from ._overlap import overlapped as overlapped
 from ._pencil import block as block
 from ._pencil import checked_pencil as checked_pencil

@@ -10,20 +10,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import batching, mlir, xla
 
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import (
     as_array,
-    communicating,
+    constant,
+    linear,
     static_int,
     where,
-    zero_tangent,
 )
-from pfftjax.collectives.internal import MOST_ROWS, alltoallv_p, exchange_counts_p
+from pfftjax.collectives.internal import MOST_ROWS, alltoallv_p, exchange_counts_p, moving_rows
 from pfftjax.pencils import Pencil
 
 from . import _by_xla
@@ -45,11 +44,6 @@ def _(cell: Any, offset: Any, used: Any, *, pencil: Pencil) -> Any:
     ]
 
 
-def _order_jvp(primals: Any, _: Any, **params: Any) -> Any:
-    results = order_by_owner_p.bind(*primals, **params)
-    return results, [zero_tangent(x) for x in results]
-
-
 mlir.register_lowering(order_by_owner_p, mlir.lower_fun(_by_xla.order_by_owner))
 _lower_order = jax.ffi.ffi_lowering("pfftjax_order_by_owner")
 mlir.register_lowering(
@@ -57,31 +51,23 @@ mlir.register_lowering(
     lambda ctx, *operands, pencil: _lower_order(ctx, *operands, **on(pencil)),
     platform="cpu",
 )
-ad.primitive_jvps[order_by_owner_p] = _order_jvp
+constant(order_by_owner_p)
 batching.primitive_batchers[order_by_owner_p] = functools.partial(one_by_one, order_by_owner_p)
-
-
-def _rows_result(x: Any, *_: Any, rows: int, **__: Any) -> Any:
-    return x.update(shape=(rows, *x.shape[1:]), weak_type=False)
-
-
-def _rows_agreement(x: Any, *_: Any, **__: Any) -> str:
-    return f"{np.dtype(x.dtype).name} rows of {int(np.prod(x.shape[1:]))} elements"
 
 
 # On GPUs XLA brings the rows into order, and they go by a transport: not by way of the host, as
 # they would by the handlers for CPUs, most of them only to come back.
 def _sorted_and_moved(
-    x: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, *, rows: int, comm: Any
+    x: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, *, capacity: int, comm: Any
 ) -> jax.Array:
     x = x.at[order].get(mode="clip", unique_indices=True, wrap_negative_indices=False)
-    return alltoallv_p.bind(x, to, from_, capacity=rows, comm=comm)
+    return alltoallv_p.bind(x, to, from_, capacity=capacity, comm=comm)
 
 
 def _returned_and_placed(
-    y: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, *, rows: int, comm: Any
+    y: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, *, capacity: int, comm: Any
 ) -> jax.Array:
-    x = alltoallv_p.bind(y, from_, to, capacity=rows, comm=comm)
+    x = alltoallv_p.bind(y, from_, to, capacity=capacity, comm=comm)
     return (
         jnp.zeros_like(x)
         .at[order]
@@ -89,40 +75,18 @@ def _returned_and_placed(
     )
 
 
-# x, order, rows to each rank, rows from each rank -> (rows, ...), `rows` being the capacity there.
-move_rows_p = communicating(
-    "move_rows",
-    result=_rows_result,
-    agreement=_rows_agreement,
-    attributes=lambda **_: {},
-    on_gpus=_sorted_and_moved,
-)
-# The same with y in place of x -> (rows, ...), `rows` being those of x.
-return_rows_p = communicating(
-    "return_rows",
-    result=_rows_result,
-    agreement=_rows_agreement,
-    attributes=lambda **_: {},
-    on_gpus=_returned_and_placed,
-)
+# x, order, rows to each rank, rows from each rank -> (capacity, ...).
+move_rows_p = moving_rows("move_rows", on_gpus=_sorted_and_moved)
+# The same with y in place of x, whose capacity is the rows of x.
+return_rows_p = moving_rows("return_rows", on_gpus=_returned_and_placed)
 
 
-def _linear_in_rows(primitive: Primitive, adjoint: Primitive) -> None:
-    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-        x, *route = primals
-        y = primitive.bind(x, *route, **params)
-        if isinstance(tangents[0], ad.Zero):
-            return y, zero_tangent(y)
-        return y, primitive.bind(tangents[0], *route, **params)
+def _linear_in_rows(primitive: Primitive, back: Primitive) -> None:
+    def adjoint(cotangent: Any, x: Any, *route: Any, capacity: int, comm: Any) -> Any:
+        del capacity
+        return back.bind(cotangent, *route, capacity=x.shape[0], comm=comm)
 
-    def transpose(cotangent: Any, x: Any, *route: Any, rows: int, comm: Any) -> Any:
-        del rows
-        cotangent = ad.instantiate_zeros(cotangent)
-        back = adjoint.bind(cotangent, *route, rows=x.aval.shape[0], comm=comm)
-        return [back, None, None, None]
-
-    ad.primitive_jvps[primitive] = jvp
-    ad.primitive_transposes[primitive] = transpose
+    linear(primitive, adjoint=adjoint)
     batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
 
 
@@ -185,7 +149,7 @@ class Route:
 
         """
         checked_mesh(pencil, "Route")
-        comm = pencil.grid._comm
+        comm = pencil.grid.communicator
         at = as_positions(positions, pencil, "Route")
         room = static_int(capacity, "capacity", "Route", comm)
         if room < 0:
@@ -225,4 +189,4 @@ class Route:
                 f"{where(name, self.comm)}: axis 0 must have {rows} rows, got shape {x.shape}"
             )
         route = (self.order, self.outgoing, self.incoming)
-        return primitive.bind(x, *route, rows=into, comm=self.comm)
+        return primitive.bind(x, *route, capacity=into, comm=self.comm)

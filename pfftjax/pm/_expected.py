@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jax.interpreters import ad, batching
 
 from pfftjax._runtime.communicators import Communicator, as_private
-from pfftjax._runtime.primitive import communicating, where
+from pfftjax._runtime.primitive import batch_in_front, communicating, where
 
 # Relative. A scale factor may be rounded in a file of parameters: 0.333 for z = 2.
 SCALE_FACTORS_DIFFER = 2e-3
@@ -31,13 +31,8 @@ expect_p = communicating(
 
 def _batched(operands: Any, axes: Any, **params: Any) -> Any:
     (passed, value, expected), (axis, *others) = operands, axes
-    numbers = list(zip((value, expected), others, strict=True))
-    sizes = [x.shape[d] for x, d in numbers if d is not None]
-    if sizes:
-        value, expected = (
-            jnp.broadcast_to(x, (sizes[0], *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
-            for x, d in numbers
-        )
+    if others != [None, None]:
+        _, (value, expected) = batch_in_front((value, expected), others)
     return expect_p.bind(passed, value, expected, **params), axis
 
 

@@ -73,7 +73,7 @@ def gravity_with_ghosts(
     real_plan(plan, "gravity")
     if gradient not in ("finite-difference", "spectral"):
         raise ValueError(
-            f"{where('gravity', plan.grid._comm)}: gradient must be finite-difference or "
+            f"{where('gravity', plan.grid.communicator)}: gradient must be finite-difference or "
             f"spectral, got {gradient!r}"
         )
     density = field(density, plan, "gravity")

@@ -68,13 +68,16 @@ def lpt(
 
     """
     real_plan(plan, "lpt")
-    here = where("lpt", plan.grid._comm)
+    here = where("lpt", plan.grid.communicator)
     if isinstance(order, bool) or order not in (1, 2):
         raise ValueError(f"{here}: order must be 1 or 2, got {order!r}")
     if not isinstance(dealias, bool):
         raise TypeError(f"{here}: dealias must be True or False, got {dealias!r}")
     shape = static_ints(
-        plan.shape if mesh_shape is None else mesh_shape, "mesh_shape", "lpt", plan.grid._comm
+        plan.shape if mesh_shape is None else mesh_shape,
+        "mesh_shape",
+        "lpt",
+        plan.grid.communicator,
     )
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(f"{here}: mesh_shape must be three positive sizes, got {mesh_shape!r}")
@@ -139,7 +142,7 @@ def _not_a_redshift(scale_factor: Any, rows: int, plan: PencilFFT, here: str) ->
         but="particles start at most at",
         remedy="of a redshift z the scale factor is a = 1 / (1 + z)",
         tolerance=0.0,
-        comm=plan.grid._comm,
+        comm=plan.grid.communicator,
     )
 
 

@@ -60,7 +60,7 @@ def white_noise(
         True
 
     """
-    comm = checked_pencil(pencil, "white_noise").grid._comm
+    comm = checked_pencil(pencil, "white_noise").grid.communicator
     here = where("white_noise", comm)
     dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
     if not jnp.issubdtype(dtype, jnp.floating):

@@ -50,7 +50,7 @@ def assignment(kernel: Kernel, pencil: Pencil, operation: str) -> _Assignment:
     """The kernel of that name."""
     if not isinstance(kernel, str) or kernel not in _ASSIGNMENTS:
         raise ValueError(
-            f"{where(operation, pencil.grid._comm)}: kernel must be one of "
+            f"{where(operation, pencil.grid.communicator)}: kernel must be one of "
             f"{', '.join(_ASSIGNMENTS)}, got {kernel!r}"
         )
     return _ASSIGNMENTS[kernel]
@@ -327,7 +327,7 @@ def paint(
     values = jnp.ones(rows, dtype) if values is None else _real(values, dtype, pencil, "paint")
     if values.ndim not in (1, 2) or values.shape[0] != rows:
         raise ValueError(
-            f"{where('paint', pencil.grid._comm)}: values must be ({rows},) or "
+            f"{where('paint', pencil.grid.communicator)}: values must be ({rows},) or "
             f"({rows}, components), one row for each particle, got {values.shape}"
         )
     padded = paint_p.bind(
@@ -374,8 +374,9 @@ def readout(field: Any, positions: Any, pencil: Pencil, *, kernel: Kernel = "cic
     field = _real(field, at.offset.dtype, pencil, "readout")
     if field.ndim not in (3, 4) or field.shape[-3:] != pencil.local_shape:
         raise ValueError(
-            f"{where('readout', pencil.grid._comm)}: the field must be {pencil.local_shape} or "
-            f"(components, *{pencil.local_shape}) on this rank, got {field.shape}"
+            f"{where('readout', pencil.grid.communicator)}: the field must be "
+            f"{pencil.local_shape} or (components, *{pencil.local_shape}) on this rank, got "
+            f"{field.shape}"
         )
     width = (form.before, form.after)
     padded = halo_exchange(field, pencil, (width, width))
@@ -386,8 +387,8 @@ def readout(field: Any, positions: Any, pencil: Pencil, *, kernel: Kernel = "cic
 def _real(x: Any, dtype: Any, pencil: Pencil, operation: str) -> jax.Array:
     if jnp.iscomplexobj(x):
         raise TypeError(
-            f"{where(operation, pencil.grid._comm)}: no {operation} of complex numbers; pass "
-            "real and imaginary parts as components"
+            f"{where(operation, pencil.grid.communicator)}: no {operation} of complex numbers; "
+            "pass real and imaginary parts as components"
         )
     return jnp.asarray(x, dtype)
 

@@ -195,7 +195,7 @@ def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -
     room = (
         default_capacity(particles.total, mesh.grid.size)
         if capacity is None
-        else static_int(capacity, "capacity", "to_owners", mesh.grid._comm)
+        else static_int(capacity, "capacity", "to_owners", mesh.grid.communicator)
     )
     if mesh.grid.size == 1 and particles.rows <= room:
         pad = ((0, room - particles.rows), (0, 0))
@@ -218,7 +218,7 @@ def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -
 def check_fits(particles: Particles, mesh: Pencil, operation: str) -> None:
     """Refuse what is not `Particles`, or is in units of another mesh."""
     checked_mesh(mesh, operation)
-    here = where(operation, mesh.grid._comm)
+    here = where(operation, mesh.grid.communicator)
     if not isinstance(particles, Particles):
         raise TypeError(
             f"{here}: particles must be pm.Particles, as made by pm.lpt, got "

@@ -31,7 +31,7 @@ class Positions(NamedTuple):
 
 def as_positions(positions: Any, pencil: Pencil, operation: str) -> Positions:
     """`Positions` from themselves, or from an array of coordinates; checked."""
-    here = where(operation, pencil.grid._comm)
+    here = where(operation, pencil.grid.communicator)
     if isinstance(positions, Positions):
         cell, offset, used = (jnp.asarray(x) for x in positions)
     else:

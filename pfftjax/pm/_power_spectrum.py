@@ -73,7 +73,7 @@ def power_spectrum(
 
     """
     real_plan(plan, "power_spectrum")
-    here = where("power_spectrum", plan.grid._comm)
+    here = where("power_spectrum", plan.grid.communicator)
     lengths = _static(sides(box_size, plan, "power_spectrum"), here)
     field = checked(field, plan, "power_spectrum")
     if other is not None:

@@ -92,9 +92,9 @@ def force(
     """
     real_plan(plan, "force")
     check_fits(particles, plan.input, "force")
-    check_cosmology(cosmology, where("force", plan.grid._comm))
+    check_cosmology(cosmology, where("force", plan.grid.communicator))
     form = assignment(kernel, plan.input, "force")
-    particles = particles.in_box(sides(box_size, plan, "force"), "force", plan.grid._comm)
+    particles = particles.in_box(sides(box_size, plan, "force"), "force", plan.grid.communicator)
     delta = _density_contrast(particles.positions, particles.total, plan, kernel)
     omega_m = jnp.asarray(cosmology.Omega_m, delta.dtype)
     field = gravity_with_ghosts(
@@ -146,16 +146,17 @@ def step(
     """
     real_plan(plan, "step")
     check_fits(particles, plan.input, "step")
-    check_cosmology(cosmology, where("step", plan.grid._comm))
+    check_cosmology(cosmology, where("step", plan.grid.communicator))
     for name, factor in (("kick", kick), ("drift", drift)):
         if not isinstance(factor, float | int | np.number | np.ndarray | jax.Array) or np.ndim(
             factor
         ):
             raise TypeError(
-                f"{where('step', plan.grid._comm)}: {name} must be one number, got {factor!r}"
+                f"{where('step', plan.grid.communicator)}: {name} must be one number, got "
+                f"{factor!r}"
             )
     lengths = sides(box_size, plan, "step")
-    particles = particles.in_box(lengths, "step", plan.grid._comm)
+    particles = particles.in_box(lengths, "step", plan.grid.communicator)
     dtype = particles.offset.dtype
     per_cell = [n / side for n, side in zip(plan.shape, lengths, strict=True)]
     to_cells = jnp.stack([jnp.asarray(x, dtype) for x in per_cell])
@@ -225,7 +226,7 @@ def simulate(
 
     """
     real_plan(plan, "simulate")
-    comm = plan.grid._comm
+    comm = plan.grid.communicator
     check_fits(particles, plan.input, "simulate")
     check_cosmology(cosmology, where("simulate", comm))
     particles = particles.in_box(sides(box_size, plan, "simulate"), "simulate", comm)

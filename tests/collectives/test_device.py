@@ -4,11 +4,12 @@ import os
 
 import pytest
 
-from pfftjax._runtime import device, launcher
+from pfftjax._runtime import device
 from pfftjax._runtime.device import Binding, choose
-from tests.helpers import CONTROL
+from pfftjax._runtime.launcher import Launch
 
 PER_TASK = {"CUDA_VISIBLE_DEVICES": "0"}
+ALONE = Launch(local_rank=0, local_ranks=1)
 FRACTION = {"XLA_CLIENT_MEM_FRACTION": "0.5"}
 
 
@@ -52,39 +53,6 @@ def test_choice(environment, local_rank, local_ranks, node_gpus, expected):
     assert choose(environment, local_rank, local_ranks, node_gpus) == expected
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "3"}, 3),
-        ({"PMI_SIZE": "8", "PMI_RANK": "5", "MPI_LOCALRANKID": "1"}, 1),
-        ({"PMI_SIZE": "8", "PMI_RANK": "5", "PALS_LOCAL_RANKID": "2"}, 2),
-        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"}, 1),
-        # srun with PMI, and an mpirun that srun has started as one task.
-        (
-            {
-                **{"PMI_SIZE": "8", "PMI_RANK": "5"},
-                **{"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"},
-            },
-            1,
-        ),
-        (
-            {
-                **{"PMI_SIZE": "8", "PMI_RANK": "5"},
-                **{"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"},
-            },
-            None,
-        ),
-    ],
-)
-def test_local_ranks(environment, expected):
-    assert launcher.read(environment).local_rank == expected
-
-
-def test_pals_says_how_many_ranks_a_node_has():
-    pals = {"PMI_SIZE": "8", "PMI_RANK": "5", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4"}
-    assert launcher.read(pals) == launcher.Launch(8, 5, 4, 1)
-
-
 @pytest.fixture
 def with_cuda(monkeypatch):
     """As on a node of 2 GPUs, with JAX installed for them and not started."""
@@ -98,60 +66,41 @@ def with_cuda(monkeypatch):
     return updates, values
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_binding(with_cuda, known, monkeypatch):
-    """By the launcher, and where it says nothing by MPI."""
+def test_binding(with_cuda):
     updates, _ = with_cuda
     environment = {}
-    if known:
-        monkeypatch.setattr(device.MPI, "COMM_WORLD", type("World", (), {"size": 5}))
-        names = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-        environment = {**dict.fromkeys(names, "5"), "OMPI_COMM_WORLD_LOCAL_RANK": "3"}
-    bound = device.bind(environment)
-    if known:
-        assert bound == Binding(1, 2, 2, 0.375)
-        assert updates == {"jax_cuda_visible_devices": "1"}
-        assert environment["XLA_CLIENT_MEM_FRACTION"] == "0.375"
-        assert str(bound) == (
-            "this rank takes number 1 of the 2 that it sees, which 2 ranks share, and 0.375 of "
-            "its memory (XLA_CLIENT_MEM_FRACTION)"
-        )
-    elif CONTROL.size > 1:
-        node = CONTROL.Split_type(device.MPI.COMM_TYPE_SHARED)
-        assert bound.device == node.rank % 2
-        assert bound.sharing == len(range(node.rank % 2, node.size, 2))
-        node.Free()
-    else:
-        assert bound.device is None
-        assert updates == {}
+    bound = device.bind(environment, Launch(local_rank=3, local_ranks=5))
+    assert bound == Binding(1, 2, 2, 0.375)
+    assert updates == {"jax_cuda_visible_devices": "1"}
+    assert environment["XLA_CLIENT_MEM_FRACTION"] == "0.375"
+    assert str(bound) == (
+        "this rank takes number 1 of the 2 that it sees, which 2 ranks share, and 0.375 of "
+        "its memory (XLA_CLIENT_MEM_FRACTION)"
+    )
+
+
+def test_nobody_says_which_rank_of_the_node_this_is(with_cuda):
+    assert "the launcher does not say" in device.bind({}, Launch()).reason
+    assert with_cuda[0] == {}
 
 
 def test_a_user_s_choice_is_left_alone(with_cuda, monkeypatch):
     updates, values = with_cuda
     devices = {"JAX_CUDA_VISIBLE_DEVICES": "1"}
-    assert device.bind(devices).reason == "jax_cuda_visible_devices is 1"
+    assert device.bind(devices, ALONE).reason == "jax_cuda_visible_devices is 1"
     values["jax_cuda_visible_devices"] = "0,1"
-    assert device.bind({}).reason == "jax_cuda_visible_devices is 0,1"
+    assert device.bind({}, ALONE).reason == "jax_cuda_visible_devices is 0,1"
     values["jax_cuda_visible_devices"] = "all"
     values["jax_platforms"] = "cpu"
-    assert device.bind({}).reason == "JAX_PLATFORMS=cpu"
+    assert device.bind({}, ALONE).reason == "JAX_PLATFORMS=cpu"
     values["jax_platforms"] = "cuda,cpu"
     monkeypatch.setattr(device, "backends_have_started", lambda: True)
-    assert device.bind({}).reason == device.TOO_LATE
+    assert device.bind({}, ALONE).reason == device.TOO_LATE
     monkeypatch.setattr(device, "has_cuda_plugin", lambda: False)
-    assert str(device.bind({})) == "left to JAX: JAX has no plugin for CUDA"
+    assert str(device.bind({}, ALONE)) == "left to JAX: JAX has no plugin for CUDA"
     monkeypatch.setattr(device, "options", device.options.__class__(bind_gpu=False))
-    assert device.bind({}).reason == "PFFTJAX_BIND_GPU=0"
+    assert device.bind({}, ALONE).reason == "PFFTJAX_BIND_GPU=0"
     assert updates == {}
-
-
-def test_one_rank_that_has_chosen_for_itself(with_cuda):
-    """The others ask MPI which ranks share their node, and do not wait for it."""
-    _, values = with_cuda
-    if CONTROL.rank == 0:
-        values["jax_platforms"] = "cpu"
-    assert (device.bind({}).device is None) == (CONTROL.rank == 0)
-    CONTROL.Barrier()
 
 
 def test_counting_gpus(monkeypatch, tmp_path):

@@ -158,14 +158,14 @@ def test_the_fastest_is_chosen_and_small_gains_are_none(monkeypatch):
         def drop(self, candidates):
             pass
 
-    monkeypatch.setattr(_tuning, "_methods", lambda grid, method: [method, alltoall])
+    monkeypatch.setattr(_tuning, "different_methods", lambda grid, method: [method, alltoall])
     base = PencilFFT((8, 8, 8), WORLD)
 
     def chosen(times, cost=0.0):
         runs = Given(dict(zip(candidates, times, strict=True)), cost)
         monkeypatch.setattr(_tuning, "_Runs", lambda dtype, comm: runs)
         plan_of = lambda c: dataclasses.replace(base, grid=ProcessGrid(c[0]), method=c[1])  # noqa: E731
-        dims, comm = [slabs, others], base.grid._comm
+        dims, comm = [slabs, others], base.grid.communicator
         return (*_choose(plan_of, dims, automatic, np.dtype("float32"), 10.0, comm), runs)
 
     candidates = [(d, m) for d in (slabs, others) for m in (automatic, alltoall)]
@@ -235,7 +235,8 @@ def test_what_is_refused(path, monkeypatch):
         with pytest.raises(ValueError, match="is no file of choices that this pfftjax can read"):
             PencilFFT(shape, grid, tune=Tuning(file=path))
     missing = path.parent / "missing" / "tuning.json"
-    with pytest.raises(OSError, match=here("PencilFFT") + ".* is no folder to write to"):
+    said = rf"PencilFFT on rank 0 of {SIZE}: .* is no folder to write to"
+    with pytest.raises(OSError, match=said):
         PencilFFT(shape, grid, tune=Tuning(file=missing))
 
 

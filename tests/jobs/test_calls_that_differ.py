@@ -103,7 +103,8 @@ def transform(n, **options):
 def moved(operation, n, dtype="float64"):
     once = jnp.ones(SIZE, "int32")
     order = jnp.arange(SIZE, dtype="int32")
-    return (lambda x: operation.bind(x, order, once, once, rows=SIZE, comm=world)), rows(n, dtype)
+    room = {"capacity": SIZE, "comm": world}
+    return (lambda x: operation.bind(x, order, once, once, **room)), rows(n, dtype)
 
 def ragged(n, dtype="float64"):
     return (lambda x: pc.alltoallv(x, jnp.ones(SIZE, int), capacity=SIZE)[0]), rows(n, dtype)

@@ -128,7 +128,9 @@ def test_another_time_or_box_is_an_error_of_the_program():
     text = _refused(lambda p: force(p, PLAN, 30.0, cosmology()), start)
     assert "box_size is [30, 30, 30], but the particles are in a box of [30, 40, 20]" in text
     both = jax.vmap(
-        lambda a: start.at_scale_factor(a, "scale_factors[0]", "simulate", PLAN.grid._comm).used
+        lambda a: start.at_scale_factor(
+            a, "scale_factors[0]", "simulate", PLAN.grid.communicator
+        ).used
     )
     assert "scale_factors[0] is [0.1, 0.3]" in _refused(both, jnp.array([0.1, 0.3]))
 
@@ -139,9 +141,9 @@ def test_what_is_compared_changes_no_derivative():
 
     def loss(offset, a, particles):
         particles = dataclasses.replace(particles, offset=offset)
-        particles = particles.at_scale_factor(a, "a", "loss", PLAN.grid._comm)
+        particles = particles.at_scale_factor(a, "a", "loss", PLAN.grid.communicator)
         sides = tuple(10 * a * length for length in BOX)
-        particles = particles.in_box(sides, "loss", PLAN.grid._comm)
+        particles = particles.in_box(sides, "loss", PLAN.grid.communicator)
         return jnp.sum(density_contrast(particles, PLAN) ** 2) * a
 
     slopes = jax.jit(jax.grad(jax.checkpoint(loss), (0, 1)))

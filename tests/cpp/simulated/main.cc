@@ -16,9 +16,6 @@ using pfftjax::simulated::Scenarios;
 using pfftjax::simulated::Verdict;
 
 int main(int count, char** arguments) {
-  // A launcher's variables would decide how many ranks a node is taken to have.
-  unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-  unsetenv("MPI_LOCALNRANKS");
   std::map<std::string, std::string> options{
       {"--first", "0"}, {"--seeds", "100"}, {"--scenario", ""}, {"--most-failures", "5"}};
   bool twice = false;

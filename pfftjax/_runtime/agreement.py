@@ -1,10 +1,13 @@
-"""An error on one rank is an error on all."""
+"""Outside of programs: an error on one rank is an error on all, and all ranks ask for the same."""
 
 import contextlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from mpi4py import MPI
+
+T = TypeVar("T")
 
 # What the other ranks raise, if the error on the failing one is of such a type: the first that
 # fits. So `except FileNotFoundError` means the same on every rank.
@@ -61,13 +64,27 @@ def together(comm: MPI.Intracomm, operation: str) -> Iterator[None]:
     raise error(text if text.startswith(here) else here + text) from failure
 
 
-def same_everywhere(asked: str, comm: MPI.Intracomm, operation: str) -> None:
-    """Raise on every rank if the ranks ask for different things."""
+def on_root(work: Callable[[], T], comm: MPI.Intracomm, operation: str) -> T:
+    """What `work` returns on rank 0, on every rank; or its error, as `together`. Collective."""
+    result = None
+    with together(comm, operation):
+        if comm.rank == 0:
+            result = work()
+    return comm.bcast(result)
+
+
+def same_everywhere(
+    asked: str,
+    comm: MPI.Intracomm,
+    here: str,
+    remedy: str = "every rank must call with the same names, shapes and dtypes",
+) -> None:
+    """Raise on every rank if the ranks ask for different things. Collective over `comm`."""
     key = zlib.crc32(asked.encode())
     if comm.allreduce(key, MPI.MIN) != comm.allreduce(key, MPI.MAX):
         everybody = comm.allgather(asked)
         rank = next(r for r, other in enumerate(everybody) if other != everybody[0])
         raise RuntimeError(
-            f"{operation}: rank 0 asks for {everybody[0]} and rank {rank} for {everybody[rank]}; "
-            "every rank must call with the same names, shapes and dtypes"
+            f"{here}: rank 0 asks for {everybody[0]} and rank {rank} for {everybody[rank]}; "
+            f"{remedy}"
         )
