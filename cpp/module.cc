@@ -214,7 +214,7 @@ NB_MODULE(_native, m) {
       "release_memory",
       [](std::int64_t number) {
         const Alone alone(Known(number));
-        Known(number).window.reset();
+        ReleaseWindow(Known(number));
         ReleaseAlltoall();
         if (gpu::Device()) gpu::Mirror::Release();
       },

@@ -13,8 +13,8 @@
 
 #include "base/copies.h"
 #include "collectives/exchange.h"
+#include "runtime/background.h"
 #include "runtime/handlers.h"
-#include "runtime/progress.h"
 
 namespace pfftjax {
 namespace {

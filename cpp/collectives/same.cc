@@ -311,7 +311,7 @@ bool IsToBeCompared(Communicator& comm, const CallSite& site, std::int64_t place
   *key = static_cast<std::int64_t>(Hash(words.data(), sizeof words));
   if (comm.size == 1) return false;
   if (GetOptions().check) return true;
-  return GetOptions().first_call && (each_call || comm.verified.count(*key) == 0);
+  return GetOptions().first_call && (each_call || comm.Attached<Verified>().all.count(*key) == 0);
 }
 
 // Values that may differ in their last digits, or that should differ; MPI's code in `code`.
@@ -377,7 +377,7 @@ ffi::Error Same(std::int64_t number, std::int64_t ranks, std::int64_t signature,
       return ffi::Error(ffi::ErrorCode::kInternal,
                         FailureText(std::string(operation).c_str(), comm, error));
     }
-    comm.verified.insert(key);
+    comm.Attached<Verified>().all.insert(key);
     return ffi::Error::Success();
   });
 }

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <memory>
 
+#include "runtime/background.h"
 #include "runtime/handlers.h"
-#include "runtime/progress.h"
 
 namespace pfftjax {
 namespace {

@@ -26,7 +26,7 @@ struct Packed {
 // All boxes of one exchange.
 class PackedBoxes {
  public:
-  PackedBoxes(const Communicator& comm, const BoxesOf& boxes, std::int64_t element_bytes);
+  PackedBoxes(Place place, const BoxesOf& boxes, std::int64_t element_bytes);
 
   const Packed& leaving() const { return leaving_; }
   const Packed& arriving() const { return arriving_; }

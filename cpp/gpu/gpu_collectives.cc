@@ -10,16 +10,17 @@
 namespace pfftjax::gpu {
 namespace {
 
-// One block of `bytes` for each rank, one after the other; or the same one for all; or none.
-std::vector<Block> InTurn(const Communicator& comm, std::int64_t bytes) {
-  std::vector<Block> blocks(static_cast<std::size_t>(comm.size));
-  for (int rank = 0; rank < comm.size; ++rank) blocks[rank] = {rank * bytes, bytes};
+// One block of `bytes` for each of so many ranks, one after the other; or the same one for all; or
+// none.
+std::vector<Block> InTurn(int ranks, std::int64_t bytes) {
+  std::vector<Block> blocks;
+  for (int rank = 0; rank < ranks; ++rank) blocks.push_back({rank * bytes, bytes});
   return blocks;
 }
-std::vector<Block> Same(const Communicator& comm, std::int64_t bytes) {
-  return std::vector<Block>(static_cast<std::size_t>(comm.size), Block{0, bytes});
+std::vector<Block> Same(int ranks, std::int64_t bytes) {
+  return std::vector<Block>(static_cast<std::size_t>(ranks), Block{0, bytes});
 }
-std::vector<Block> None(const Communicator& comm) { return Same(comm, 0); }
+std::vector<Block> None(int ranks) { return Same(ranks, 0); }
 
 // `body(comm, element)` returns MPI's code. `x` is what all ranks have alike.
 template <typename Body>
@@ -47,7 +48,7 @@ ffi::Error Alltoall(Queue queue, std::int64_t number, std::int64_t ranks, std::i
   return RunOn(site, x, {}, [&](Communicator& comm, Element) {
     const auto bytes = static_cast<std::int64_t>(x.size_bytes());
     if (bytes == 0) return 0;
-    const std::vector<Block> blocks = InTurn(comm, bytes / comm.size);
+    const std::vector<Block> blocks = InTurn(comm.size, bytes / comm.size);
     return ExchangeBytes(comm, Apart(x, y, queue), blocks, y->untyped_data(), blocks, queue);
   });
 }
@@ -58,8 +59,8 @@ ffi::Error Allgather(Queue queue, std::int64_t number, std::int64_t ranks, std::
   return RunOn(site, x, {}, [&](Communicator& comm, Element) {
     const auto bytes = static_cast<std::int64_t>(x.size_bytes());
     if (bytes == 0) return 0;
-    return ExchangeBytes(comm, x.untyped_data(), Same(comm, bytes), y->untyped_data(),
-                         InTurn(comm, bytes), queue);
+    return ExchangeBytes(comm, x.untyped_data(), Same(comm.size, bytes), y->untyped_data(),
+                         InTurn(comm.size, bytes), queue);
   });
 }
 
@@ -87,10 +88,11 @@ ffi::Error Gather(Queue queue, std::int64_t number, std::int64_t ranks, std::int
     const auto bytes = static_cast<std::int64_t>(x.size_bytes());
     if (bytes == 0) return 0;
     const void* const send = Apart(x, y, queue);
-    std::vector<Block> to = None(comm);
+    std::vector<Block> to = None(comm.size);
     to[root] = {0, bytes};
-    const int code = ExchangeBytes(comm, send, to, y->untyped_data(),
-                                   comm.rank == root ? InTurn(comm, bytes) : None(comm), queue);
+    const int code =
+        ExchangeBytes(comm, send, to, y->untyped_data(),
+                      comm.rank == root ? InTurn(comm.size, bytes) : None(comm.size), queue);
     if (comm.rank != root) {
       queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
     }
@@ -106,11 +108,11 @@ ffi::Error Scatter(Queue queue, std::int64_t number, std::int64_t ranks, std::in
   return RunOn(site, *y, {-1, root}, [&](Communicator& comm, Element) {
     const auto bytes = static_cast<std::int64_t>(y->size_bytes());
     if (bytes == 0) return 0;
-    std::vector<Block> from = None(comm);
+    std::vector<Block> from = None(comm.size);
     from[root] = {0, bytes};
     return ExchangeBytes(comm, Apart(x, y, queue),
-                         comm.rank == root ? InTurn(comm, bytes) : None(comm), y->untyped_data(),
-                         from, queue);
+                         comm.rank == root ? InTurn(comm.size, bytes) : None(comm.size),
+                         y->untyped_data(), from, queue);
   });
 }
 

@@ -97,17 +97,6 @@ inline std::atomic<const char*> device_transport{nullptr};
 // Why `name`, one of the two, is not to be taken.
 std::string KeptOut(const char* name);
 
-class Beside;  // beside.h
-
-// The transport of a communicator, and how it came to be it.
-struct Choice {
-  std::unique_ptr<Transport> transport;
-  std::string refusal;             // why there is none
-  std::string text;                // which one, and why none before it; alike on all ranks
-  std::string device;              // of this rank, and who shares it
-  std::shared_ptr<Beside> beside;  // made when it is first wanted
-};
-
 // The transport of a communicator, chosen when it is first wanted, the same on all of its ranks;
 // null, with the reason in `why`, where the one that was asked for cannot be had. Collective.
 Transport* TransportOf(Communicator& comm, std::string* why);
@@ -155,15 +144,15 @@ std::string Attempt(Communicator& comm, Body&& body) {
 std::vector<std::string> DevicesOf(Communicator& comm, std::string* why);
 
 // The part of an exchange that stays on this rank.
-inline void CopyOwnBlock(const Communicator& comm, const void* send, const std::vector<Block>& to,
-                         void* recv, const std::vector<Block>& from, Queue& queue) {
-  const Block& mine = to[comm.rank];
-  if (mine.count != from[comm.rank].count) {
+inline void CopyOwnBlock(Place place, const void* send, const std::vector<Block>& to, void* recv,
+                         const std::vector<Block>& from, Queue& queue) {
+  const Block& mine = to[place.rank];
+  if (mine.count != from[place.rank].count) {
     throw std::logic_error("a rank has " + std::to_string(mine.count) +
                            " bytes for itself, and expects " +
-                           std::to_string(from[comm.rank].count));
+                           std::to_string(from[place.rank].count));
   }
-  queue.Copy(static_cast<char*>(recv) + from[comm.rank].offset,
+  queue.Copy(static_cast<char*>(recv) + from[place.rank].offset,
              static_cast<const char*>(send) + mine.offset, mine.count, Direction::kOnDevice);
 }
 
@@ -172,14 +161,13 @@ inline void CopyOwnBlock(const Communicator& comm, const void* send, const std::
 class BlockPieces {
  public:
   enum class Side { kTo, kFrom };
-  BlockPieces(const Communicator& comm, const std::vector<Block>& blocks, Side side,
-              std::int64_t limit)
-      : comm_(comm), blocks_(blocks), side_(side), limit_(limit) {}
+  BlockPieces(Place place, const std::vector<Block>& blocks, Side side, std::int64_t limit)
+      : place_(place), blocks_(blocks), side_(side), limit_(limit) {}
 
   // False after the last one.
   bool Next(int* rank, Block* piece) {
-    for (; step_ < comm_.size; ++step_, done_ = 0) {
-      *rank = (comm_.rank + (side_ == Side::kTo ? step_ : comm_.size - step_)) % comm_.size;
+    for (; step_ < place_.size; ++step_, done_ = 0) {
+      *rank = (place_.rank + (side_ == Side::kTo ? step_ : place_.size - step_)) % place_.size;
       const Block& block = blocks_[*rank];
       if (done_ >= block.count) continue;
       *piece = {block.offset + done_, std::min(limit_, block.count - done_)};
@@ -190,7 +178,7 @@ class BlockPieces {
   }
 
  private:
-  const Communicator& comm_;
+  Place place_;
   const std::vector<Block>& blocks_;
   Side side_;
   std::int64_t limit_;

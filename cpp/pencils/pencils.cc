@@ -57,9 +57,9 @@ ffi::Error Permute(Dimensions order, Operand x, Result y) {
     return ffi::Error(ffi::ErrorCode::kInvalidArgument, "pfftjax: permute of a wrong rank");
   }
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  Communicator alone;
+  const Place alone;
   const Transposition boxes(alone, x.dimensions(), y->dimensions(), order, -1, -1);
-  StreamBoxes(alone, x.untyped_data(), y->untyped_data(), boxes, *element, Arrival::kStore);
+  CopyOwn(alone, x.untyped_data(), y->untyped_data(), boxes, *element, Arrival::kStore);
   return ffi::Error::Success();
 }
 

@@ -27,9 +27,7 @@ inline std::vector<std::int64_t> ShapeAfter(std::int64_t number, Dimensions from
   if (!comm || !IsOrder(order, from.size())) return {};
   std::vector<std::int64_t> to;
   for (const std::int64_t d : order) {
-    to.push_back(d == scatter  ? BlockOf(from[d], comm->size, comm->rank).count
-                 : d == gather ? whole
-                               : from[d]);
+    to.push_back(d == scatter ? BlockOf(from[d], *comm).count : d == gather ? whole : from[d]);
   }
   return to;
 }

@@ -18,20 +18,21 @@ inline constexpr int kAxes = 3;
 // A mesh whose axes 0 and 1 are split over the dimensions of a process grid.
 struct Mesh {
   std::array<std::int64_t, kAxes> shape{};
-  std::array<const Communicator*, 2> along{};
+  std::array<Place, 2> along{};
 
   Range BlockOnThisRank(int axis) const {
     if (axis == 2) return {0, shape[2]};
-    return BlockOf(shape[axis], along[axis]->size, along[axis]->rank);
+    return BlockOf(shape[axis], along[axis]);
   }
 };
 
 // Nothing where this process has not made the grid.
 inline std::optional<Mesh> FindMesh(const std::int64_t (&shape)[kAxes], std::int64_t rows,
                                     std::int64_t columns) {
-  Mesh mesh{{shape[0], shape[1], shape[2]}, {FindCommunicator(rows), FindCommunicator(columns)}};
-  if (!mesh.along[0] || !mesh.along[1]) return std::nullopt;
-  return mesh;
+  const Communicator* const first = FindCommunicator(rows);
+  const Communicator* const second = FindCommunicator(columns);
+  if (!first || !second) return std::nullopt;
+  return Mesh{{shape[0], shape[1], shape[2]}, {*first, *second}};
 }
 
 // A coordinate in cells: an integer and an offset of any size, so that small offsets keep their

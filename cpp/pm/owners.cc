@@ -23,11 +23,11 @@ using Integers = ffi::Buffer<ffi::S32, 1>;
 template <typename T>
 void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::int64_t count,
           std::int64_t rows, std::int32_t* order, std::int32_t* counts) {
-  const std::int64_t columns = mesh.along[1]->size;
-  const std::int64_t ranks = mesh.along[0]->size * columns;
+  const std::int64_t columns = mesh.along[1].size;
+  const std::int64_t ranks = mesh.along[0].size * columns;
   const std::array<std::vector<std::int32_t>, 2> owners = {
-      pm::Owners(mesh.shape[0], mesh.along[0]->size),
-      pm::Owners(mesh.shape[1], mesh.along[1]->size)};
+      pm::Owners(mesh.shape[0], mesh.along[0].size),
+      pm::Owners(mesh.shape[1], mesh.along[1].size)};
   std::vector<std::int32_t> owner(static_cast<std::size_t>(count));
   std::vector<std::int64_t> place(static_cast<std::size_t>(ranks) + 1);
   for (std::int64_t row = 0; row < count; ++row) {
@@ -42,7 +42,7 @@ void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::in
       }
       if (axis < 2) {
         const std::int64_t cell = pm::Wrapped(at.cell, mesh.shape[axis]);
-        rank = rank * mesh.along[axis]->size + owners[axis][static_cast<std::size_t>(cell)];
+        rank = rank * mesh.along[axis].size + owners[axis][static_cast<std::size_t>(cell)];
       }
     }
     owner[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(rank);
@@ -63,7 +63,7 @@ ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::
                         ffi::Result<Integers> order, ffi::Result<Integers> counts) {
   const auto mesh = pm::FindMesh({n0, n1, n2}, rows_comm, columns_comm);
   const std::int64_t rows = order->dimensions()[0];
-  if (!mesh || counts->dimensions()[0] != mesh->along[0]->size * mesh->along[1]->size ||
+  if (!mesh || counts->dimensions()[0] != mesh->along[0].size * mesh->along[1].size ||
       cells.dimensions()[0] != rows || cells.dimensions()[1] != kAxes ||
       static_cast<std::int64_t>(offsets.element_count()) != kAxes * rows) {
     return ffi::Error(ffi::ErrorCode::kInvalidArgument,

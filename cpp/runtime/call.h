@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <unordered_set>
 
 #include "base/options.h"
 #include "base/pages.h"
@@ -42,6 +43,13 @@ struct Payload {
   int dest = kNobody;
   int send_tag = kAnyTag;  // and its tags
   int recv_tag = kAnyTag;
+};
+
+// What has been compared over the ranks of a communicator and is not compared again: programs, at
+// their first call, and places in them that compare values (`same`).
+struct Verified {
+  std::unordered_set<std::int64_t> all;
+  std::int64_t latest = 0;  // program
 };
 
 class Call {
