@@ -9,12 +9,10 @@
 namespace pfftjax::gpu {
 namespace {
 
-ffi::Error Transpose(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                     std::string_view program, Dimensions order, std::int64_t scatter,
+ffi::Error Transpose(const CallSite& site, Queue queue, Dimensions order, std::int64_t scatter,
                      std::int64_t gather, std::int64_t method, Operand x, Token, Result y,
                      TokenResult) {
-  return RunTranspose({Operation::kTranspose, number, ranks, signature, program}, order, scatter,
-                      gather, method, x, y->dimensions(),
+  return RunTranspose(site, order, scatter, gather, method, x, y->dimensions(),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
                         const auto by = static_cast<Method>(method);
                         if (by == Method::kFused || by == Method::kShared) return kOfTheHost;
@@ -32,14 +30,12 @@ Halves HalvesOf(const Operand& x, void* packed, std::size_t packed_bytes, void* 
           static_cast<std::int64_t>(received_bytes)};
 }
 
-ffi::Error TransposeStart(Queue queue, std::int64_t number, std::int64_t ranks,
-                          std::int64_t signature, std::string_view program, Dimensions order,
+ffi::Error TransposeStart(const CallSite& site, Queue queue, Dimensions order,
                           std::int64_t scatter, std::int64_t gather, std::int64_t whole,
                           std::int64_t index, Operand x, Token, BytesResult packed,
                           BytesResult received, TokenResult) {
-  const auto to = ShapeAfter(number, x.dimensions(), order, scatter, gather, whole);
-  return RunTranspose({Operation::kTransposeStart, number, ranks, signature, program}, order,
-                      scatter, gather, index, x, Dimensions(to.data(), to.size()),
+  const auto to = ShapeAfter(site.comm, x.dimensions(), order, scatter, gather, whole);
+  return RunTranspose(site, order, scatter, gather, index, x, Dimensions(to.data(), to.size()),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
                         if (boxes.MostElements() == 0) return 0;  // on all ranks
                         const Halves halves =
@@ -49,14 +45,11 @@ ffi::Error TransposeStart(Queue queue, std::int64_t number, std::int64_t ranks,
                       });
 }
 
-ffi::Error TransposeWait(Queue queue, std::int64_t number, std::int64_t ranks,
-                         std::int64_t signature, std::string_view program, Dimensions order,
-                         std::int64_t scatter, std::int64_t gather, std::int64_t,
-                         std::int64_t index, Operand x, Bytes packed, Bytes received,
-                         ffi::RemainingArgs, Result y, TokenResult) {
+ffi::Error TransposeWait(const CallSite& site, Queue queue, Dimensions order, std::int64_t scatter,
+                         std::int64_t gather, std::int64_t, std::int64_t index, Operand x,
+                         Bytes packed, Bytes received, ffi::RemainingArgs, Result y, TokenResult) {
   return RunTranspose(
-      {Operation::kTransposeWait, number, ranks, signature, program}, order, scatter, gather,
-      index, x, y->dimensions(),
+      site, order, scatter, gather, index, x, y->dimensions(),
       [&](Communicator& comm, const Transposition& boxes, Element element) {
         if (boxes.MostElements() == 0) return 0;
         const Halves halves = HalvesOf(x, packed.untyped_data(), packed.size_bytes(),
@@ -66,15 +59,12 @@ ffi::Error TransposeWait(Queue queue, std::int64_t number, std::int64_t ranks,
 }
 
 template <bool kToGhosts>
-ffi::Error MoveHalo(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                    std::string_view program, std::int64_t axis, std::int64_t whole,
+ffi::Error MoveHalo(const CallSite& site, Queue queue, std::int64_t axis, std::int64_t whole,
                     std::int64_t before, std::int64_t after, bool periodic, Operand x, Token,
                     Result y, TokenResult) {
   const Halo halo{axis, whole, before, after, periodic};
   return RunHalo<kToGhosts>(
-      {kToGhosts ? Operation::kHaloExchange : Operation::kHaloReduce, number, ranks, signature,
-       program},
-      halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
+      site, halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
         if (StartsFromZeros<kToGhosts>(halo)) {
           queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
         }
@@ -83,13 +73,18 @@ ffi::Error MoveHalo(Queue queue, std::int64_t number, std::int64_t ranks, std::i
       });
 }
 
-auto Site() { return BindSite(ffi::Ffi::Bind().Ctx<Queue>()); }
+auto Site() { return BindSite().Ctx<Queue>(); }
 
-XLA_FFI_DEFINE_HANDLER(kTranspose, Transpose, BindTranspose(Site()));
-XLA_FFI_DEFINE_HANDLER(kTransposeStart, TransposeStart, BindTransposeStart(Site()));
-XLA_FFI_DEFINE_HANDLER(kTransposeWait, TransposeWait, BindTransposeWait(Site()));
-XLA_FFI_DEFINE_HANDLER(kHaloExchange, MoveHalo<true>, BindHalo(Site()));
-XLA_FFI_DEFINE_HANDLER(kHaloReduce, MoveHalo<false>, BindHalo(Site()));
+XLA_FFI_DEFINE_HANDLER(kTranspose, (WithSite<Operation::kTranspose, Transpose>),
+                       BindTranspose(Site()));
+XLA_FFI_DEFINE_HANDLER(kTransposeStart, (WithSite<Operation::kTransposeStart, TransposeStart>),
+                       BindTransposeStart(Site()));
+XLA_FFI_DEFINE_HANDLER(kTransposeWait, (WithSite<Operation::kTransposeWait, TransposeWait>),
+                       BindTransposeWait(Site()));
+XLA_FFI_DEFINE_HANDLER(kHaloExchange, (WithSite<Operation::kHaloExchange, MoveHalo<true>>),
+                       BindHalo(Site()));
+XLA_FFI_DEFINE_HANDLER(kHaloReduce, (WithSite<Operation::kHaloReduce, MoveHalo<false>>),
+                       BindHalo(Site()));
 
 }  // namespace
 
