@@ -24,9 +24,9 @@ SIMULATED = ROOT / "tests" / "cpp" / "simulated"
 CORE = (
     "base/pages collectives/collectives collectives/exchange collectives/messages "
     "collectives/same collectives/scan collectives/split pencils/box pencils/pencils "
-    "pencils/redistribute pencils/stream pm/owners runtime/agreement runtime/background runtime/call "
-    "runtime/call_sites runtime/communicator runtime/deadlock runtime/departure "
-    "runtime/gathering runtime/inquiry runtime/node runtime/shared_memory "
+    "pencils/redistribute pencils/stream pm/owners runtime/agreement runtime/call "
+    "runtime/background runtime/call_sites runtime/communicator runtime/deadlock "
+    "runtime/departure runtime/gathering runtime/inquiry runtime/node runtime/shared_memory "
     "runtime/terminate runtime/watch runtime/window"
 ).split()
 # Calls of the system whose place the simulation takes.

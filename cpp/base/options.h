@@ -16,10 +16,8 @@ struct Options {
   double timeout = 0.0;    // PFFTJAX_TIMEOUT: seconds until a waiting call ends the job; 0: never
   bool first_call = true;  // PFFTJAX_FIRST_CALL_CHECK
   bool shared_memory = true;  // PFFTJAX_SHARED_MEMORY
-  // The most that one copy between the host and a GPU moves where messages go by way of the host.
-  std::int64_t gpu_chunk_bytes = std::int64_t{4} << 20;
-  double patience = 2.0;  // seconds until a waiting call asks the other ranks where they are
-  double tick = 0.25;     // seconds between two looks of the watch
+  double patience = 2.0;      // seconds until a waiting call asks the other ranks where they are
+  double tick = 0.25;         // seconds between two looks of the watch
 };
 
 inline Options& GetOptions() {

@@ -1,5 +1,7 @@
 // Values that all ranks must share (pfftjax/collectives/_same.py), and values that two arguments
 // of a call must (pfftjax/pm/_expected.py).
+#include "collectives/same.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -98,9 +100,6 @@ std::string Written(const Operand& x, Element element, std::int64_t hash) {
   return std::string(InfoOf(element).name) + "[" + std::to_string(count) + "] with the hash " +
          std::to_string(hash);
 }
-
-// This is what a caller expects of the values; pfftjax/collectives/_same.py has the same numbers.
-enum class Expected : std::int32_t { kSameBits, kSame, kSameTotal, kDifferent };
 
 // How two arrays differ: not at all, as results of the same formula in differently compiled
 // programs may, or more.

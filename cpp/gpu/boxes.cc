@@ -3,9 +3,7 @@
 namespace pfftjax::gpu {
 
 void Packed::Add(int rank, const std::vector<Box>& boxes, std::int64_t element_bytes) {
-  // So that kernels may access 16 bytes at a time; as pfftjax/pencils/_overlap.py has it.
-  constexpr std::int64_t alignment = 256;
-  bytes = (bytes + alignment - 1) / alignment * alignment;
+  bytes = (bytes + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
   blocks[rank].offset = bytes;
   for (const Box& box : boxes) {
     Box packed = Contiguous(box);

@@ -15,14 +15,33 @@ ffi::Error Transpose(const CallSite& site, Queue queue, Dimensions order, std::i
   return RunTranspose(site, order, scatter, gather, method, x, y->dimensions(),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
                         const auto by = static_cast<Method>(method);
-                        if (by == Method::kFused || by == Method::kShared) return kOfTheHost;
+                        if (by == Method::kFused || by == Method::kShared) {
+                          throw std::runtime_error(
+                              "its method of exchange goes through memory that CPUs share; "
+                              "between GPUs take ExchangeMethod.AUTOMATIC, MESSAGES or ALLTOALL");
+                        }
                         if (boxes.MostElements() == 0) return 0;  // on all ranks
                         return ExchangeBoxes(comm, x.untyped_data(), y->untyped_data(), boxes,
                                              element, Arrival::kStore, queue);
                       });
 }
 
+using Bytes = ffi::Buffer<ffi::U8>;  // packed boxes
 using BytesResult = ffi::Result<Bytes>;
+
+// The shape of this rank's block after a transposition; none where there is no such communicator,
+// or no such transposition, which RunTranspose says.
+std::vector<std::int64_t> ShapeAfter(std::int64_t number, Dimensions from, Dimensions order,
+                                     std::int64_t scatter, std::int64_t gather,
+                                     std::int64_t whole) {
+  const Communicator* comm = FindCommunicator(number);
+  if (!comm || !IsOrder(order, from.size())) return {};
+  std::vector<std::int64_t> to;
+  for (const std::int64_t d : order) {
+    to.push_back(d == scatter ? BlockOf(from[d], *comm).count : d == gather ? whole : from[d]);
+  }
+  return to;
+}
 
 Halves HalvesOf(const Operand& x, void* packed, std::size_t packed_bytes, void* received,
                 std::size_t received_bytes) {
@@ -75,12 +94,35 @@ ffi::Error MoveHalo(const CallSite& site, Queue queue, std::int64_t axis, std::i
 
 auto Site() { return BindSite().Ctx<Queue>(); }
 
+// The attributes of both halves of a transposition. `index` counts the chunks of a pipeline.
+auto BindHalf() {
+  return Site()
+      .Attr<Dimensions>("order")
+      .Attr<std::int64_t>("scatter")
+      .Attr<std::int64_t>("gather")
+      .Attr<std::int64_t>("whole")
+      .Attr<std::int64_t>("index");
+}
+
 XLA_FFI_DEFINE_HANDLER(kTranspose, (WithSite<Operation::kTranspose, Transpose>),
                        BindTranspose(Site()));
+// x -> what leaves this rank, packed, and memory for what arrives.
 XLA_FFI_DEFINE_HANDLER(kTransposeStart, (WithSite<Operation::kTransposeStart, TransposeStart>),
-                       BindTransposeStart(Site()));
+                       BindHalf()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::Token>()
+                           .Ret<Bytes>()
+                           .Ret<Bytes>()
+                           .Ret<ffi::Token>());
+// x and the results of its start, and whatever is to be computed before; then the token.
 XLA_FFI_DEFINE_HANDLER(kTransposeWait, (WithSite<Operation::kTransposeWait, TransposeWait>),
-                       BindTransposeWait(Site()));
+                       BindHalf()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<Bytes>()
+                           .Arg<Bytes>()
+                           .RemainingArgs()
+                           .Ret<ffi::AnyBuffer>()
+                           .Ret<ffi::Token>());
 XLA_FFI_DEFINE_HANDLER(kHaloExchange, (WithSite<Operation::kHaloExchange, MoveHalo<true>>),
                        BindHalo(Site()));
 XLA_FFI_DEFINE_HANDLER(kHaloReduce, (WithSite<Operation::kHaloReduce, MoveHalo<false>>),

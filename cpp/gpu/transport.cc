@@ -57,7 +57,7 @@ std::string Terms() {
   const Options& options = GetOptions();
   // Messages are cut alike on both sides.
   return "PFFTJAX_GPU_TRANSPORT=" + (name.empty() ? "auto" : name) +
-         "\nPFFTJAX_GPU_CHUNK_BYTES=" + std::to_string(options.gpu_chunk_bytes) +
+         "\nPFFTJAX_GPU_CHUNK_BYTES=" + std::to_string(GetTransportOptions().chunk_bytes) +
          "\nPFFTJAX_MAX_CHUNK_BYTES=" + std::to_string(options.max_chunk_bytes) +
          "\nXLA's platform " + Device()->platform;
 }

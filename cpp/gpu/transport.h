@@ -76,6 +76,8 @@ struct TransportOptions {
   std::string nccl;        // PFFTJAX_NCCL: the path of the library to take, and of no other
   std::string nccl_wheel;  // the path of the one that was installed beside JAX; may be empty
   std::int64_t arena_bytes = std::int64_t{256} << 20;  // PFFTJAX_GPU_ARENA_BYTES: of CUDA IPC
+  // PFFTJAX_GPU_CHUNK_BYTES: the most that one copy between the host and a GPU moves by staging.
+  std::int64_t chunk_bytes = std::int64_t{4} << 20;
   // Whether the MPI says that it takes pointers to a GPU's memory; nothing where it does not say.
   bool does_mpi_say = false;
   bool does_mpi_take_pointers = false;
@@ -124,6 +126,9 @@ std::unique_ptr<Transport> MakeGpuAwareMpi(Communicator& comm, std::string* why)
 std::unique_ptr<Transport> MakeStaging(Communicator& comm, std::string* why);
 
 // ---- For implementations ------------------------------------------------------------------
+
+// The tag of their messages on `control`, apart from all other tags there.
+inline constexpr int kExchangeTag = 3;
 
 // Runs `body()`, which communicates with nobody and returns why it cannot, on all ranks; the first
 // reason, or exception, on all of them, empty if there is none. Collective: what one rank cannot

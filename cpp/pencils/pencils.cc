@@ -22,27 +22,6 @@ ffi::Error Transpose(const CallSite& site, Dimensions order, std::int64_t scatte
                       });
 }
 
-// The two halves of a transposition between GPUs (gpu/pencils.cc), so that programs which were
-// exported for those run here, too: with nothing to overlap, all of it is done at the end.
-ffi::Error TransposeStart(const CallSite& site, Dimensions order, std::int64_t scatter,
-                          std::int64_t gather, std::int64_t whole, std::int64_t index, Operand x,
-                          Token, ffi::Result<Bytes>, ffi::Result<Bytes>, TokenResult) {
-  const auto to = ShapeAfter(site.comm, x.dimensions(), order, scatter, gather, whole);
-  return RunTranspose(site, order, scatter, gather, index, x, Dimensions(to.data(), to.size()),
-                      [](Communicator&, const Transposition&, Element) { return 0; });
-}
-
-ffi::Error TransposeWait(const CallSite& site, Dimensions order, std::int64_t scatter,
-                         std::int64_t gather, std::int64_t, std::int64_t index, Operand x, Bytes,
-                         Bytes, ffi::RemainingArgs, Result y, TokenResult) {
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return RunTranspose(site, order, scatter, gather, index, x, y->dimensions(),
-                      [&](Communicator& comm, const Transposition& boxes, Element element) {
-                        return Redistribute(comm, Method::kAutomatic, x.untyped_data(),
-                                            y->untyped_data(), boxes, element);
-                      });
-}
-
 // A transposition on one rank: a change of memory order, and no communication.
 ffi::Error Permute(Dimensions order, Operand x, Result y) {
   const std::optional<Element> element = ElementOf(x.element_type());
@@ -85,10 +64,6 @@ ffi::Error Coordinate(std::int64_t number, ffi::Result<ffi::BufferR0<ffi::S32>> 
 
 XLA_FFI_DEFINE_HANDLER(kTranspose, (WithSite<Operation::kTranspose, Transpose>),
                        BindTranspose(BindSite()));
-XLA_FFI_DEFINE_HANDLER(kTransposeStart, (WithSite<Operation::kTransposeStart, TransposeStart>),
-                       BindTransposeStart(BindSite()));
-XLA_FFI_DEFINE_HANDLER(kTransposeWait, (WithSite<Operation::kTransposeWait, TransposeWait>),
-                       BindTransposeWait(BindSite()));
 XLA_FFI_DEFINE_HANDLER(
     kPermute, Permute,
     ffi::Ffi::Bind().Attr<Dimensions>("order").Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
@@ -103,8 +78,6 @@ XLA_FFI_DEFINE_HANDLER(kCoordinate, Coordinate,
 
 std::vector<Registration> PencilHandlers() {
   return {WithStaging<kTranspose>("pfftjax_pencil_transpose"),
-          {"pfftjax_transpose_start", reinterpret_cast<void*>(kTransposeStart)},
-          {"pfftjax_transpose_wait", reinterpret_cast<void*>(kTransposeWait)},
           {"pfftjax_permute", reinterpret_cast<void*>(kPermute)},
           WithStaging<kHaloExchange>("pfftjax_halo_exchange"),
           WithStaging<kHaloReduce>("pfftjax_halo_reduce"),

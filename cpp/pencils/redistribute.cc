@@ -19,8 +19,7 @@ int Redistribute(Communicator& comm, Method method, const void* source, void* ta
     if (window) {
       return ShareBoxes(comm, *window, boxes.About(element), source, target, boxes, most, element);
     }
-    const bool any = method == Method::kAutomatic || method == Method::kPipelined;
-    if (!any) return kNotShared;
+    if (method != Method::kAutomatic) return kNotShared;
   }
   return StreamBoxes(comm, source, target, boxes, element, Arrival::kStore);
 }

@@ -43,10 +43,13 @@ struct Coordinate {
   T fraction;         // in [0, 1]
 };
 
+// Offsets of so many cells or more are in no box that has room for them.
+inline constexpr std::int32_t kMostCells = 1 << 30;
+
 // Nothing for an offset that is no finite number, or that no box has room for.
 template <typename T>
 bool Locate(std::int32_t cell, T offset, Coordinate<T>* at) {
-  constexpr T most = static_cast<T>(1 << 30);
+  constexpr auto most = static_cast<T>(kMostCells);
   if (!(std::abs(offset) < most)) return false;
   // std::floor is a call on processors without SSE4.1, for which this is compiled.
   const auto towards_zero = static_cast<std::int32_t>(offset);

@@ -14,8 +14,8 @@
 namespace pfftjax {
 namespace {
 
-// Apart from kExchangeTag: other exchanges go on while these are on their way. The two kinds must
-// not be taken for each other.
+// Apart from all other tags: exchanges of other kinds go on while these are on their way. The two
+// kinds must not be taken for each other.
 constexpr int kAlltoallTag = 5;
 constexpr int kAllgatherTag = 6;
 

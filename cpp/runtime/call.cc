@@ -18,7 +18,7 @@ std::int64_t Nanoseconds() {
 // The texts of errors that say that ranks differ start alike, so that tests and users find them.
 std::string Differs(const std::string& what, const std::string& how) {
   return what + ": " + how + ". Every rank of a communicator must make the same collectives in " +
-         "the same order, with sizes that fit (all ranks raise this error)";
+         "the same order, with sizes that fit " + kRaisedByAll;
 }
 
 // What all ranks of a collective must mean alike, as a hash.

@@ -19,6 +19,9 @@
 
 namespace pfftjax {
 
+// The texts of errors that every rank of a communicator raises end so.
+inline constexpr const char* kRaisedByAll = "(all ranks raise this error)";
+
 // What a program says about one of its operations, besides the operands. The attributes are equal
 // on all ranks and in all runs (no handles, no ranks), so that compiled programs can be cached.
 struct CallSite {

@@ -19,8 +19,6 @@ inline constexpr int kShortMessage = -1;
 inline constexpr int kOtherSizes = -2;
 // The method that was asked for needs memory that the ranks do not share.
 inline constexpr int kNotShared = -3;
-// The method that was asked for is one for arrays on CPUs.
-inline constexpr int kOfTheHost = -4;
 
 struct Communicator : Place {
   std::int64_t number = 0;

@@ -85,7 +85,6 @@ def _load() -> tuple[str, str]:
         timeout=options.timeout,
         first_call=options.first_call,
         shared_memory=options.shared_memory,
-        gpu_chunk_bytes=options.gpu_chunk_bytes,
     )
     return family, version
 

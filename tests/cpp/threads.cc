@@ -384,10 +384,7 @@ void RunMany(int ranks) {
 
 // In place of communicator.cc and agreement.cc, which know an MPI library.
 const MpiApi* Mpi() { return FakeMpi(); }
-Communicator::Communicator() = default;
-Communicator::~Communicator() = default;
 std::uint64_t Hash(const void*, std::size_t size) { return size; }
-const char* NameOf(Operation) { return "an operation"; }
 
 }  // namespace pfftjax
 
