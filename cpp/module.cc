@@ -4,18 +4,25 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/options.h"
+#include "collectives/messages.h"
+#include "collectives/same.h"
+#include "fft/lanes.h"
 #include "fft/select.h"
+#include "gpu/boxes.h"
 #include "gpu/device.h"
 #include "gpu/gpu_handlers.h"
 #include "gpu/mirror.h"
 #include "gpu/transport.h"
+#include "pencils/redistribute.h"
 #include "pencils/stream.h"
+#include "pm/mesh.h"
 #include "runtime/agreement.h"
 #include "runtime/call_sites.h"
 #include "runtime/departure.h"
@@ -87,6 +94,16 @@ void ThrowOn(int code, const char* what) {
   throw std::runtime_error(std::string(what) + ": " + text.data());
 }
 
+// An enum.IntEnum of Python's with these values.
+template <typename Enum>
+void AddEnum(nb::module_& m, const char* name,
+             std::initializer_list<std::pair<const char*, Enum>> values) {
+  nb::dict members;
+  for (const auto& [member, value] : values) members[member] = static_cast<std::int64_t>(value);
+  m.attr(name) = nb::module_::import_("enum").attr("IntEnum")(
+      name, members, nb::arg("module") = m.attr("__name__"));
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -102,7 +119,7 @@ NB_MODULE(_native, m) {
   m.def(
       "configure",
       [](std::int64_t max_chunk_bytes, bool check, bool debug, double timeout, bool first_call,
-         bool shared_memory, std::int64_t gpu_chunk_bytes, int local_ranks) {
+         bool shared_memory, int local_ranks) {
         Options& options = GetOptions();
         options.max_chunk_bytes = max_chunk_bytes;
         options.check = check;
@@ -110,27 +127,30 @@ NB_MODULE(_native, m) {
         options.timeout = timeout;
         options.first_call = first_call;
         options.shared_memory = shared_memory;
-        options.gpu_chunk_bytes = gpu_chunk_bytes;
         options.local_ranks = local_ranks;
       },
       nb::arg("max_chunk_bytes"), nb::arg("check"), nb::arg("debug"), nb::arg("timeout"),
-      nb::arg("first_call"), nb::arg("shared_memory"), nb::arg("gpu_chunk_bytes"),
-      nb::arg("local_ranks") = 0);
+      nb::arg("first_call"), nb::arg("shared_memory"), nb::arg("local_ranks") = 0);
 
   m.def(
       "configure_transports",
       [](const std::string& name, const std::string& nccl, const std::string& nccl_wheel,
-         std::int64_t arena_bytes, bool does_mpi_say, bool does_mpi_take_pointers, bool is_cray,
-         bool is_cray_enabled, std::int64_t node) {
-        gpu::GetTransportOptions() = {name,         nccl,
-                                      nccl_wheel,   arena_bytes,
-                                      does_mpi_say, does_mpi_take_pointers,
-                                      is_cray,      is_cray_enabled,
+         std::int64_t arena_bytes, std::int64_t chunk_bytes, bool does_mpi_say,
+         bool does_mpi_take_pointers, bool is_cray, bool is_cray_enabled, std::int64_t node) {
+        gpu::GetTransportOptions() = {name,
+                                      nccl,
+                                      nccl_wheel,
+                                      arena_bytes,
+                                      chunk_bytes,
+                                      does_mpi_say,
+                                      does_mpi_take_pointers,
+                                      is_cray,
+                                      is_cray_enabled,
                                       node};
       },
       nb::arg("name"), nb::arg("nccl"), nb::arg("nccl_wheel"), nb::arg("arena_bytes"),
-      nb::arg("does_mpi_say"), nb::arg("does_mpi_take_pointers"), nb::arg("is_cray"),
-      nb::arg("is_cray_enabled"), nb::arg("node") = 0);
+      nb::arg("chunk_bytes"), nb::arg("does_mpi_say"), nb::arg("does_mpi_take_pointers"),
+      nb::arg("is_cray"), nb::arg("is_cray_enabled"), nb::arg("node") = 0);
   m.def(
       "gpu_transports",
       [] {
@@ -202,6 +222,47 @@ NB_MODULE(_native, m) {
       "calls", [](std::int64_t number) { return Known(number).progress.entered.load(); },
       "Operations that this rank has begun on a communicator.");
 
+  // Numbers that programs carry, and limits that Python tells users.
+  nb::list elements;
+  for (const ElementInfo& element : kElements) elements.append(element.name);
+  m.attr("elements") = nb::tuple(elements);
+  AddEnum<Expected>(m, "Expected",
+                    {{"SAME_BITS", Expected::kSameBits},
+                     {"SAME", Expected::kSame},
+                     {"SAME_TOTAL", Expected::kSameTotal},
+                     {"DIFFERENT", Expected::kDifferent}});
+  AddEnum<Method>(m, "Method",
+                  {{"AUTOMATIC", Method::kAutomatic},
+                   {"FUSED", Method::kFused},
+                   {"SHARED", Method::kShared},
+                   {"MESSAGES", Method::kMessages},
+                   {"ALLTOALL", Method::kAlltoall}});
+  AddEnum<fft::Kind>(m, "Kind",
+                     {{"FORWARD", fft::Kind::kForward},
+                      {"BACKWARD", fft::Kind::kBackward},
+                      {"REAL_TO_COMPLEX", fft::Kind::kRealToComplex},
+                      {"COMPLEX_TO_REAL", fft::Kind::kComplexToReal},
+                      {"REAL_TO_COMPLEX_TRANSPOSED", fft::Kind::kRealToComplexTransposed},
+                      {"COMPLEX_TO_REAL_TRANSPOSED", fft::Kind::kComplexToRealTransposed}});
+  AddEnum<Reduction>(m, "Reduction",
+                     {{"SUM", Reduction::kSum},
+                      {"PROD", Reduction::kProd},
+                      {"MIN", Reduction::kMin},
+                      {"MAX", Reduction::kMax},
+                      {"LAND", Reduction::kLand},
+                      {"LOR", Reduction::kLor},
+                      {"LXOR", Reduction::kLxor},
+                      {"BAND", Reduction::kBand},
+                      {"BOR", Reduction::kBor},
+                      {"BXOR", Reduction::kBxor}});
+  m.attr("shift_to_nobody") = kShiftToNobody;
+  m.attr("shift_to_anybody") = kShiftToAnybody;
+  m.attr("any_tag") = kAnyTag;
+  m.attr("default_tag") = kDefaultTag;
+  m.attr("most_dimensions") = kMaxDims;
+  m.attr("most_cells") = pm::kMostCells;
+  m.attr("packed_alignment") = gpu::kPackedAlignment;
+  m.attr("raised_by_all") = kRaisedByAll;
   m.attr("most_ranks_with_slots") = kMostRanksWithSlots;
   m.def(
       "shares_memory",
@@ -216,7 +277,7 @@ NB_MODULE(_native, m) {
       "release_memory",
       [](std::int64_t number) {
         const Alone alone(Known(number));
-        Known(number).window.reset();
+        ReleaseWindow(Known(number));
         ReleaseAlltoall();
         if (gpu::Device()) gpu::Mirror::Release();
       },

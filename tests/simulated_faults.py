@@ -149,7 +149,7 @@ FAULTS = [
     # Waiting.
     Fault(
         "a lost wake-up: the progress thread is not told to end",
-        "runtime/progress.cc",
+        "runtime/background.cc",
         "    wake_.notify_all();\n",
         "",
     ),
@@ -186,7 +186,7 @@ FAULTS = [
     ),
     Fault(
         "a ticket is taken by whatever comes with it",
-        "runtime/progress.cc",
+        "runtime/background.cc",
         " || found->second->comm != comm || found->second->about != about",
         "",
     ),

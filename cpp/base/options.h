@@ -17,10 +17,8 @@ struct Options {
   bool first_call = true;  // PFFTJAX_FIRST_CALL_CHECK
   bool shared_memory = true;  // PFFTJAX_SHARED_MEMORY
   int local_ranks = 0;        // of the job on this node; 0: unknown (pfftjax/_runtime/launcher.py)
-  // The most that one copy between the host and a GPU moves where messages go by way of the host.
-  std::int64_t gpu_chunk_bytes = std::int64_t{4} << 20;
-  double patience = 2.0;  // seconds until a waiting call asks the other ranks where they are
-  double tick = 0.25;     // seconds between two looks of the watch
+  double patience = 2.0;      // seconds until a waiting call asks the other ranks where they are
+  double tick = 0.25;         // seconds between two looks of the watch
 };
 
 inline Options& GetOptions() {

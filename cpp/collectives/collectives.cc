@@ -13,21 +13,15 @@
 namespace pfftjax {
 namespace {
 
-// Decodes the operand, prepares the result and runs `body(comm, element)` with MPI's code back.
+// Prepares the result and runs `body(comm, element)`, with MPI's code back.
 template <typename Body>
-ffi::Error RunOn(const CallSite& site, const Operand& x, Result& y, Detail detail, Body&& body) {
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(site.operation, x.element_type());
-  const auto count = static_cast<std::int64_t>(x.element_count());
+ffi::Error RunInto(Result& y, const CallSite& site, const Operand& x, Detail detail, Body&& body) {
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Run(site, Payload{*element, count, detail.Say(), detail.Number()},
-             [&](Communicator& comm) { return body(comm, *element); });
+  return RunOn(site, x, detail.Say(), detail.Number(), std::forward<Body>(body));
 }
 
-ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                    std::string_view program, Operand x, Token, Result y, TokenResult) {
-  const CallSite site{Operation::kAlltoall, number, ranks, signature, program};
-  return RunOn(site, x, y, {}, [&](Communicator& comm, Element element) {
+ffi::Error Alltoall(const CallSite& site, Operand x, Token, Result y, TokenResult) {
+  return RunInto(y, site, x, {}, [&](Communicator& comm, Element element) {
     const auto total = static_cast<std::int64_t>(x.element_count());
     const std::int64_t block = total / comm.size;
     const auto by_mpi = [&] {
@@ -49,10 +43,8 @@ ffi::Error Alltoall(std::int64_t number, std::int64_t ranks, std::int64_t signat
   });
 }
 
-ffi::Error Allgather(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                     std::string_view program, Operand x, Token, Result y, TokenResult) {
-  const CallSite site{Operation::kAllgather, number, ranks, signature, program};
-  return RunOn(site, x, y, {}, [&](Communicator& comm, Element element) {
+ffi::Error Allgather(const CallSite& site, Operand x, Token, Result y, TokenResult) {
+  return RunInto(y, site, x, {}, [&](Communicator& comm, Element element) {
     const auto block = static_cast<std::int64_t>(x.element_count());
     const auto by_mpi = [&] {
       if (block * comm.size <= ChunkElements(element)) {
@@ -69,22 +61,18 @@ ffi::Error Allgather(std::int64_t number, std::int64_t ranks, std::int64_t signa
   });
 }
 
-ffi::Error ReduceScatter(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                         std::string_view program, std::int32_t op, Operand x, Token, Result y,
+ffi::Error ReduceScatter(const CallSite& site, std::int32_t op, Operand x, Token, Result y,
                          TokenResult) {
-  const CallSite site{Operation::kReduceScatter, number, ranks, signature, program};
-  return RunOn(site, x, y, {op, -1}, [&](Communicator& comm, Element element) {
+  return RunInto(y, site, x, {op, -1}, [&](Communicator& comm, Element element) {
     return ReduceScatterInChunks(comm, x.untyped_data(), y->untyped_data(),
                                  static_cast<std::int64_t>(y->element_count()), element,
                                  static_cast<Reduction>(op));
   });
 }
 
-ffi::Error Allreduce(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                     std::string_view program, std::int32_t op, Operand x, Token, Result y,
+ffi::Error Allreduce(const CallSite& site, std::int32_t op, Operand x, Token, Result y,
                      TokenResult) {
-  const CallSite site{Operation::kAllreduce, number, ranks, signature, program};
-  return RunOn(site, x, y, {op, -1}, [&](Communicator& comm, Element element) {
+  return RunInto(y, site, x, {op, -1}, [&](Communicator& comm, Element element) {
     return AllreduceInChunks(comm, x.untyped_data(), y->untyped_data(),
                              static_cast<std::int64_t>(x.element_count()), element,
                              static_cast<Reduction>(op));
@@ -92,11 +80,9 @@ ffi::Error Allreduce(std::int64_t number, std::int64_t ranks, std::int64_t signa
 }
 
 // The sum on the root, zeros elsewhere: the adjoint of Bcast.
-ffi::Error Reduce(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                  std::string_view program, std::int32_t op, std::int32_t root, Operand x, Token,
+ffi::Error Reduce(const CallSite& site, std::int32_t op, std::int32_t root, Operand x, Token,
                   Result y, TokenResult) {
-  const CallSite site{Operation::kReduce, number, ranks, signature, program};
-  return RunOn(site, x, y, {op, root}, [&](Communicator& comm, Element element) {
+  return RunInto(y, site, x, {op, root}, [&](Communicator& comm, Element element) {
     if (comm.rank != root) Clear(y->untyped_data(), y->size_bytes());
     return ReduceInChunks(comm, x.untyped_data(), y->untyped_data(),
                           static_cast<std::int64_t>(x.element_count()), element,
@@ -104,11 +90,9 @@ ffi::Error Reduce(std::int64_t number, std::int64_t ranks, std::int64_t signatur
   });
 }
 
-ffi::Error Bcast(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                 std::string_view program, std::int32_t root, Operand x, Token, Result y,
+ffi::Error Bcast(const CallSite& site, std::int32_t root, Operand x, Token, Result y,
                  TokenResult) {
-  const CallSite site{Operation::kBcast, number, ranks, signature, program};
-  return RunOn(site, x, y, {-1, root}, [&](Communicator& comm, Element element) {
+  return RunInto(y, site, x, {-1, root}, [&](Communicator& comm, Element element) {
     if (comm.rank == root && y->untyped_data() != x.untyped_data()) {
       std::memcpy(y->untyped_data(), x.untyped_data(), x.size_bytes());
     }
@@ -122,11 +106,9 @@ ffi::Error Bcast(std::int64_t number, std::int64_t ranks, std::int64_t signature
 
 // All blocks on the root, zeros elsewhere: the adjoint of Scatter, whose operand counts on the
 // root only.
-ffi::Error Gather(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                  std::string_view program, std::int32_t root, Operand x, Token, Result y,
+ffi::Error Gather(const CallSite& site, std::int32_t root, Operand x, Token, Result y,
                   TokenResult) {
-  const CallSite site{Operation::kGather, number, ranks, signature, program};
-  return RunOn(site, x, y, {-1, root}, [&](Communicator& comm, Element element) {
+  return RunInto(y, site, x, {-1, root}, [&](Communicator& comm, Element element) {
     const auto block = static_cast<std::int64_t>(x.element_count());
     if (comm.rank != root) Clear(y->untyped_data(), y->size_bytes());
     if (block * comm.size <= ChunkElements(element)) {
@@ -142,12 +124,10 @@ ffi::Error Gather(std::int64_t number, std::int64_t ranks, std::int64_t signatur
   });
 }
 
-ffi::Error Scatter(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                   std::string_view program, std::int32_t root, Operand x, Token, Result y,
+ffi::Error Scatter(const CallSite& site, std::int32_t root, Operand x, Token, Result y,
                    TokenResult) {
-  const CallSite site{Operation::kScatter, number, ranks, signature, program};
   // What all ranks have alike is the result.
-  return RunOn(site, *y, y, {-1, root}, [&](Communicator& comm, Element element) {
+  return RunInto(y, site, *y, {-1, root}, [&](Communicator& comm, Element element) {
     const auto block = static_cast<std::int64_t>(y->element_count());
     if (block * comm.size <= ChunkElements(element)) {
       return block == 0 ? 0
@@ -162,16 +142,12 @@ ffi::Error Scatter(std::int64_t number, std::int64_t ranks, std::int64_t signatu
   });
 }
 
-ffi::Error Barrier(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                   std::string_view program, Token, TokenResult) {
-  const CallSite site{Operation::kBarrier, number, ranks, signature, program};
+ffi::Error Barrier(const CallSite& site, Token, TokenResult) {
   return Run(site, Payload{}, [](Communicator& comm) { return Mpi()->barrier(comm.data); });
 }
 
 // The identity, with proof: only lowered under PFFTJAX_CHECK=1.
-ffi::Error CheckReplicated(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                           std::string_view program, Operand x, Token, Result y, TokenResult) {
-  const CallSite site{Operation::kReplicate, number, ranks, signature, program};
+ffi::Error CheckReplicated(const CallSite& site, Operand x, Token, Result y, TokenResult) {
   const Element element = ElementOf(x.element_type()).value_or(Element::kBool);
   const Payload payload{element, static_cast<std::int64_t>(x.element_count()), {}};
   return Run(site, payload, [&](Communicator& comm) {
@@ -193,57 +169,38 @@ ffi::Error CheckReplicated(std::int64_t number, std::int64_t ranks, std::int64_t
 }
 
 // Bindings: the attributes of the site, those of the operation, then operands and results.
-auto Site() { return BindSite(ffi::Ffi::Bind()); }
 
-XLA_FFI_DEFINE_HANDLER(kAlltoall, Alltoall, OneToOne(Site()));
-XLA_FFI_DEFINE_HANDLER(kAllgather, Allgather, OneToOne(Site()));
-XLA_FFI_DEFINE_HANDLER(kReduceScatter, ReduceScatter, OneToOne(Site().Attr<std::int32_t>("op")));
-XLA_FFI_DEFINE_HANDLER(kAllreduce, Allreduce, OneToOne(Site().Attr<std::int32_t>("op")));
-XLA_FFI_DEFINE_HANDLER(kReduce, Reduce,
-                       OneToOne(Site().Attr<std::int32_t>("op").Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kBcast, Bcast, OneToOne(Site().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kGather, Gather, OneToOne(Site().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kScatter, Scatter, OneToOne(Site().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kBarrier, Barrier, Site().Arg<ffi::Token>().Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kCheckReplicated, CheckReplicated, OneToOne(Site()));
+XLA_FFI_DEFINE_HANDLER(kAlltoall, (WithSite<Operation::kAlltoall, Alltoall>),
+                       OneToOne(BindSite()));
+XLA_FFI_DEFINE_HANDLER(kAllgather, (WithSite<Operation::kAllgather, Allgather>),
+                       OneToOne(BindSite()));
+XLA_FFI_DEFINE_HANDLER(kReduceScatter, (WithSite<Operation::kReduceScatter, ReduceScatter>),
+                       OneToOne(BindSite().Attr<std::int32_t>("op")));
+XLA_FFI_DEFINE_HANDLER(kAllreduce, (WithSite<Operation::kAllreduce, Allreduce>),
+                       OneToOne(BindSite().Attr<std::int32_t>("op")));
+XLA_FFI_DEFINE_HANDLER(kReduce, (WithSite<Operation::kReduce, Reduce>),
+                       OneToOne(BindSite().Attr<std::int32_t>("op").Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kBcast, (WithSite<Operation::kBcast, Bcast>),
+                       OneToOne(BindSite().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kGather, (WithSite<Operation::kGather, Gather>),
+                       OneToOne(BindSite().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kScatter, (WithSite<Operation::kScatter, Scatter>),
+                       OneToOne(BindSite().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kBarrier, (WithSite<Operation::kBarrier, Barrier>),
+                       BindSite().Arg<ffi::Token>().Ret<ffi::Token>());
+XLA_FFI_DEFINE_HANDLER(kCheckReplicated, (WithSite<Operation::kReplicate, CheckReplicated>),
+                       OneToOne(BindSite()));
 
 }  // namespace
 
 std::optional<Element> ElementOf(ffi::DataType type) {
-  switch (type) {
-    case ffi::PRED:
-      return Element::kBool;
-    case ffi::S8:
-      return Element::kS8;
-    case ffi::S16:
-      return Element::kS16;
-    case ffi::S32:
-      return Element::kS32;
-    case ffi::S64:
-      return Element::kS64;
-    case ffi::U8:
-      return Element::kU8;
-    case ffi::U16:
-      return Element::kU16;
-    case ffi::U32:
-      return Element::kU32;
-    case ffi::U64:
-      return Element::kU64;
-    case ffi::F16:
-      return Element::kF16;
-    case ffi::BF16:
-      return Element::kBF16;
-    case ffi::F32:
-      return Element::kF32;
-    case ffi::F64:
-      return Element::kF64;
-    case ffi::C64:
-      return Element::kC64;
-    case ffi::C128:
-      return Element::kC128;
-    default:
-      return std::nullopt;
-  }
+  constexpr std::array types = {ffi::PRED, ffi::S8,  ffi::S16, ffi::S32, ffi::S64,
+                                ffi::U8,   ffi::U16, ffi::U32, ffi::U64, ffi::F16,
+                                ffi::BF16, ffi::F32, ffi::F64, ffi::C64, ffi::C128};
+  static_assert(types.size() == kElements.size());
+  const auto found = std::find(types.begin(), types.end(), type);
+  if (found == types.end()) return std::nullopt;
+  return static_cast<Element>(found - types.begin());
 }
 
 ffi::Error BadElement(Operation operation, ffi::DataType type) {

@@ -13,11 +13,9 @@ namespace {
 
 // counts (ranks, batch): how many rows go to each rank; the result: how many come from each. Every
 // rank learns whether all of it fits everywhere, before any row moves.
-ffi::Error ExchangeCounts(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                          std::string_view program, std::int64_t rows, std::int64_t capacity,
+ffi::Error ExchangeCounts(const CallSite& site, std::int64_t rows, std::int64_t capacity,
                           std::string_view what, ffi::Buffer<ffi::S32> counts, Token,
                           ffi::Result<ffi::Buffer<ffi::S32>> incoming, TokenResult) {
-  const CallSite site{Operation::kExchangeCounts, number, ranks, signature, program};
   const auto total = static_cast<std::int64_t>(counts.element_count());
   return Run(
       site,
@@ -72,62 +70,29 @@ ffi::Error ExchangeCounts(std::int64_t number, std::int64_t ranks, std::int64_t 
       });
 }
 
-// Zeros after the first `filled` elements.
-void ClearRest(Result& y, std::int64_t filled, Element element) {
-  const auto bytes = static_cast<std::size_t>(filled * InfoOf(element).bytes);
-  std::memset(static_cast<char*>(y->untyped_data()) + bytes, 0, y->size_bytes() - bytes);
-}
-
-// x (rows, ...): the rows for rank 0 first, then those for rank 1, and so on. y (capacity, ...):
-// the rows from rank 0 first; zeros after the last.
-ffi::Error Alltoallv(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                     std::string_view program, Operand x, ffi::Buffer<ffi::S32> outgoing,
-                     ffi::Buffer<ffi::S32> incoming, Token, Result y, TokenResult) {
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(Operation::kAlltoallv, x.element_type());
-  const CallSite site{Operation::kAlltoallv, number, ranks, signature, program};
-  const std::int64_t width = ElementsInARow(x);
-
+// x (rows, ...): the rows for rank 0 first, then those for rank 1, and so on; or (kSame) the first
+// rows, for all ranks. y (capacity, ...): the rows from rank 0 first; zeros after the last.
+template <bool kSame>
+ffi::Error MoveRows(const CallSite& site, Operand x, ffi::Buffer<ffi::S32> outgoing,
+                    ffi::Buffer<ffi::S32> incoming, Token, Result y, TokenResult) {
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Run(site, Payload{*element, width}, [&](Communicator& comm) {
-    const auto [to, sent] = Blocks(comm, outgoing.typed_data(), width);
-    const auto [from, received] = Blocks(comm, incoming.typed_data(), width);
+  const auto move = [&](Communicator& comm, Element element, std::int64_t width) {
+    const auto [to, sent] = BlocksTo<kSame>(comm.size, outgoing.typed_data(), width);
+    const auto [from, received] = Blocks(comm.size, incoming.typed_data(), width);
     if (!RowsFit(x, sent, y, received)) return RowsDoNotFit(site.operation, comm);
     const int code = ExchangeBlocks(
         comm, x.untyped_data(), [&to = to](int rank) { return to[rank]; }, y->untyped_data(),
-        [&from = from](int rank) { return from[rank]; }, *element);
-    if (code != 0) return MpiFailed(site.operation, comm, *element, sent, code);
-    ClearRest(y, received, *element);
+        [&from = from](int rank) { return from[rank]; }, element);
+    if (code != 0) return MpiFailed(site.operation, comm, element, sent, code);
+    const auto filled = static_cast<std::size_t>(received * InfoOf(element).bytes);
+    std::memset(static_cast<char*>(y->untyped_data()) + filled, 0, y->size_bytes() - filled);
     return ffi::Error::Success();
-  });
+  };
+  return RunOnRows(site, x, move);
 }
 
-// The first `count` rows of x to every rank. y (capacity, ...): the rows of rank 0 first; zeros
-// after the last.
-ffi::Error Allgatherv(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                      std::string_view program, Operand x, ffi::Buffer<ffi::S32> count,
-                      ffi::Buffer<ffi::S32> incoming, Token, Result y, TokenResult) {
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(Operation::kAllgatherv, x.element_type());
-  const CallSite site{Operation::kAllgatherv, number, ranks, signature, program};
-  const std::int64_t width = ElementsInARow(x);
-
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Run(site, Payload{*element, width}, [&](Communicator& comm) {
-    const std::int64_t sent = *count.typed_data() * width;
-    const auto [from, received] = Blocks(comm, incoming.typed_data(), width);
-    if (!RowsFit(x, sent, y, received)) return RowsDoNotFit(site.operation, comm);
-    const int code = ExchangeBlocks(
-        comm, x.untyped_data(), [sent](int) { return Block{0, sent}; }, y->untyped_data(),
-        [&from = from](int rank) { return from[rank]; }, *element);
-    if (code != 0) return MpiFailed(site.operation, comm, *element, sent, code);
-    ClearRest(y, received, *element);
-    return ffi::Error::Success();
-  });
-}
-
-XLA_FFI_DEFINE_HANDLER(kExchangeCounts, ExchangeCounts,
-                       BindSite(ffi::Ffi::Bind())
+XLA_FFI_DEFINE_HANDLER(kExchangeCounts, (WithSite<Operation::kExchangeCounts, ExchangeCounts>),
+                       BindSite()
                            .Attr<std::int64_t>("rows")
                            .Attr<std::int64_t>("capacity")
                            .Attr<std::string_view>("what")
@@ -135,8 +100,10 @@ XLA_FFI_DEFINE_HANDLER(kExchangeCounts, ExchangeCounts,
                            .Arg<ffi::Token>()
                            .Ret<ffi::Buffer<ffi::S32>>()
                            .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kAlltoallv, Alltoallv, BindRaggedRows(BindSite(ffi::Ffi::Bind())));
-XLA_FFI_DEFINE_HANDLER(kAllgatherv, Allgatherv, BindRaggedRows(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kAlltoallv, (WithSite<Operation::kAlltoallv, MoveRows<false>>),
+                       BindRaggedRows(BindSite()));
+XLA_FFI_DEFINE_HANDLER(kAllgatherv, (WithSite<Operation::kAllgatherv, MoveRows<true>>),
+                       BindRaggedRows(BindSite()));
 
 }  // namespace
 

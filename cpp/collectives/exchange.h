@@ -10,9 +10,6 @@
 
 namespace pfftjax {
 
-// Apart from the tags of the watch, and from the wildcards that sendrecv may use on `data`.
-inline constexpr int kExchangeTag = 3;  // between GPUs
-
 // The tag of the messages of this rank's present collective: one that depends on what all ranks
 // mean alike. Ranks that mean different things wait for each other, where the watch finds them,
 // and do not take each other's messages, which may be of one size.

@@ -13,8 +13,8 @@
 
 #include "base/copies.h"
 #include "collectives/exchange.h"
+#include "runtime/background.h"
 #include "runtime/handlers.h"
-#include "runtime/progress.h"
 
 namespace pfftjax {
 namespace {
@@ -166,104 +166,84 @@ std::optional<Side> SideOf(const char* name, const Operand& x, std::int32_t shif
   return Side{name, shift, tag, *element, static_cast<std::int64_t>(x.element_count())};
 }
 
-ffi::Error Sendrecv(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                    std::string_view program, std::int32_t source, std::int32_t dest,
+ffi::Error Sendrecv(const CallSite& site, std::int32_t source, std::int32_t dest,
                     std::int32_t send_tag, std::int32_t recv_tag, Operand x, Token, Result y,
                     TokenResult) {
   const auto out = SideOf("sendbuf", x, dest, send_tag);
   const auto in = SideOf("recvbuf", *y, source, recv_tag);
-  if (!out) return BadElement(Operation::kSendrecv, x.element_type());
-  if (!in) return BadElement(Operation::kSendrecv, y->element_type());
+  if (!out) return BadElement(site.operation, x.element_type());
+  if (!in) return BadElement(site.operation, y->element_type());
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Exchange({Operation::kSendrecv, number, ranks, signature, program}, kNoStatus, true, *out,
-                  x.untyped_data(), *in, nullptr, y->untyped_data());
+  return Exchange(site, kNoStatus, true, *out, x.untyped_data(), *in, nullptr, y->untyped_data());
 }
 
 // With a status, which takes messages that are shorter than the buffer: the rest is the
 // template's.
-ffi::Error SendrecvStatus(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                          std::string_view program, std::int32_t source, std::int32_t dest,
+ffi::Error SendrecvStatus(const CallSite& site, std::int32_t source, std::int32_t dest,
                           std::int32_t send_tag, std::int32_t recv_tag, std::int64_t status,
                           bool exact, Operand x, Operand recv_template, Token, Result y,
                           TokenResult) {
   const auto out = SideOf("sendbuf", x, dest, send_tag);
   const auto in = SideOf("recvbuf", recv_template, source, recv_tag);
-  if (!out) return BadElement(Operation::kSendrecv, x.element_type());
-  if (!in) return BadElement(Operation::kSendrecv, recv_template.element_type());
+  if (!out) return BadElement(site.operation, x.element_type());
+  if (!in) return BadElement(site.operation, recv_template.element_type());
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Exchange({Operation::kSendrecv, number, ranks, signature, program}, status, exact, *out,
-                  x.untyped_data(), *in, recv_template.untyped_data(), y->untyped_data());
+  return Exchange(site, status, exact, *out, x.untyped_data(), *in, recv_template.untyped_data(),
+                  y->untyped_data());
 }
 
 // A sendrecv that all ranks of the communicator make, those without a partner too: by exchanges
 // between pairs, as a GPU makes them. Where nothing arrives the result is zero.
-ffi::Error SendrecvAll(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                       std::string_view program, std::int32_t source, std::int32_t dest, Operand x,
+ffi::Error SendrecvAll(const CallSite& site, std::int32_t source, std::int32_t dest, Operand x,
                        Token, Result y, TokenResult) {
-  constexpr Operation operation = Operation::kSendrecvAll;
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(operation, x.element_type());
-  const CallSite site{operation, number, ranks, signature, program};
   const auto sends = static_cast<std::int64_t>(x.element_count());
   const auto receives = static_cast<std::int64_t>(y->element_count());
-  const Payload payload{*element, sends};
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Run(site, payload, [&](Communicator& comm) {
+  return RunOn(site, x, {}, 0, [&](Communicator& comm, Element element) {
     const Partners mine(comm, source, dest, receives, sends);
-    if (ffi::Error error = CheckPartners(operation, comm, mine); error.failure()) return error;
+    if (ffi::Error error = CheckPartners(site.operation, comm, mine); error.failure())
+      return error;
     if (mine.source == kNobody) Clear(y->untyped_data(), y->size_bytes());
     const int code = ExchangeBlocks(
         comm, x.untyped_data(), [&](int rank) { return mine.To(rank); }, y->untyped_data(),
-        [&](int rank) { return mine.From(rank); }, *element);
-    return code == 0 ? ffi::Error::Success() : MpiFailed(operation, comm, *element, sends, code);
+        [&](int rank) { return mine.From(rank); }, element);
+    return code == 0 ? ffi::Error::Success()
+                     : MpiFailed(site.operation, comm, element, sends, code);
   });
 }
 
-ffi::Error Send(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                std::string_view program, std::int32_t dest, std::int32_t tag, Operand x, Token,
+ffi::Error Send(const CallSite& site, std::int32_t dest, std::int32_t tag, Operand x, Token,
                 TokenResult) {
   const auto out = SideOf("x", x, dest, tag);
-  if (!out) return BadElement(Operation::kSend, x.element_type());
+  if (!out) return BadElement(site.operation, x.element_type());
   const Side nothing;
-  return Exchange({Operation::kSend, number, ranks, signature, program}, kNoStatus, true, *out,
-                  x.untyped_data(), nothing, nullptr, nullptr);
+  return Exchange(site, kNoStatus, true, *out, x.untyped_data(), nothing, nullptr, nullptr);
 }
 
-ffi::Error Recv(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                std::string_view program, std::int32_t source, std::int32_t tag,
-                std::int64_t status, bool exact, Operand recv_template, Token, Result y,
-                TokenResult) {
+ffi::Error Recv(const CallSite& site, std::int32_t source, std::int32_t tag, std::int64_t status,
+                bool exact, Operand recv_template, Token, Result y, TokenResult) {
   const auto in = SideOf("x", recv_template, source, tag);
-  if (!in) return BadElement(Operation::kRecv, recv_template.element_type());
+  if (!in) return BadElement(site.operation, recv_template.element_type());
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   const Side nothing;
-  return Exchange({Operation::kRecv, number, ranks, signature, program}, status, exact, nothing,
-                  nullptr, *in, recv_template.untyped_data(), y->untyped_data());
+  return Exchange(site, status, exact, nothing, nullptr, *in, recv_template.untyped_data(),
+                  y->untyped_data());
 }
 
 auto BindSendrecv() {
-  return BindSite(ffi::Ffi::Bind())
+  return BindSite()
       .Attr<std::int32_t>("source")
       .Attr<std::int32_t>("dest")
       .Attr<std::int32_t>("sendtag")
       .Attr<std::int32_t>("recvtag");
 }
 
-XLA_FFI_DEFINE_HANDLER(kSendrecv, Sendrecv,
-                       BindSendrecv()
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::AnyBuffer>()
-                           .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kSendrecvAll, SendrecvAll,
-                       BindSite(ffi::Ffi::Bind())
-                           .Attr<std::int32_t>("source")
-                           .Attr<std::int32_t>("dest")
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::AnyBuffer>()
-                           .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kSendrecvStatus, SendrecvStatus,
+XLA_FFI_DEFINE_HANDLER(kSendrecv, (WithSite<Operation::kSendrecv, Sendrecv>),
+                       OneToOne(BindSendrecv()));
+XLA_FFI_DEFINE_HANDLER(
+    kSendrecvAll, (WithSite<Operation::kSendrecvAll, SendrecvAll>),
+    OneToOne(BindSite().Attr<std::int32_t>("source").Attr<std::int32_t>("dest")));
+XLA_FFI_DEFINE_HANDLER(kSendrecvStatus, (WithSite<Operation::kSendrecv, SendrecvStatus>),
                        BindSendrecv()
                            .Attr<std::int64_t>("status")
                            .Attr<bool>("exact")
@@ -272,23 +252,19 @@ XLA_FFI_DEFINE_HANDLER(kSendrecvStatus, SendrecvStatus,
                            .Arg<ffi::Token>()
                            .Ret<ffi::AnyBuffer>()
                            .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kSend, Send,
-                       BindSite(ffi::Ffi::Bind())
+XLA_FFI_DEFINE_HANDLER(kSend, (WithSite<Operation::kSend, Send>),
+                       BindSite()
                            .Attr<std::int32_t>("dest")
                            .Attr<std::int32_t>("tag")
                            .Arg<ffi::AnyBuffer>()
                            .Arg<ffi::Token>()
                            .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kRecv, Recv,
-                       BindSite(ffi::Ffi::Bind())
-                           .Attr<std::int32_t>("source")
-                           .Attr<std::int32_t>("tag")
-                           .Attr<std::int64_t>("status")
-                           .Attr<bool>("exact")
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::AnyBuffer>()
-                           .Ret<ffi::Token>());
+XLA_FFI_DEFINE_HANDLER(kRecv, (WithSite<Operation::kRecv, Recv>),
+                       OneToOne(BindSite()
+                                    .Attr<std::int32_t>("source")
+                                    .Attr<std::int32_t>("tag")
+                                    .Attr<std::int64_t>("status")
+                                    .Attr<bool>("exact")));
 
 }  // namespace
 

@@ -11,23 +11,35 @@
 
 namespace pfftjax {
 
-inline std::int64_t ElementsInARow(const Operand& x) {
+// `body(communicator, element, elements in a row)` moves the rows of x.
+template <typename Body>
+ffi::Error RunOnRows(const CallSite& site, const Operand& x, Body&& body) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(site.operation, x.element_type());
   std::int64_t width = 1;
   for (std::size_t i = 1; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
-  return width;
+  return Run(site, Payload{*element, width},
+             [&](Communicator& comm) { return body(comm, *element, width); });
 }
 
 // Rows of `width` elements, one block after the other, and the number of elements in all.
-inline std::pair<std::vector<Block>, std::int64_t> Blocks(const Communicator& comm,
-                                                          const std::int32_t* counts,
+inline std::pair<std::vector<Block>, std::int64_t> Blocks(int ranks, const std::int32_t* counts,
                                                           std::int64_t width) {
-  std::vector<Block> result(static_cast<std::size_t>(comm.size));
+  std::vector<Block> result;
   std::int64_t offset = 0;
-  for (int rank = 0; rank < comm.size; ++rank) {
-    result[rank] = {offset, counts[rank] * width};
+  for (int rank = 0; rank < ranks; ++rank) {
+    result.push_back({offset, counts[rank] * width});
     offset += counts[rank] * width;
   }
   return {std::move(result), offset};
+}
+// The same where (kSame) one block, of the first count, is for all ranks.
+template <bool kSame>
+std::pair<std::vector<Block>, std::int64_t> BlocksTo(int ranks, const std::int32_t* counts,
+                                                     std::int64_t width) {
+  if (!kSame) return Blocks(ranks, counts, width);
+  const Block first{0, counts[0] * width};
+  return {std::vector<Block>(static_cast<std::size_t>(ranks), first), first.count};
 }
 
 inline bool RowsFit(const Operand& x, std::int64_t sent, Result& y, std::int64_t received) {

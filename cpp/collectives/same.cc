@@ -1,9 +1,10 @@
 // Values that all ranks must share (pfftjax/collectives/_same.py), and values that two arguments
 // of a call must (pfftjax/pm/_expected.py).
+#include "collectives/same.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <complex>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/half.h"
 #include "base/process.h"
+#include "base/types.h"
 #include "collectives/exchange.h"
 #include "runtime/agreement.h"
 #include "runtime/handlers.h"
@@ -37,6 +38,22 @@ T ValueAt(const void* x, std::int64_t i) {
   return value;
 }
 
+// How many digits tell a value of a floating-point type from its neighbours, and its relative
+// rounding.
+struct Precision {
+  int digits;
+  double epsilon;
+};
+template <typename T>
+constexpr Precision PrecisionOf() {
+  if constexpr (std::is_same_v<T, Float16>) return {5, 0x1p-10};
+  if constexpr (std::is_same_v<T, BFloat16>) return {4, 0x1p-7};
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, std::complex<float>>) {
+    return {9, std::numeric_limits<float>::epsilon()};
+  }
+  return {17, std::numeric_limits<double>::epsilon()};
+}
+
 // With no more digits than tell the value from its neighbours, of which a dtype has `most`.
 template <typename Real>
 std::string Written(Real value, int most) {
@@ -48,47 +65,24 @@ std::string Written(Real value, int most) {
   return text.data();
 }
 
-template <typename Real>
-std::string WrittenComplex(const void* x, std::int64_t i, int most) {
-  const auto value = ValueAt<std::complex<Real>>(x, i);
-  const std::string imaginary = Written(value.imag(), most);
-  return Written(value.real(), most) + (imaginary.front() == '-' ? "" : "+") + imaginary + "i";
-}
-
 std::string Written(const void* x, std::int64_t i, Element element) {
-  switch (element) {
-    case Element::kBool:
+  return WithType(element, [&](auto zero) -> std::string {
+    using T = decltype(zero);
+    constexpr int most = PrecisionOf<T>().digits;
+    if constexpr (std::is_same_v<T, bool>) {
       return ValueAt<std::uint8_t>(x, i) ? "True" : "False";
-    case Element::kS8:
-      return std::to_string(ValueAt<std::int8_t>(x, i));
-    case Element::kS16:
-      return std::to_string(ValueAt<std::int16_t>(x, i));
-    case Element::kS32:
-      return std::to_string(ValueAt<std::int32_t>(x, i));
-    case Element::kS64:
-      return std::to_string(ValueAt<std::int64_t>(x, i));
-    case Element::kU8:
-      return std::to_string(ValueAt<std::uint8_t>(x, i));
-    case Element::kU16:
-      return std::to_string(ValueAt<std::uint16_t>(x, i));
-    case Element::kU32:
-      return std::to_string(ValueAt<std::uint32_t>(x, i));
-    case Element::kU64:
-      return std::to_string(ValueAt<std::uint64_t>(x, i));
-    case Element::kF16:
-      return Written(static_cast<float>(ValueAt<Float16>(x, i)), 5);
-    case Element::kBF16:
-      return Written(static_cast<float>(ValueAt<BFloat16>(x, i)), 4);
-    case Element::kF32:
-      return Written(ValueAt<float>(x, i), 9);
-    case Element::kF64:
-      return Written(ValueAt<double>(x, i), 17);
-    case Element::kC64:
-      return WrittenComplex<float>(x, i, 9);
-    case Element::kC128:
-      return WrittenComplex<double>(x, i, 17);
-  }
-  return "?";
+    } else if constexpr (std::is_integral_v<T>) {
+      return std::to_string(ValueAt<T>(x, i));
+    } else if constexpr (kIsHalf<T>) {
+      return Written(static_cast<float>(ValueAt<T>(x, i)), most);
+    } else if constexpr (kIsComplex<T>) {
+      const T value = ValueAt<T>(x, i);
+      const std::string imaginary = Written(value.imag(), most);
+      return Written(value.real(), most) + (imaginary.front() == '-' ? "" : "+") + imaginary + "i";
+    } else {
+      return Written(ValueAt<T>(x, i), most);
+    }
+  });
 }
 
 std::string Written(const Operand& x, Element element) {
@@ -106,9 +100,6 @@ std::string Written(const Operand& x, Element element, std::int64_t hash) {
   return std::string(InfoOf(element).name) + "[" + std::to_string(count) + "] with the hash " +
          std::to_string(hash);
 }
-
-// This is what a caller expects of the values; pfftjax/collectives/_same.py has the same numbers.
-enum class Expected : std::int32_t { kSameBits, kSame, kSameTotal, kDifferent };
 
 // How two arrays differ: not at all, as results of the same formula in differently compiled
 // programs may, or more.
@@ -145,9 +136,7 @@ Worst Compare(const void* mine, const void* reference, std::int64_t numbers, std
               Element element, const std::vector<Part>& parts, double tolerance,
               const std::string& ranks) {
   const auto at = [](const void* data, std::int64_t i) {
-    T value;
-    std::memcpy(&value, static_cast<const char*>(data) + i * sizeof(T), sizeof(T));
-    return static_cast<Wide>(value);
+    return static_cast<Wide>(ValueAt<T>(data, i));
   };
   Worst worst;
   std::int64_t start = 0;
@@ -182,60 +171,28 @@ Worst Compare(const void* mine, const void* reference, std::int64_t numbers, std
   return worst;
 }
 
-double EpsilonOf(Element element) {
-  switch (element) {
-    case Element::kF16:
-      return 0x1p-10;
-    case Element::kBF16:
-      return 0x1p-7;
-    case Element::kF32:
-    case Element::kC64:
-      return std::numeric_limits<float>::epsilon();
-    default:
-      return std::numeric_limits<double>::epsilon();
-  }
-}
-
 Worst CompareElements(const void* mine, const void* reference, Element element, std::int64_t count,
                       const std::vector<Part>& parts, double exponent, int rank) {
-  const double tolerance = std::pow(EpsilonOf(element), exponent);
   const std::string ranks = " on rank " + std::to_string(rank) + " and ";
-  const auto compare = [&](auto number, auto wide, std::int64_t each = 1) {
-    return Compare<decltype(number), decltype(wide)>(mine, reference, count * each, each, element,
-                                                     parts, tolerance, ranks);
-  };
-  switch (element) {
-    case Element::kF16:
-      return compare(Float16{}, float{});
-    case Element::kBF16:
-      return compare(BFloat16{}, float{});
-    case Element::kF32:
-      return compare(float{}, float{});
-    case Element::kF64:
-      return compare(double{}, double{});
-    case Element::kC64:
-      return compare(float{}, float{}, 2);
-    case Element::kC128:
-      return compare(double{}, double{}, 2);
-    case Element::kBool:
-    case Element::kU8:
+  return WithType(element, [&](auto zero) {
+    using T = decltype(zero);
+    const double tolerance = std::pow(PrecisionOf<T>().epsilon, exponent);
+    const auto compare = [&](auto number, auto wide, std::int64_t each = 1) {
+      return Compare<decltype(number), decltype(wide)>(mine, reference, count * each, each,
+                                                       element, parts, tolerance, ranks);
+    };
+    if constexpr (kIsComplex<T>) {
+      return compare(zero.real(), zero.real(), 2);
+    } else if constexpr (kIsHalf<T>) {
+      return compare(zero, float{});
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return compare(zero, zero);
+    } else if constexpr (std::is_same_v<T, bool>) {
       return compare(std::uint8_t{}, std::uint64_t{});
-    case Element::kS8:
-      return compare(std::int8_t{}, std::int64_t{});
-    case Element::kS16:
-      return compare(std::int16_t{}, std::int64_t{});
-    case Element::kU16:
-      return compare(std::uint16_t{}, std::uint64_t{});
-    case Element::kS32:
-      return compare(std::int32_t{}, std::int64_t{});
-    case Element::kU32:
-      return compare(std::uint32_t{}, std::uint64_t{});
-    case Element::kS64:
-      return compare(std::int64_t{}, std::int64_t{});
-    case Element::kU64:
-      return compare(std::uint64_t{}, std::uint64_t{});
-  }
-  return {};
+    } else {
+      return compare(zero, std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>{});
+    }
+  });
 }
 
 bool IsZero(const void* data, std::size_t bytes) {
@@ -311,7 +268,7 @@ bool IsToBeCompared(Communicator& comm, const CallSite& site, std::int64_t place
   *key = static_cast<std::int64_t>(Hash(words.data(), sizeof words));
   if (comm.size == 1) return false;
   if (GetOptions().check) return true;
-  return GetOptions().first_call && (each_call || comm.verified.count(*key) == 0);
+  return GetOptions().first_call && (each_call || comm.Attached<Verified>().all.count(*key) == 0);
 }
 
 // Values that may differ in their last digits, or that should differ; MPI's code in `code`.
@@ -344,16 +301,10 @@ std::string CompareValues(Communicator& comm, const Operand& x, Element element,
 }
 
 // `labels` says what lies in the operand where more than its bits are compared.
-ffi::Error Same(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                std::string_view program, std::int64_t place, bool each_call,
-                std::int32_t expected, std::string_view operation, std::string_view what,
-                std::string_view labels, std::string_view remedy, Operand x, Token, Result y,
-                TokenResult) {
-  const CallSite site{Operation::kSame, number, ranks, signature, program};
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(site.operation, x.element_type());
-  const Payload payload{*element, static_cast<std::int64_t>(x.element_count()), {}};
-  return Run(site, payload, [&](Communicator& comm) {
+ffi::Error Same(const CallSite& site, std::int64_t place, bool each_call, std::int32_t expected,
+                std::string_view operation, std::string_view what, std::string_view labels,
+                std::string_view remedy, Operand x, Token, Result y, TokenResult) {
+  return RunOn(site, x, {}, 0, [&](Communicator& comm, Element element) {
     std::int64_t key = 0;
     if (y->untyped_data() != x.untyped_data()) {
       std::memcpy(y->untyped_data(), x.untyped_data(), x.size_bytes());
@@ -362,28 +313,31 @@ ffi::Error Same(std::int64_t number, std::int64_t ranks, std::int64_t signature,
     std::string error;
     if (const auto wanted = static_cast<Expected>(expected); wanted == Expected::kSameBits) {
       const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
-      const std::string how = Difference(comm, hash, Written(x, *element, hash));
+      const std::string how = Difference(comm, hash, Written(x, element, hash));
       if (!how.empty()) {
         error = std::string(what) + " must be the same on every rank, but is " + how + "; " +
                 std::string(remedy);
       }
     } else {
       int code = 0;
-      error = CompareValues(comm, x, *element, wanted, std::string(what), labels,
+      error = CompareValues(comm, x, element, wanted, std::string(what), labels,
                             std::string(remedy), &code);
-      if (code != 0) return MpiFailed(site.operation, comm, *element, payload.count, code);
+      if (code != 0) {
+        const auto count = static_cast<std::int64_t>(x.element_count());
+        return MpiFailed(site.operation, comm, element, count, code);
+      }
     }
     if (!error.empty()) {
       return ffi::Error(ffi::ErrorCode::kInternal,
                         FailureText(std::string(operation).c_str(), comm, error));
     }
-    comm.verified.insert(key);
+    comm.Attached<Verified>().all.insert(key);
     return ffi::Error::Success();
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kSame, Same,
-                       OneToOne(BindSite(ffi::Ffi::Bind())
+XLA_FFI_DEFINE_HANDLER(kSame, (WithSite<Operation::kSame, Same>),
+                       OneToOne(BindSite()
                                     .Attr<std::int64_t>("place")
                                     .Attr<bool>("each_call")
                                     .Attr<std::int32_t>("expected")
@@ -395,11 +349,9 @@ XLA_FFI_DEFINE_HANDLER(kSame, Same,
 // Hands `passed` on where `value` is `expected`, but for a relative tolerance. What is not
 // positive is not known. No message is sent; it has its place in the order of communication, so
 // that ranks that fail all do so at the same collective.
-ffi::Error Expect(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                  std::string_view program, std::string_view operation, std::string_view what,
+ffi::Error Expect(const CallSite& site, std::string_view operation, std::string_view what,
                   std::string_view but, std::string_view remedy, double tolerance, Operand passed,
                   Operand value, Operand expected, Token, Result y, TokenResult) {
-  const CallSite site{Operation::kExpect, number, ranks, signature, program};
   const std::optional<Element> element = ElementOf(value.element_type());
   if (element != Element::kF32 && element != Element::kF64) {
     return BadElement(site.operation, value.element_type());
@@ -431,8 +383,8 @@ ffi::Error Expect(std::int64_t number, std::int64_t ranks, std::int64_t signatur
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kExpect, Expect,
-                       BindSite(ffi::Ffi::Bind())
+XLA_FFI_DEFINE_HANDLER(kExpect, (WithSite<Operation::kExpect, Expect>),
+                       BindSite()
                            .Attr<std::string_view>("operation")
                            .Attr<std::string_view>("what")
                            .Attr<std::string_view>("but")

@@ -6,9 +6,11 @@
 // may copy freely.
 #include <cstring>
 #include <memory>
+#include <stdexcept>
+#include <string>
 
+#include "runtime/background.h"
 #include "runtime/handlers.h"
-#include "runtime/progress.h"
 
 namespace pfftjax {
 namespace {
@@ -19,65 +21,50 @@ std::int64_t About(Element element, std::int64_t block, bool is_same_for_all) {
          static_cast<std::int64_t>(element);
 }
 
-Detail DetailOf(bool is_same_for_all) {
-  return {-1, -1, is_same_for_all ? " of an allgather" : " of an alltoall"};
+std::string Manner(bool is_same_for_all) {
+  return Detail{-1, -1, is_same_for_all ? " of an allgather" : " of an alltoall"}.Say();
 }
 
 using Ticket = ffi::Buffer<ffi::U32>;  // the two halves of a number
 
 // same_for_all: an allgather, else an alltoall.
-ffi::Error Start(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                 std::string_view program, bool same_for_all, Operand x, Token,
+ffi::Error Start(const CallSite& site, bool same_for_all, Operand x, Token,
                  ffi::Result<Ticket> ticket, TokenResult) {
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(Operation::kStart, x.element_type());
-  const auto count = static_cast<std::int64_t>(x.element_count());
-  const CallSite site{Operation::kStart, number, ranks, signature, program};
-  return Run(site, Payload{*element, count, DetailOf(same_for_all).Say(), same_for_all},
-             [&](Communicator& comm) {
-               const auto all = static_cast<std::int64_t>(x.size_bytes());
-               const std::int64_t block = same_for_all ? all : all / comm.size;
-               auto pending = std::make_shared<Pending>(
-                   number, About(*element, block, same_for_all), x.size_bytes(),
-                   static_cast<std::size_t>(block * comm.size));
-               std::memcpy(pending->outgoing.data(), x.untyped_data(), x.size_bytes());
-               if (const int code = pending->Post(comm, block, same_for_all)) {
-                 return MpiFailed(site.operation, comm, *element, count, code);
-               }
-               const auto value = static_cast<std::uint64_t>(Add(std::move(pending)));
-               ticket->typed_data()[0] = static_cast<std::uint32_t>(value);
-               ticket->typed_data()[1] = static_cast<std::uint32_t>(value >> 32);
-               return ffi::Error::Success();
-             });
+  return RunOn(
+      site, x, Manner(same_for_all), same_for_all, [&](Communicator& comm, Element element) {
+        const auto all = static_cast<std::int64_t>(x.size_bytes());
+        const std::int64_t block = same_for_all ? all : all / comm.size;
+        auto pending =
+            std::make_shared<Pending>(site.comm, About(element, block, same_for_all),
+                                      x.size_bytes(), static_cast<std::size_t>(block * comm.size));
+        std::memcpy(pending->outgoing.data(), x.untyped_data(), x.size_bytes());
+        if (const int code = pending->Post(comm, block, same_for_all)) return code;
+        const auto value = static_cast<std::uint64_t>(Add(std::move(pending)));
+        ticket->typed_data()[0] = static_cast<std::uint32_t>(value);
+        ticket->typed_data()[1] = static_cast<std::uint32_t>(value >> 32);
+        return 0;
+      });
 }
 
-ffi::Error Wait(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                std::string_view program, bool same_for_all, Operand x, Ticket ticket, Token,
-                Result y, TokenResult) {
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(Operation::kWait, x.element_type());
-  const auto count = static_cast<std::int64_t>(x.element_count());
-  const CallSite site{Operation::kWait, number, ranks, signature, program};
+ffi::Error Wait(const CallSite& site, bool same_for_all, Operand x, Ticket ticket, Token, Result y,
+                TokenResult) {
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Run(
-      site, Payload{*element, count, DetailOf(same_for_all).Say(), same_for_all},
-      [&](Communicator& comm) {
+  return RunOn(
+      site, x, Manner(same_for_all), same_for_all, [&](Communicator& comm, Element element) {
         const std::uint64_t value =
             ticket.typed_data()[0] | (std::uint64_t{ticket.typed_data()[1]} << 32);
         const auto all = static_cast<std::int64_t>(x.size_bytes());
         const std::int64_t block = same_for_all ? all : all / comm.size;
         const auto pending =
-            Take(static_cast<std::int64_t>(value), number, About(*element, block, same_for_all));
+            Take(static_cast<std::int64_t>(value), site.comm, About(element, block, same_for_all));
         if (!pending) {
-          return Failed(
-              site.operation, comm,
-              "this exchange has been waited for already, or was not started in this way; "
-              "wait once for each start");
+          throw std::runtime_error(
+              "this exchange has been waited for already, or was not started in this way; wait "
+              "once "
+              "for each start");
         }
         while (!pending->Test()) process::Yield();
-        if (const int code = pending->code()) {
-          return MpiFailed(site.operation, comm, *element, count, code);
-        }
+        if (const int code = pending->code()) return code;
         auto* to = static_cast<char*>(y->untyped_data());
         const char* kept = pending->outgoing.data() + (same_for_all ? 0 : comm.rank * block);
         std::memcpy(to + comm.rank * block, kept, static_cast<std::size_t>(block));
@@ -86,19 +73,19 @@ ffi::Error Wait(std::int64_t number, std::int64_t ranks, std::int64_t signature,
         const std::int64_t after = before + block;
         std::memcpy(to, from, static_cast<std::size_t>(before));
         std::memcpy(to + after, from + after, static_cast<std::size_t>(comm.size * block - after));
-        return ffi::Error::Success();
+        return 0;
       });
 }
 
-XLA_FFI_DEFINE_HANDLER(kStart, Start,
-                       BindSite(ffi::Ffi::Bind())
+XLA_FFI_DEFINE_HANDLER(kStart, (WithSite<Operation::kStart, Start>),
+                       BindSite()
                            .Attr<bool>("same_for_all")
                            .Arg<ffi::AnyBuffer>()
                            .Arg<ffi::Token>()
                            .Ret<Ticket>()
                            .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kWait, Wait,
-                       BindSite(ffi::Ffi::Bind())
+XLA_FFI_DEFINE_HANDLER(kWait, (WithSite<Operation::kWait, Wait>),
+                       BindSite()
                            .Attr<bool>("same_for_all")
                            .Arg<ffi::AnyBuffer>()
                            .Arg<Ticket>()

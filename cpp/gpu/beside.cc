@@ -113,9 +113,8 @@ int OnTransport(Communicator& comm, const BoxesOf& boxes, Element element, Half&
   std::string why;
   Transport* const transport = TransportOf(comm, &why);
   if (!transport) throw std::runtime_error(why);
-  if (!comm.gpu->beside) comm.gpu->beside = std::make_shared<Beside>();
   const std::int64_t bytes = InfoOf(element).bytes;
-  return half(*comm.gpu->beside, *transport, PackedBoxes(comm, boxes, bytes), bytes);
+  return half(comm.Attached<Beside>(), *transport, PackedBoxes(comm, boxes, bytes), bytes);
 }
 
 }  // namespace

@@ -3,9 +3,7 @@
 namespace pfftjax::gpu {
 
 void Packed::Add(int rank, const std::vector<Box>& boxes, std::int64_t element_bytes) {
-  // So that kernels may access 16 bytes at a time; as pfftjax/pencils/_overlap.py has it.
-  constexpr std::int64_t alignment = 256;
-  bytes = (bytes + alignment - 1) / alignment * alignment;
+  bytes = (bytes + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
   blocks[rank].offset = bytes;
   for (const Box& box : boxes) {
     Box packed = Contiguous(box);
@@ -16,22 +14,21 @@ void Packed::Add(int rank, const std::vector<Box>& boxes, std::int64_t element_b
   blocks[rank].count = bytes - blocks[rank].offset;
 }
 
-PackedBoxes::PackedBoxes(const Communicator& comm, const BoxesOf& boxes,
-                         std::int64_t element_bytes) {
-  leaving_.blocks.resize(static_cast<std::size_t>(comm.size));
-  arriving_.blocks.resize(static_cast<std::size_t>(comm.size));
-  for (int step = 1; step < comm.size; ++step) {
+PackedBoxes::PackedBoxes(Place place, const BoxesOf& boxes, std::int64_t element_bytes) {
+  leaving_.blocks.resize(static_cast<std::size_t>(place.size));
+  arriving_.blocks.resize(static_cast<std::size_t>(place.size));
+  for (int step = 1; step < place.size; ++step) {
     std::vector<Box> to;
     std::vector<Box> from;
-    const int dest = (comm.rank + step) % comm.size;
-    const int origin = (comm.rank - step + comm.size) % comm.size;
+    const int dest = (place.rank + step) % place.size;
+    const int origin = (place.rank - step + place.size) % place.size;
     boxes.To(dest, &to);
     leaving_.Add(dest, to, element_bytes);
     boxes.From(origin, &from);
     arriving_.Add(origin, from, element_bytes);
   }
-  boxes.To(comm.rank, &mine_);
-  boxes.From(comm.rank, &theirs_);
+  boxes.To(place.rank, &mine_);
+  boxes.From(place.rank, &theirs_);
 }
 
 std::vector<BoxCopy> PackedBoxes::Packing(const void* source, void* packed) const {

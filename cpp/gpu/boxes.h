@@ -9,6 +9,9 @@
 
 namespace pfftjax::gpu {
 
+// Blocks begin at multiples of so many bytes, so that kernels may access 16 at a time.
+inline constexpr std::int64_t kPackedAlignment = 256;
+
 // What is packed for each rank, or comes packed from it, one box after the other. A box begins
 // where its elements are aligned, however many the one before has.
 struct Packed {
@@ -26,7 +29,7 @@ struct Packed {
 // All boxes of one exchange.
 class PackedBoxes {
  public:
-  PackedBoxes(const Communicator& comm, const BoxesOf& boxes, std::int64_t element_bytes);
+  PackedBoxes(Place place, const BoxesOf& boxes, std::int64_t element_bytes);
 
   const Packed& leaving() const { return leaving_; }
   const Packed& arriving() const { return arriving_; }

@@ -10,25 +10,22 @@
 namespace pfftjax::gpu {
 namespace {
 
-// One block of `bytes` for each rank, one after the other; or the same one for all; or none.
-std::vector<Block> InTurn(const Communicator& comm, std::int64_t bytes) {
-  std::vector<Block> blocks(static_cast<std::size_t>(comm.size));
-  for (int rank = 0; rank < comm.size; ++rank) blocks[rank] = {rank * bytes, bytes};
+// One block of `bytes` for each of so many ranks, one after the other; or the same one for all; or
+// none.
+std::vector<Block> InTurn(int ranks, std::int64_t bytes) {
+  std::vector<Block> blocks;
+  for (int rank = 0; rank < ranks; ++rank) blocks.push_back({rank * bytes, bytes});
   return blocks;
 }
-std::vector<Block> Same(const Communicator& comm, std::int64_t bytes) {
-  return std::vector<Block>(static_cast<std::size_t>(comm.size), Block{0, bytes});
+std::vector<Block> Same(int ranks, std::int64_t bytes) {
+  return std::vector<Block>(static_cast<std::size_t>(ranks), Block{0, bytes});
 }
-std::vector<Block> None(const Communicator& comm) { return Same(comm, 0); }
+std::vector<Block> None(int ranks) { return Same(ranks, 0); }
 
-// `body(comm, element)` returns MPI's code. `x` is what all ranks have alike.
+// As RunOn, with the detail in words: these calls may be compared (Communicator::runs_ahead).
 template <typename Body>
 ffi::Error RunOn(const CallSite& site, const Operand& x, const Detail& detail, Body&& body) {
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(site.operation, x.element_type());
-  const auto count = static_cast<std::int64_t>(x.element_count());
-  return Run(site, Payload{*element, count, detail.Words(), detail.Number()},
-             [&](Communicator& comm) { return body(comm, *element); });
+  return pfftjax::RunOn(site, x, detail.Words(), detail.Number(), std::forward<Body>(body));
 }
 
 // What is sent from the operand; from a copy where the result takes its place.
@@ -41,32 +38,26 @@ const void* Apart(const Operand& x, Result& y, Queue& queue) {
   return copy;
 }
 
-ffi::Error Alltoall(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                    std::string_view program, Operand x, Token, Result y, TokenResult) {
-  const CallSite site{Operation::kAlltoall, number, ranks, signature, program};
+ffi::Error Alltoall(const CallSite& site, Queue queue, Operand x, Token, Result y, TokenResult) {
   return RunOn(site, x, {}, [&](Communicator& comm, Element) {
     const auto bytes = static_cast<std::int64_t>(x.size_bytes());
     if (bytes == 0) return 0;
-    const std::vector<Block> blocks = InTurn(comm, bytes / comm.size);
+    const std::vector<Block> blocks = InTurn(comm.size, bytes / comm.size);
     return ExchangeBytes(comm, Apart(x, y, queue), blocks, y->untyped_data(), blocks, queue);
   });
 }
 
-ffi::Error Allgather(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                     std::string_view program, Operand x, Token, Result y, TokenResult) {
-  const CallSite site{Operation::kAllgather, number, ranks, signature, program};
+ffi::Error Allgather(const CallSite& site, Queue queue, Operand x, Token, Result y, TokenResult) {
   return RunOn(site, x, {}, [&](Communicator& comm, Element) {
     const auto bytes = static_cast<std::int64_t>(x.size_bytes());
     if (bytes == 0) return 0;
-    return ExchangeBytes(comm, x.untyped_data(), Same(comm, bytes), y->untyped_data(),
-                         InTurn(comm, bytes), queue);
+    return ExchangeBytes(comm, x.untyped_data(), Same(comm.size, bytes), y->untyped_data(),
+                         InTurn(comm.size, bytes), queue);
   });
 }
 
-ffi::Error Bcast(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                 std::string_view program, std::int32_t root, Operand x, Token, Result y,
+ffi::Error Bcast(const CallSite& site, Queue queue, std::int32_t root, Operand x, Token, Result y,
                  TokenResult) {
-  const CallSite site{Operation::kBcast, number, ranks, signature, program};
   return RunOn(site, x, {-1, root}, [&](Communicator& comm, Element) {
     const auto bytes = static_cast<std::int64_t>(x.size_bytes());
     if (bytes == 0) return 0;
@@ -79,18 +70,17 @@ ffi::Error Bcast(Queue queue, std::int64_t number, std::int64_t ranks, std::int6
 }
 
 // All blocks on the root, zeros elsewhere.
-ffi::Error Gather(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                  std::string_view program, std::int32_t root, Operand x, Token, Result y,
+ffi::Error Gather(const CallSite& site, Queue queue, std::int32_t root, Operand x, Token, Result y,
                   TokenResult) {
-  const CallSite site{Operation::kGather, number, ranks, signature, program};
   return RunOn(site, x, {-1, root}, [&](Communicator& comm, Element) {
     const auto bytes = static_cast<std::int64_t>(x.size_bytes());
     if (bytes == 0) return 0;
     const void* const send = Apart(x, y, queue);
-    std::vector<Block> to = None(comm);
+    std::vector<Block> to = None(comm.size);
     to[root] = {0, bytes};
-    const int code = ExchangeBytes(comm, send, to, y->untyped_data(),
-                                   comm.rank == root ? InTurn(comm, bytes) : None(comm), queue);
+    const int code =
+        ExchangeBytes(comm, send, to, y->untyped_data(),
+                      comm.rank == root ? InTurn(comm.size, bytes) : None(comm.size), queue);
     if (comm.rank != root) {
       queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
     }
@@ -99,38 +89,31 @@ ffi::Error Gather(Queue queue, std::int64_t number, std::int64_t ranks, std::int
 }
 
 // The operand counts on the root only.
-ffi::Error Scatter(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                   std::string_view program, std::int32_t root, Operand x, Token, Result y,
-                   TokenResult) {
-  const CallSite site{Operation::kScatter, number, ranks, signature, program};
+ffi::Error Scatter(const CallSite& site, Queue queue, std::int32_t root, Operand x, Token,
+                   Result y, TokenResult) {
   return RunOn(site, *y, {-1, root}, [&](Communicator& comm, Element) {
     const auto bytes = static_cast<std::int64_t>(y->size_bytes());
     if (bytes == 0) return 0;
-    std::vector<Block> from = None(comm);
+    std::vector<Block> from = None(comm.size);
     from[root] = {0, bytes};
     return ExchangeBytes(comm, Apart(x, y, queue),
-                         comm.rank == root ? InTurn(comm, bytes) : None(comm), y->untyped_data(),
-                         from, queue);
+                         comm.rank == root ? InTurn(comm.size, bytes) : None(comm.size),
+                         y->untyped_data(), from, queue);
   });
 }
 
 // Where nothing arrives the result is zero.
-ffi::Error SendrecvAll(Queue queue, std::int64_t number, std::int64_t ranks,
-                       std::int64_t signature, std::string_view program, std::int32_t source,
-                       std::int32_t dest, Operand x, Token, Result y, TokenResult) {
-  constexpr Operation operation = Operation::kSendrecvAll;
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(operation, x.element_type());
-  const CallSite site{operation, number, ranks, signature, program};
+ffi::Error SendrecvAll(const CallSite& site, Queue queue, std::int32_t source, std::int32_t dest,
+                       Operand x, Token, Result y, TokenResult) {
   const auto sends = static_cast<std::int64_t>(x.element_count());
   const auto receives = static_cast<std::int64_t>(y->element_count());
-  const Payload payload{*element, sends};
-  return Run(site, payload, [&](Communicator& comm) {
+  return pfftjax::RunOn(site, x, {}, 0, [&](Communicator& comm, Element element) {
     Transport& transport = RequireTransport(comm);
     Partners mine(comm, source, dest, receives, sends);
-    if (ffi::Error error = CheckPartners(operation, comm, mine); error.failure()) return error;
-    mine.sent *= InfoOf(*element).bytes;
-    mine.received *= InfoOf(*element).bytes;
+    if (ffi::Error error = CheckPartners(site.operation, comm, mine); error.failure())
+      return error;
+    mine.sent *= InfoOf(element).bytes;
+    mine.received *= InfoOf(element).bytes;
     std::vector<Block> to;
     std::vector<Block> from;
     for (int rank = 0; rank < comm.size; ++rank) {
@@ -142,7 +125,8 @@ ffi::Error SendrecvAll(Queue queue, std::int64_t number, std::int64_t ranks,
       queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
     }
     const int code = transport.Exchange(comm, send, to, y->untyped_data(), from, queue);
-    return code == 0 ? ffi::Error::Success() : MpiFailed(operation, comm, *element, sends, code);
+    return code == 0 ? ffi::Error::Success()
+                     : MpiFailed(site.operation, comm, element, sends, code);
   });
 }
 
@@ -162,10 +146,8 @@ int ReduceOnHost(Communicator& comm, const Operand& x, Result& y, Queue& queue, 
   return 0;
 }
 
-ffi::Error Allreduce(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                     std::string_view program, std::int32_t op, Operand x, Token, Result y,
-                     TokenResult) {
-  const CallSite site{Operation::kAllreduce, number, ranks, signature, program};
+ffi::Error Allreduce(const CallSite& site, Queue queue, std::int32_t op, Operand x, Token,
+                     Result y, TokenResult) {
   const auto reduction = static_cast<Reduction>(op);
   return RunOn(site, x, {op, -1}, [&](Communicator& comm, Element element) {
     const auto count = static_cast<std::int64_t>(x.element_count());
@@ -182,10 +164,8 @@ ffi::Error Allreduce(Queue queue, std::int64_t number, std::int64_t ranks, std::
 }
 
 // The result on the root, zeros elsewhere.
-ffi::Error Reduce(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                  std::string_view program, std::int32_t op, std::int32_t root, Operand x, Token,
-                  Result y, TokenResult) {
-  const CallSite site{Operation::kReduce, number, ranks, signature, program};
+ffi::Error Reduce(const CallSite& site, Queue queue, std::int32_t op, std::int32_t root, Operand x,
+                  Token, Result y, TokenResult) {
   const auto reduction = static_cast<Reduction>(op);
   return RunOn(site, x, {op, root}, [&](Communicator& comm, Element element) {
     const auto count = static_cast<std::int64_t>(x.element_count());
@@ -205,10 +185,8 @@ ffi::Error Reduce(Queue queue, std::int64_t number, std::int64_t ranks, std::int
   });
 }
 
-ffi::Error ReduceScatter(Queue queue, std::int64_t number, std::int64_t ranks,
-                         std::int64_t signature, std::string_view program, std::int32_t op,
-                         Operand x, Token, Result y, TokenResult) {
-  const CallSite site{Operation::kReduceScatter, number, ranks, signature, program};
+ffi::Error ReduceScatter(const CallSite& site, Queue queue, std::int32_t op, Operand x, Token,
+                         Result y, TokenResult) {
   const auto reduction = static_cast<Reduction>(op);
   return RunOn(site, x, {op, -1}, [&](Communicator& comm, Element element) {
     const auto block = static_cast<std::int64_t>(y->element_count());
@@ -224,19 +202,24 @@ ffi::Error ReduceScatter(Queue queue, std::int64_t number, std::int64_t ranks,
   });
 }
 
-auto Site() { return BindSite(ffi::Ffi::Bind().Ctx<Queue>()); }
+auto Site() { return BindSite().Ctx<Queue>(); }
 
-XLA_FFI_DEFINE_HANDLER(kAlltoall, Alltoall, OneToOne(Site()));
-XLA_FFI_DEFINE_HANDLER(kAllgather, Allgather, OneToOne(Site()));
-XLA_FFI_DEFINE_HANDLER(kBcast, Bcast, OneToOne(Site().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kGather, Gather, OneToOne(Site().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kScatter, Scatter, OneToOne(Site().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kSendrecvAll, SendrecvAll,
+XLA_FFI_DEFINE_HANDLER(kAlltoall, (WithSite<Operation::kAlltoall, Alltoall>), OneToOne(Site()));
+XLA_FFI_DEFINE_HANDLER(kAllgather, (WithSite<Operation::kAllgather, Allgather>), OneToOne(Site()));
+XLA_FFI_DEFINE_HANDLER(kBcast, (WithSite<Operation::kBcast, Bcast>),
+                       OneToOne(Site().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kGather, (WithSite<Operation::kGather, Gather>),
+                       OneToOne(Site().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kScatter, (WithSite<Operation::kScatter, Scatter>),
+                       OneToOne(Site().Attr<std::int32_t>("root")));
+XLA_FFI_DEFINE_HANDLER(kSendrecvAll, (WithSite<Operation::kSendrecvAll, SendrecvAll>),
                        OneToOne(Site().Attr<std::int32_t>("source").Attr<std::int32_t>("dest")));
-XLA_FFI_DEFINE_HANDLER(kAllreduce, Allreduce, OneToOne(Site().Attr<std::int32_t>("op")));
-XLA_FFI_DEFINE_HANDLER(kReduce, Reduce,
+XLA_FFI_DEFINE_HANDLER(kAllreduce, (WithSite<Operation::kAllreduce, Allreduce>),
+                       OneToOne(Site().Attr<std::int32_t>("op")));
+XLA_FFI_DEFINE_HANDLER(kReduce, (WithSite<Operation::kReduce, Reduce>),
                        OneToOne(Site().Attr<std::int32_t>("op").Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kReduceScatter, ReduceScatter, OneToOne(Site().Attr<std::int32_t>("op")));
+XLA_FFI_DEFINE_HANDLER(kReduceScatter, (WithSite<Operation::kReduceScatter, ReduceScatter>),
+                       OneToOne(Site().Attr<std::int32_t>("op")));
 
 }  // namespace
 

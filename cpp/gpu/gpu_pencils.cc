@@ -9,22 +9,39 @@
 namespace pfftjax::gpu {
 namespace {
 
-ffi::Error Transpose(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                     std::string_view program, Dimensions order, std::int64_t scatter,
+ffi::Error Transpose(const CallSite& site, Queue queue, Dimensions order, std::int64_t scatter,
                      std::int64_t gather, std::int64_t method, Operand x, Token, Result y,
                      TokenResult) {
-  return RunTranspose({Operation::kTranspose, number, ranks, signature, program}, order, scatter,
-                      gather, method, x, y->dimensions(),
+  return RunTranspose(site, order, scatter, gather, method, x, y->dimensions(),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
                         const auto by = static_cast<Method>(method);
-                        if (by == Method::kFused || by == Method::kShared) return kOfTheHost;
+                        if (by == Method::kFused || by == Method::kShared) {
+                          throw std::runtime_error(
+                              "its method of exchange goes through memory that CPUs share; "
+                              "between GPUs take ExchangeMethod.AUTOMATIC, MESSAGES or ALLTOALL");
+                        }
                         if (boxes.MostElements() == 0) return 0;  // on all ranks
                         return ExchangeBoxes(comm, x.untyped_data(), y->untyped_data(), boxes,
                                              element, Arrival::kStore, queue);
                       });
 }
 
+using Bytes = ffi::Buffer<ffi::U8>;  // packed boxes
 using BytesResult = ffi::Result<Bytes>;
+
+// The shape of this rank's block after a transposition; none where there is no such communicator,
+// or no such transposition, which RunTranspose says.
+std::vector<std::int64_t> ShapeAfter(std::int64_t number, Dimensions from, Dimensions order,
+                                     std::int64_t scatter, std::int64_t gather,
+                                     std::int64_t whole) {
+  const Communicator* comm = FindCommunicator(number);
+  if (!comm || !IsOrder(order, from.size())) return {};
+  std::vector<std::int64_t> to;
+  for (const std::int64_t d : order) {
+    to.push_back(d == scatter ? BlockOf(from[d], *comm).count : d == gather ? whole : from[d]);
+  }
+  return to;
+}
 
 Halves HalvesOf(const Operand& x, void* packed, std::size_t packed_bytes, void* received,
                 std::size_t received_bytes) {
@@ -32,14 +49,12 @@ Halves HalvesOf(const Operand& x, void* packed, std::size_t packed_bytes, void* 
           static_cast<std::int64_t>(received_bytes)};
 }
 
-ffi::Error TransposeStart(Queue queue, std::int64_t number, std::int64_t ranks,
-                          std::int64_t signature, std::string_view program, Dimensions order,
+ffi::Error TransposeStart(const CallSite& site, Queue queue, Dimensions order,
                           std::int64_t scatter, std::int64_t gather, std::int64_t whole,
                           std::int64_t index, Operand x, Token, BytesResult packed,
                           BytesResult received, TokenResult) {
-  const auto to = ShapeAfter(number, x.dimensions(), order, scatter, gather, whole);
-  return RunTranspose({Operation::kTransposeStart, number, ranks, signature, program}, order,
-                      scatter, gather, index, x, Dimensions(to.data(), to.size()),
+  const auto to = ShapeAfter(site.comm, x.dimensions(), order, scatter, gather, whole);
+  return RunTranspose(site, order, scatter, gather, index, x, Dimensions(to.data(), to.size()),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
                         if (boxes.MostElements() == 0) return 0;  // on all ranks
                         const Halves halves =
@@ -49,14 +64,11 @@ ffi::Error TransposeStart(Queue queue, std::int64_t number, std::int64_t ranks,
                       });
 }
 
-ffi::Error TransposeWait(Queue queue, std::int64_t number, std::int64_t ranks,
-                         std::int64_t signature, std::string_view program, Dimensions order,
-                         std::int64_t scatter, std::int64_t gather, std::int64_t,
-                         std::int64_t index, Operand x, Bytes packed, Bytes received,
-                         ffi::RemainingArgs, Result y, TokenResult) {
+ffi::Error TransposeWait(const CallSite& site, Queue queue, Dimensions order, std::int64_t scatter,
+                         std::int64_t gather, std::int64_t, std::int64_t index, Operand x,
+                         Bytes packed, Bytes received, ffi::RemainingArgs, Result y, TokenResult) {
   return RunTranspose(
-      {Operation::kTransposeWait, number, ranks, signature, program}, order, scatter, gather,
-      index, x, y->dimensions(),
+      site, order, scatter, gather, index, x, y->dimensions(),
       [&](Communicator& comm, const Transposition& boxes, Element element) {
         if (boxes.MostElements() == 0) return 0;
         const Halves halves = HalvesOf(x, packed.untyped_data(), packed.size_bytes(),
@@ -66,15 +78,12 @@ ffi::Error TransposeWait(Queue queue, std::int64_t number, std::int64_t ranks,
 }
 
 template <bool kToGhosts>
-ffi::Error MoveHalo(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                    std::string_view program, std::int64_t axis, std::int64_t whole,
+ffi::Error MoveHalo(const CallSite& site, Queue queue, std::int64_t axis, std::int64_t whole,
                     std::int64_t before, std::int64_t after, bool periodic, Operand x, Token,
                     Result y, TokenResult) {
   const Halo halo{axis, whole, before, after, periodic};
   return RunHalo<kToGhosts>(
-      {kToGhosts ? Operation::kHaloExchange : Operation::kHaloReduce, number, ranks, signature,
-       program},
-      halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
+      site, halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
         if (StartsFromZeros<kToGhosts>(halo)) {
           queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
         }
@@ -83,13 +92,41 @@ ffi::Error MoveHalo(Queue queue, std::int64_t number, std::int64_t ranks, std::i
       });
 }
 
-auto Site() { return BindSite(ffi::Ffi::Bind().Ctx<Queue>()); }
+auto Site() { return BindSite().Ctx<Queue>(); }
 
-XLA_FFI_DEFINE_HANDLER(kTranspose, Transpose, BindTranspose(Site()));
-XLA_FFI_DEFINE_HANDLER(kTransposeStart, TransposeStart, BindTransposeStart(Site()));
-XLA_FFI_DEFINE_HANDLER(kTransposeWait, TransposeWait, BindTransposeWait(Site()));
-XLA_FFI_DEFINE_HANDLER(kHaloExchange, MoveHalo<true>, BindHalo(Site()));
-XLA_FFI_DEFINE_HANDLER(kHaloReduce, MoveHalo<false>, BindHalo(Site()));
+// The attributes of both halves of a transposition. `index` counts the chunks of a pipeline.
+auto BindHalf() {
+  return Site()
+      .Attr<Dimensions>("order")
+      .Attr<std::int64_t>("scatter")
+      .Attr<std::int64_t>("gather")
+      .Attr<std::int64_t>("whole")
+      .Attr<std::int64_t>("index");
+}
+
+XLA_FFI_DEFINE_HANDLER(kTranspose, (WithSite<Operation::kTranspose, Transpose>),
+                       BindTranspose(Site()));
+// x -> what leaves this rank, packed, and memory for what arrives.
+XLA_FFI_DEFINE_HANDLER(kTransposeStart, (WithSite<Operation::kTransposeStart, TransposeStart>),
+                       BindHalf()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::Token>()
+                           .Ret<Bytes>()
+                           .Ret<Bytes>()
+                           .Ret<ffi::Token>());
+// x and the results of its start, and whatever is to be computed before; then the token.
+XLA_FFI_DEFINE_HANDLER(kTransposeWait, (WithSite<Operation::kTransposeWait, TransposeWait>),
+                       BindHalf()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<Bytes>()
+                           .Arg<Bytes>()
+                           .RemainingArgs()
+                           .Ret<ffi::AnyBuffer>()
+                           .Ret<ffi::Token>());
+XLA_FFI_DEFINE_HANDLER(kHaloExchange, (WithSite<Operation::kHaloExchange, MoveHalo<true>>),
+                       BindHalo(Site()));
+XLA_FFI_DEFINE_HANDLER(kHaloReduce, (WithSite<Operation::kHaloReduce, MoveHalo<false>>),
+                       BindHalo(Site()));
 
 }  // namespace
 

@@ -47,39 +47,32 @@ std::vector<Block> InBytes(std::vector<Block> blocks, Element element) {
 
 // `outgoing`: rows for each rank, one after the other; or (kSame) the first rows, for all.
 template <bool kSame>
-ffi::Error MoveRows(Queue queue, std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                    std::string_view program, Operand x, Counts outgoing, Counts incoming, Token,
-                    Result y, TokenResult) {
-  constexpr Operation operation = kSame ? Operation::kAllgatherv : Operation::kAlltoallv;
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(operation, x.element_type());
-  const CallSite site{operation, number, ranks, signature, program};
-  const std::int64_t width = ElementsInARow(x);
-  return Run(site, Payload{*element, width}, [&](Communicator& comm) {
+ffi::Error MoveRows(const CallSite& site, Queue queue, Operand x, Counts outgoing, Counts incoming,
+                    Token, Result y, TokenResult) {
+  const auto move = [&](Communicator& comm, Element element, std::int64_t width) {
     const auto [leave, arrive] = OnHost(queue, comm, outgoing, incoming);
     const auto size = static_cast<std::size_t>(comm.size);
     if (leave.size() != (kSame ? 1 : size) || arrive.size() != size) {
-      return RowsDoNotFit(operation, comm);
+      return RowsDoNotFit(site.operation, comm);
     }
-    const auto [from, received] = Blocks(comm, arrive.data(), width);
-    auto [to, sent] =
-        kSame ? std::pair(std::vector<Block>(size, {0, leave[0] * width}), leave[0] * width)
-              : Blocks(comm, leave.data(), width);
-    if (!RowsFit(x, sent, y, received)) return RowsDoNotFit(operation, comm);
-    const int code = ExchangeBytes(comm, x.untyped_data(), InBytes(std::move(to), *element),
-                                   y->untyped_data(), InBytes(from, *element), queue);
-    if (code != 0) return MpiFailed(operation, comm, *element, sent, code);
-    const std::int64_t filled = received * InfoOf(*element).bytes;
+    auto [to, sent] = BlocksTo<kSame>(comm.size, leave.data(), width);
+    const auto [from, received] = Blocks(comm.size, arrive.data(), width);
+    if (!RowsFit(x, sent, y, received)) return RowsDoNotFit(site.operation, comm);
+    const int code = ExchangeBytes(comm, x.untyped_data(), InBytes(std::move(to), element),
+                                   y->untyped_data(), InBytes(from, element), queue);
+    if (code != 0) return MpiFailed(site.operation, comm, element, sent, code);
+    const std::int64_t filled = received * InfoOf(element).bytes;
     queue.Clear(static_cast<char*>(y->untyped_data()) + filled,
                 static_cast<std::int64_t>(y->size_bytes()) - filled);
     return ffi::Error::Success();
-  });
+  };
+  return RunOnRows(site, x, move);
 }
 
-XLA_FFI_DEFINE_HANDLER(kAlltoallv, MoveRows<false>,
-                       BindRaggedRows(BindSite(ffi::Ffi::Bind().Ctx<Queue>())));
-XLA_FFI_DEFINE_HANDLER(kAllgatherv, MoveRows<true>,
-                       BindRaggedRows(BindSite(ffi::Ffi::Bind().Ctx<Queue>())));
+XLA_FFI_DEFINE_HANDLER(kAlltoallv, (WithSite<Operation::kAlltoallv, MoveRows<false>>),
+                       BindRaggedRows(BindSite().Ctx<Queue>()));
+XLA_FFI_DEFINE_HANDLER(kAllgatherv, (WithSite<Operation::kAllgatherv, MoveRows<true>>),
+                       BindRaggedRows(BindSite().Ctx<Queue>()));
 
 }  // namespace
 

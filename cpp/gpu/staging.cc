@@ -338,8 +338,8 @@ class Staging final : public Transport {
 }  // namespace
 
 std::unique_ptr<Transport> MakeStaging(Communicator& comm, std::string* why) {
-  const Options& options = GetOptions();
-  const std::int64_t largest = std::min(options.gpu_chunk_bytes, options.max_chunk_bytes);
+  const std::int64_t largest =
+      std::min(GetTransportOptions().chunk_bytes, GetOptions().max_chunk_bytes);
   std::string how;
   std::unique_ptr<Slots> slots = Slots::Make(comm, Ring::BytesFor(largest), &how);
   std::unique_ptr<Transport> made;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <mutex>
+#include <optional>
 
 namespace pfftjax::gpu {
 namespace {
@@ -56,7 +57,7 @@ std::string Terms() {
   const Options& options = GetOptions();
   // Messages are cut alike on both sides.
   return "PFFTJAX_GPU_TRANSPORT=" + (name.empty() ? "auto" : name) +
-         "\nPFFTJAX_GPU_CHUNK_BYTES=" + std::to_string(options.gpu_chunk_bytes) +
+         "\nPFFTJAX_GPU_CHUNK_BYTES=" + std::to_string(GetTransportOptions().chunk_bytes) +
          "\nPFFTJAX_MAX_CHUNK_BYTES=" + std::to_string(options.max_chunk_bytes) +
          "\nXLA's platform " + Device()->platform;
 }
@@ -74,49 +75,56 @@ std::string Say(const std::vector<std::string>& devices, int rank) {
   return others == 0 ? text : text + ", shared by ranks " + sharing;
 }
 
-std::shared_ptr<Choice> Choose(Communicator& comm) {
-  auto choice = std::make_shared<Choice>();
+// The transport of a communicator, and how it came to be it.
+struct Choice {
+  std::unique_ptr<Transport> transport;
+  std::string refusal;  // why there is none
+  std::string text;     // which one, and why none before it; alike on all ranks
+  std::string device;   // of this rank, and who shares it
+};
+
+Choice Choose(Communicator& comm) {
+  Choice choice;
   if (comm.size == 1) {
-    choice->transport = std::make_unique<Alone>();
-    choice->text = choice->transport->description();
+    choice.transport = std::make_unique<Alone>();
+    choice.text = choice.transport->description();
     std::string why;
     const std::vector<std::string> devices = DevicesOf(comm, &why);
-    choice->device = why.empty() ? devices[0] : "unknown";
+    choice.device = why.empty() ? devices[0] : "unknown";
     return choice;
   }
   const std::string terms = Terms();
   const std::string how =
       Disagreement(comm, static_cast<std::int64_t>(Hash(terms.data(), terms.size())), terms);
   if (!how.empty()) {
-    choice->refusal =
-        "the ranks would exchange GPU arrays in different ways: " + how +
-        "; export it to all of them (with Open MPI: mpirun -x PFFTJAX_GPU_TRANSPORT)";
+    choice.refusal = "the ranks would exchange GPU arrays in different ways: " + how +
+                     "; export it to all of them (with Open MPI: mpirun -x PFFTJAX_GPU_TRANSPORT)";
     return choice;
   }
-  const std::vector<std::string> devices = DevicesOf(comm, &choice->refusal);
-  if (!choice->refusal.empty()) return choice;
-  choice->device = Say(devices, comm.rank);
+  const std::vector<std::string> devices = DevicesOf(comm, &choice.refusal);
+  if (!choice.refusal.empty()) return choice;
+  choice.device = Say(devices, comm.rank);
 
   const std::string& named = GetTransportOptions().name;
   std::string refused;
   for (const Candidate& candidate : kCandidates) {
     if (!named.empty() && named != candidate.name) continue;
     std::string why;
-    choice->transport = candidate.make(comm, &why);
-    if (choice->transport) break;
+    choice.transport = candidate.make(comm, &why);
+    if (choice.transport) break;
     refused += std::string(refused.empty() ? "" : "; ") + candidate.name + ": " + why;
   }
-  if (!choice->transport) {
-    choice->refusal = (named.empty() ? "no way between the ranks' GPUs was found"
-                                     : "PFFTJAX_GPU_TRANSPORT=" + named +
-                                           " cannot be had here; unset it for "
-                                           "the best that can") +
-                      " (" + refused + ")";
+  if (!choice.transport) {
+    choice.refusal = (named.empty() ? "no way between the ranks' GPUs was found"
+                                    : "PFFTJAX_GPU_TRANSPORT=" + named +
+                                          " cannot be had here; unset it for "
+                                          "the best that can") +
+                     " (" + refused + ")";
     return choice;
   }
-  choice->text = choice->transport->description();
-  if (!named.empty()) choice->text += ", named by PFFTJAX_GPU_TRANSPORT";
-  if (!refused.empty()) choice->text += ", and not " + refused;
+  choice.text = choice.transport->description();
+  if (!named.empty()) choice.text += ", named by PFFTJAX_GPU_TRANSPORT";
+  if (!refused.empty()) choice.text += ", and not " + refused;
   return choice;
 }
 
@@ -153,15 +161,16 @@ int Transport::Bcast(Communicator& comm, void* data, std::int64_t bytes, int roo
 }
 
 Transport* TransportOf(Communicator& comm, std::string* why) {
-  if (!comm.gpu) {
-    comm.gpu = Choose(comm);
-    comm.runs_ahead = comm.gpu->transport && comm.gpu->transport->RunsAhead();
-    const std::string& text = comm.gpu->transport ? comm.gpu->text : comm.gpu->refusal;
+  auto& choice = comm.Attached<std::optional<Choice>>();
+  if (!choice) {
+    choice = Choose(comm);
+    comm.runs_ahead = choice->transport && choice->transport->RunsAhead();
+    const std::string& text = choice->transport ? choice->text : choice->refusal;
     const std::lock_guard lock(mutex);
-    chosen.push_back({comm.number, text, comm.gpu->device});
+    chosen.push_back({comm.number, text, choice->device});
   }
-  *why = comm.gpu->refusal;
-  return comm.gpu->transport.get();
+  *why = choice->refusal;
+  return choice->transport.get();
 }
 
 std::string KeptOut(const char* name) {

@@ -76,6 +76,8 @@ struct TransportOptions {
   std::string nccl;        // PFFTJAX_NCCL: the path of the library to take, and of no other
   std::string nccl_wheel;  // the path of the one that was installed beside JAX; may be empty
   std::int64_t arena_bytes = std::int64_t{256} << 20;  // PFFTJAX_GPU_ARENA_BYTES: of CUDA IPC
+  // PFFTJAX_GPU_CHUNK_BYTES: the most that one copy between the host and a GPU moves by staging.
+  std::int64_t chunk_bytes = std::int64_t{4} << 20;
   // Whether the MPI says that it takes pointers to a GPU's memory; nothing where it does not say.
   bool does_mpi_say = false;
   bool does_mpi_take_pointers = false;
@@ -96,17 +98,6 @@ inline TransportOptions& GetTransportOptions() {
 inline std::atomic<const char*> device_transport{nullptr};
 // Why `name`, one of the two, is not to be taken.
 std::string KeptOut(const char* name);
-
-class Beside;  // beside.h
-
-// The transport of a communicator, and how it came to be it.
-struct Choice {
-  std::unique_ptr<Transport> transport;
-  std::string refusal;             // why there is none
-  std::string text;                // which one, and why none before it; alike on all ranks
-  std::string device;              // of this rank, and who shares it
-  std::shared_ptr<Beside> beside;  // made when it is first wanted
-};
 
 // The transport of a communicator, chosen when it is first wanted, the same on all of its ranks;
 // null, with the reason in `why`, where the one that was asked for cannot be had. Collective.
@@ -136,6 +127,9 @@ std::unique_ptr<Transport> MakeStaging(Communicator& comm, std::string* why);
 
 // ---- For implementations ------------------------------------------------------------------
 
+// The tag of their messages on `control`, apart from all other tags there.
+inline constexpr int kExchangeTag = 3;
+
 // Runs `body()`, which communicates with nobody and returns why it cannot, on all ranks; the first
 // reason, or exception, on all of them, empty if there is none. Collective: what one rank cannot
 // do all must leave, before any of them waits for it.
@@ -155,15 +149,15 @@ std::string Attempt(Communicator& comm, Body&& body) {
 std::vector<std::string> DevicesOf(Communicator& comm, std::string* why);
 
 // The part of an exchange that stays on this rank.
-inline void CopyOwnBlock(const Communicator& comm, const void* send, const std::vector<Block>& to,
-                         void* recv, const std::vector<Block>& from, Queue& queue) {
-  const Block& mine = to[comm.rank];
-  if (mine.count != from[comm.rank].count) {
+inline void CopyOwnBlock(Place place, const void* send, const std::vector<Block>& to, void* recv,
+                         const std::vector<Block>& from, Queue& queue) {
+  const Block& mine = to[place.rank];
+  if (mine.count != from[place.rank].count) {
     throw std::logic_error("a rank has " + std::to_string(mine.count) +
                            " bytes for itself, and expects " +
-                           std::to_string(from[comm.rank].count));
+                           std::to_string(from[place.rank].count));
   }
-  queue.Copy(static_cast<char*>(recv) + from[comm.rank].offset,
+  queue.Copy(static_cast<char*>(recv) + from[place.rank].offset,
              static_cast<const char*>(send) + mine.offset, mine.count, Direction::kOnDevice);
 }
 
@@ -172,14 +166,13 @@ inline void CopyOwnBlock(const Communicator& comm, const void* send, const std::
 class BlockPieces {
  public:
   enum class Side { kTo, kFrom };
-  BlockPieces(const Communicator& comm, const std::vector<Block>& blocks, Side side,
-              std::int64_t limit)
-      : comm_(comm), blocks_(blocks), side_(side), limit_(limit) {}
+  BlockPieces(Place place, const std::vector<Block>& blocks, Side side, std::int64_t limit)
+      : place_(place), blocks_(blocks), side_(side), limit_(limit) {}
 
   // False after the last one.
   bool Next(int* rank, Block* piece) {
-    for (; step_ < comm_.size; ++step_, done_ = 0) {
-      *rank = (comm_.rank + (side_ == Side::kTo ? step_ : comm_.size - step_)) % comm_.size;
+    for (; step_ < place_.size; ++step_, done_ = 0) {
+      *rank = (place_.rank + (side_ == Side::kTo ? step_ : place_.size - step_)) % place_.size;
       const Block& block = blocks_[*rank];
       if (done_ >= block.count) continue;
       *piece = {block.offset + done_, std::min(limit_, block.count - done_)};
@@ -190,7 +183,7 @@ class BlockPieces {
   }
 
  private:
-  const Communicator& comm_;
+  Place place_;
   const std::vector<Block>& blocks_;
   Side side_;
   std::int64_t limit_;

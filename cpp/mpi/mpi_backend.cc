@@ -123,38 +123,22 @@ bool IsSmallInteger(Element element) {
 bool IsHalf(Element element) { return element == Element::kF16 || element == Element::kBF16; }
 
 MPI_Datatype Type(Element element) {
-  switch (element) {
-    case Element::kBool:
-      return MPI_C_BOOL;
-    case Element::kS8:
-      return MPI_INT8_T;
-    case Element::kS16:
-      return MPI_INT16_T;
-    case Element::kS32:
-      return MPI_INT32_T;
-    case Element::kS64:
-      return MPI_INT64_T;
-    case Element::kU8:
-      return MPI_UINT8_T;
-    case Element::kU16:
-      return MPI_UINT16_T;
-    case Element::kU32:
-      return MPI_UINT32_T;
-    case Element::kU64:
-      return MPI_UINT64_T;
-    case Element::kF16:
-    case Element::kBF16:
-      return Half(element).type;
-    case Element::kF32:
-      return MPI_FLOAT;
-    case Element::kF64:
-      return MPI_DOUBLE;
-    case Element::kC64:
-      return MPI_C_FLOAT_COMPLEX;
-    case Element::kC128:
-      return MPI_C_DOUBLE_COMPLEX;
-  }
-  return MPI_DATATYPE_NULL;
+  static const std::array<MPI_Datatype, kElements.size()> types = {MPI_C_BOOL,
+                                                                   MPI_INT8_T,
+                                                                   MPI_INT16_T,
+                                                                   MPI_INT32_T,
+                                                                   MPI_INT64_T,
+                                                                   MPI_UINT8_T,
+                                                                   MPI_UINT16_T,
+                                                                   MPI_UINT32_T,
+                                                                   MPI_UINT64_T,
+                                                                   Half(Element::kF16).type,
+                                                                   Half(Element::kBF16).type,
+                                                                   MPI_FLOAT,
+                                                                   MPI_DOUBLE,
+                                                                   MPI_C_FLOAT_COMPLEX,
+                                                                   MPI_C_DOUBLE_COMPLEX};
+  return types[static_cast<std::size_t>(element)];
 }
 
 // MPI_Ops of users. Programs refer to them by number, and only after they were added.

@@ -1,9 +1,9 @@
 #include "pencils/box.h"
 
-#include <complex>
 #include <cstring>
+#include <type_traits>
 
-#include "base/half.h"
+#include "base/types.h"
 
 namespace pfftjax {
 namespace {
@@ -141,7 +141,7 @@ void Add(const T* source, T* target, const Pair& pair) {
     for (std::int64_t i = 0; i < count; ++i) {
       T& sum = target[to + i * to_step];
       const T& term = source[from + i * from_step];
-      if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+      if constexpr (kIsHalf<T>) {
         sum = T::From(static_cast<float>(sum) + static_cast<float>(term));
       } else {
         sum = static_cast<T>(sum + term);
@@ -167,38 +167,15 @@ void WithSize(std::int64_t bytes, Function&& f) {
   }
 }
 
-// f(value of the element's own type); integers of both signs add alike.
-template <typename Function>
-void WithType(Element element, Function&& f) {
-  switch (element) {
-    case Element::kF16:
-      return f(Float16{});
-    case Element::kBF16:
-      return f(BFloat16{});
-    case Element::kF32:
-      return f(float{});
-    case Element::kF64:
-      return f(double{});
-    case Element::kC64:
-      return f(std::complex<float>{});
-    case Element::kC128:
-      return f(std::complex<double>{});
-    case Element::kBool:
-      return f(bool{});  // 1 + 1 is 1
-    case Element::kS8:
-    case Element::kU8:
-      return f(std::uint8_t{});
-    case Element::kS16:
-    case Element::kU16:
-      return f(std::uint16_t{});
-    case Element::kS32:
-    case Element::kU32:
-      return f(std::uint32_t{});
-    case Element::kS64:
-    case Element::kU64:
-      return f(std::uint64_t{});
-  }
-}
+// Integers of both signs add alike, and without overflow where they have none.
+template <typename T, bool = std::is_integral_v<T> && !std::is_same_v<T, bool>>
+struct Summed {
+  using Type = T;
+};
+template <typename T>
+struct Summed<T, true> {
+  using Type = std::make_unsigned_t<T>;
+};
 
 }  // namespace
 
@@ -241,7 +218,7 @@ void AddBox(const void* source, const Box& from, void* target, const Box& to, El
   if (from.count() == 0) return;
   const Pair pair = Merge(from, to);
   WithType(element, [&](auto type) {
-    using T = decltype(type);
+    using T = typename Summed<decltype(type)>::Type;
     Add(static_cast<const T*>(source) + from.offset, static_cast<T*>(target) + to.offset, pair);
   });
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/element.h"
+#include "base/place.h"
 
 namespace pfftjax {
 
@@ -37,6 +38,7 @@ inline Range BlockOf(std::int64_t n, std::int64_t parts, std::int64_t part) {
   const std::int64_t rest = n % parts;
   return {part * size + std::min(part, rest), size + (part < rest ? 1 : 0)};
 }
+inline Range BlockOf(std::int64_t n, Place place) { return BlockOf(n, place.size, place.rank); }
 
 // Cuts a box into pieces of at most `limit` elements, the same for all boxes of equal extents:
 // slices of the first dimensions, so that the pieces follow each other in the order of travel.

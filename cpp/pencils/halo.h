@@ -23,27 +23,27 @@ struct Halo {
 class HaloBoxes : public BoxesOf {
  public:
   // `block` is the array without ghosts.
-  HaloBoxes(const Communicator& comm, const Halo& halo, Dimensions block, bool to_ghosts)
-      : comm_(comm), halo_(halo), block_(block), to_ghosts_(to_ghosts) {}
+  HaloBoxes(Place place, const Halo& halo, Dimensions block, bool to_ghosts)
+      : place_(place), halo_(halo), block_(block), to_ghosts_(to_ghosts) {}
 
   void To(int rank, std::vector<Box>* boxes) const override {
-    to_ghosts_ ? Owned(comm_.rank, rank, boxes) : Padded(rank, comm_.rank, boxes);
+    to_ghosts_ ? Owned(place_.rank, rank, boxes) : Padded(rank, place_.rank, boxes);
   }
   void From(int rank, std::vector<Box>* boxes) const override {
-    to_ghosts_ ? Padded(rank, comm_.rank, boxes) : Owned(comm_.rank, rank, boxes);
+    to_ghosts_ ? Padded(rank, place_.rank, boxes) : Owned(place_.rank, rank, boxes);
   }
 
  private:
   // The parts that `owner` owns of what `holder` holds, as boxes of the owner's block.
   void Owned(int owner, int holder, std::vector<Box>* boxes) const {
-    const Range owned = BlockOf(halo_.whole, comm_.size, owner);
+    const Range owned = BlockOf(halo_.whole, place_.size, owner);
     ForEachPart(owner, holder, [&](std::int64_t start, std::int64_t count, std::int64_t shift) {
       boxes->push_back(Part(owned.count, start - shift - owned.start, count));
     });
   }
   // The same as boxes of the holder's padded block.
   void Padded(int owner, int holder, std::vector<Box>* boxes) const {
-    const Range held = BlockOf(halo_.whole, comm_.size, holder);
+    const Range held = BlockOf(halo_.whole, place_.size, holder);
     ForEachPart(owner, holder, [&](std::int64_t start, std::int64_t count, std::int64_t) {
       boxes->push_back(Part(held.count + halo_.before + halo_.after,
                             start - (held.start - halo_.before), count));
@@ -54,8 +54,8 @@ class HaloBoxes : public BoxesOf {
   // holder's padded range. Its own place first.
   template <typename Body>
   void ForEachPart(int owner, int holder, Body&& body) const {
-    const Range owned = BlockOf(halo_.whole, comm_.size, owner);
-    const Range held = BlockOf(halo_.whole, comm_.size, holder);
+    const Range owned = BlockOf(halo_.whole, place_.size, owner);
+    const Range held = BlockOf(halo_.whole, place_.size, holder);
     const std::int64_t begin = held.start - halo_.before;
     const std::int64_t end = held.start + held.count + halo_.after;
     const std::int64_t n = halo_.whole;
@@ -86,14 +86,13 @@ class HaloBoxes : public BoxesOf {
     return box;
   }
 
-  const Communicator& comm_;
+  Place place_;
   const Halo& halo_;
   Dimensions block_;
   bool to_ghosts_;
 };
 
-inline bool HaloFits(const Halo& halo, Dimensions block, Dimensions padded,
-                     const Communicator& comm) {
+inline bool HaloFits(const Halo& halo, Dimensions block, Dimensions padded, Place place) {
   const auto rank = static_cast<std::int64_t>(block.size());
   if (rank > kMaxDims || block.size() != padded.size() || halo.axis < 0 || halo.axis >= rank ||
       halo.before < 0 || halo.after < 0 || halo.whole < 1) {
@@ -103,7 +102,7 @@ inline bool HaloFits(const Halo& halo, Dimensions block, Dimensions padded,
     const std::int64_t ghosts = d == halo.axis ? halo.before + halo.after : 0;
     if (padded[d] != block[d] + ghosts) return false;
   }
-  return block[halo.axis] == BlockOf(halo.whole, comm.size, comm.rank).count;
+  return block[halo.axis] == BlockOf(halo.whole, place).count;
 }
 
 }  // namespace pfftjax

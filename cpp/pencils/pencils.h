@@ -11,27 +11,8 @@
 
 namespace pfftjax {
 
-// Packed boxes.
-using Bytes = ffi::Buffer<ffi::U8>;
-
 inline ffi::Error DoNotFit(Operation operation, const Communicator& comm) {
   return Failed(operation, comm, "the buffers do not have the shapes of this rank's blocks");
-}
-
-// The shape of this rank's block after a transposition; none where there is no such communicator,
-// or no such transposition, which RunTranspose says.
-inline std::vector<std::int64_t> ShapeAfter(std::int64_t number, Dimensions from, Dimensions order,
-                                            std::int64_t scatter, std::int64_t gather,
-                                            std::int64_t whole) {
-  const Communicator* comm = FindCommunicator(number);
-  if (!comm || !IsOrder(order, from.size())) return {};
-  std::vector<std::int64_t> to;
-  for (const std::int64_t d : order) {
-    to.push_back(d == scatter  ? BlockOf(from[d], comm->size, comm->rank).count
-                 : d == gather ? whole
-                               : from[d]);
-  }
-  return to;
 }
 
 // `manner`: the method, or the number of a chunk.
@@ -99,63 +80,21 @@ bool StartsFromZeros(const Halo& halo) {
 
 template <typename Binding>
 auto BindTranspose(Binding binding) {
-  return std::move(binding)
-      .template Attr<Dimensions>("order")
-      .template Attr<std::int64_t>("scatter")
-      .template Attr<std::int64_t>("gather")
-      .template Attr<std::int64_t>("method")
-      .template Arg<ffi::AnyBuffer>()
-      .template Arg<ffi::Token>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>();
-}
-
-// The attributes of both halves of a transposition. `index` counts the chunks of a pipeline.
-template <typename Binding>
-auto BindHalf(Binding&& binding) {
-  return std::move(binding)
-      .template Attr<Dimensions>("order")
-      .template Attr<std::int64_t>("scatter")
-      .template Attr<std::int64_t>("gather")
-      .template Attr<std::int64_t>("whole")
-      .template Attr<std::int64_t>("index");
-}
-
-// x -> what leaves this rank, packed, and memory for what arrives.
-template <typename Binding>
-auto BindTransposeStart(Binding binding) {
-  return BindHalf(std::move(binding))
-      .template Arg<ffi::AnyBuffer>()
-      .template Arg<ffi::Token>()
-      .template Ret<Bytes>()
-      .template Ret<Bytes>()
-      .template Ret<ffi::Token>();
-}
-
-// x and the results of its start, and whatever is to be computed before; then the token.
-template <typename Binding>
-auto BindTransposeWait(Binding binding) {
-  return BindHalf(std::move(binding))
-      .template Arg<ffi::AnyBuffer>()
-      .template Arg<Bytes>()
-      .template Arg<Bytes>()
-      .RemainingArgs()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>();
+  return OneToOne(std::move(binding)
+                      .template Attr<Dimensions>("order")
+                      .template Attr<std::int64_t>("scatter")
+                      .template Attr<std::int64_t>("gather")
+                      .template Attr<std::int64_t>("method"));
 }
 
 template <typename Binding>
 auto BindHalo(Binding binding) {
-  return std::move(binding)
-      .template Attr<std::int64_t>("axis")
-      .template Attr<std::int64_t>("whole")
-      .template Attr<std::int64_t>("before")
-      .template Attr<std::int64_t>("after")
-      .template Attr<bool>("periodic")
-      .template Arg<ffi::AnyBuffer>()
-      .template Arg<ffi::Token>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>();
+  return OneToOne(std::move(binding)
+                      .template Attr<std::int64_t>("axis")
+                      .template Attr<std::int64_t>("whole")
+                      .template Attr<std::int64_t>("before")
+                      .template Attr<std::int64_t>("after")
+                      .template Attr<bool>("periodic"));
 }
 
 }  // namespace pfftjax

@@ -14,12 +14,12 @@ int Redistribute(Communicator& comm, Method method, const void* source, void* ta
   }
   if (method != Method::kMessages) {
     Window* window = nullptr;
-    if (const int code = WindowOf(comm, WindowBytes(comm, most, element), &window)) return code;
+    if (const int code = WindowOf(comm, WindowBytes(comm.size, most, element), &window))
+      return code;
     if (window) {
       return ShareBoxes(comm, *window, boxes.About(element), source, target, boxes, most, element);
     }
-    const bool any = method == Method::kAutomatic || method == Method::kPipelined;
-    if (!any) return kNotShared;
+    if (method != Method::kAutomatic) return kNotShared;
   }
   return StreamBoxes(comm, source, target, boxes, element, Arrival::kStore);
 }

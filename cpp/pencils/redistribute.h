@@ -15,7 +15,6 @@ enum class Method : std::int64_t {
   kShared,     // by itself, through shared memory
   kMessages,   // in pieces, from rank to rank
   kAlltoall,   // by one collective of MPI's
-  kPipelined,  // between GPUs, beside the transforms of other chunks; elsewhere as kAutomatic
 };
 
 // Returns MPI's code, or kNotShared for a method that needs memory which the ranks do not share.

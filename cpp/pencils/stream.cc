@@ -53,13 +53,13 @@ class Buffers {
 template <bool kTo>
 class Sequence {
  public:
-  Sequence(const Communicator& comm, const BoxesOf& boxes, std::int64_t limit)
-      : comm_(comm), boxes_(boxes), limit_(limit) {}
+  Sequence(Place place, const BoxesOf& boxes, std::int64_t limit)
+      : place_(place), boxes_(boxes), limit_(limit) {}
 
   bool Next(int* rank, Box* piece) {
     while (!pieces_ || !pieces_->Next(piece)) {
       while (box_ == current_.size()) {
-        if (++step_ == comm_.size) return false;
+        if (++step_ == place_.size) return false;
         current_.clear();
         box_ = 0;
         if constexpr (kTo) {
@@ -75,9 +75,9 @@ class Sequence {
   }
 
  private:
-  int Partner() const { return (comm_.rank + (kTo ? step_ : comm_.size - step_)) % comm_.size; }
+  int Partner() const { return (place_.rank + (kTo ? step_ : place_.size - step_)) % place_.size; }
 
-  const Communicator& comm_;
+  Place place_;
   const BoxesOf& boxes_;
   std::int64_t limit_;
   int step_ = 0;
@@ -86,8 +86,8 @@ class Sequence {
   std::optional<Pieces> pieces_;
 };
 
-void Place(const void* source, const Box& from, void* target, const Box& to, Element element,
-           Arrival arrival) {
+void Deliver(const void* source, const Box& from, void* target, const Box& to, Element element,
+             Arrival arrival) {
   if (arrival == Arrival::kAdd) {
     AddBox(source, from, target, to, element);
   } else {
@@ -120,19 +120,19 @@ using AlltoallScratch = ScratchFor<struct ForAlltoall>;
 
 void ReleaseAlltoall() { AlltoallScratch::Release(); }
 
-void CopyOwn(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
-             Element element, Arrival arrival) {
+void CopyOwn(Place place, const void* source, void* target, const BoxesOf& boxes, Element element,
+             Arrival arrival) {
   const std::int64_t bytes = InfoOf(element).bytes;
   Buffers buffers;
   // By way of a buffer in the cache where memory order changes: packing and unpacking in two steps
   // takes half the time of one that scatters cache lines over memory.
   std::vector<Box> mine;
   std::vector<Box> theirs;
-  boxes.To(comm.rank, &mine);
-  boxes.From(comm.rank, &theirs);
+  boxes.To(place.rank, &mine);
+  boxes.From(place.rank, &theirs);
   for (std::size_t i = 0; i < mine.size(); ++i) {
     if (!ChangesOrder(mine[i], theirs[i])) {
-      Place(source, mine[i], target, theirs[i], element, arrival);
+      Deliver(source, mine[i], target, theirs[i], element, arrival);
       continue;
     }
     Pieces from(mine[i], PieceElements(element));
@@ -140,7 +140,7 @@ void CopyOwn(const Communicator& comm, const void* source, void* target, const B
     Box from_piece;
     for (Box to_piece; from.Next(&from_piece) && to.Next(&to_piece);) {
       CopyBox(source, from_piece, buffers.Sending(0), Contiguous(from_piece), bytes);
-      Place(buffers.Sending(0), Contiguous(to_piece), target, to_piece, element, arrival);
+      Deliver(buffers.Sending(0), Contiguous(to_piece), target, to_piece, element, arrival);
     }
   }
 }
@@ -207,15 +207,15 @@ int StreamBoxes(const Communicator& comm, const void* source, void* target, cons
       const int slot = static_cast<int>(received_done++ % kInFlight);
       if (arrived != arriving[slot].bytes) return fail(kShortMessage);
       const Box& there = arriving[slot].piece;
-      Place(buffers.Receiving(slot), Contiguous(there), target, there, element, arrival);
+      Deliver(buffers.Receiving(slot), Contiguous(there), target, there, element, arrival);
     } else {
       ++sent_done;
     }
   }
 }
 
-std::int64_t WindowBytes(const Communicator& comm, std::int64_t most, Element element) {
-  return (comm.size - 1) * PartBytes(most, element);
+std::int64_t WindowBytes(int ranks, std::int64_t most, Element element) {
+  return (ranks - 1) * PartBytes(most, element);
 }
 
 int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const void* source,

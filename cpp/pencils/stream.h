@@ -26,8 +26,8 @@ class BoxesOf {
 };
 
 // What stays on this rank.
-void CopyOwn(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
-             Element element, Arrival arrival);
+void CopyOwn(Place place, const void* source, void* target, const BoxesOf& boxes, Element element,
+             Arrival arrival);
 
 // Moves or adds what arrives, in an order that depends only on the boxes. Returns MPI's code.
 int StreamBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
@@ -38,8 +38,8 @@ int StreamBoxes(const Communicator& comm, const void* source, void* target, cons
 // ranks, and `about` says what the exchange is (window.h). The boxes of a pair are one box.
 int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const void* source,
                void* target, const BoxesOf& boxes, std::int64_t most, Element element);
-// What ShareBoxes needs of the window.
-std::int64_t WindowBytes(const Communicator& comm, std::int64_t most, Element element);
+// What ShareBoxes needs of the window on so many ranks.
+std::int64_t WindowBytes(int ranks, std::int64_t most, Element element);
 
 // The same by one collective of MPI's, in the algorithm of its choice: blocks of `most` elements,
 // packed and unpacked in memory of their own, as large as what is exchanged. `about` travels with

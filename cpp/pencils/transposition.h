@@ -8,7 +8,6 @@
 #include "pencils/box.h"
 #include "pencils/stream.h"
 #include "runtime/agreement.h"
-#include "runtime/communicator.h"
 #include "runtime/errors.h"
 
 namespace pfftjax {
@@ -29,9 +28,9 @@ inline std::array<std::int64_t, kMaxDims> Strides(Dimensions dimensions) {
 // and becomes split over the communicator, `gather` is split and becomes whole.
 class Transposition : public BoxesOf {
  public:
-  Transposition(const Communicator& comm, Dimensions x, Dimensions y, Dimensions order,
-                std::int64_t scatter, std::int64_t gather)
-      : comm_(comm),
+  Transposition(Place place, Dimensions x, Dimensions y, Dimensions order, std::int64_t scatter,
+                std::int64_t gather)
+      : place_(place),
         x_(x),
         order_(order),
         scatter_(scatter),
@@ -56,14 +55,14 @@ class Transposition : public BoxesOf {
   // Whether the buffers are what the block distribution gives this rank.
   bool Fits() const {
     if (scatter_ < 0) return true;
-    return BlockOf(x_[scatter_], comm_.size, comm_.rank).count == whole_[scatter_] &&
-           BlockOf(whole_[gather_], comm_.size, comm_.rank).count == x_[gather_];
+    return BlockOf(x_[scatter_], place_).count == whole_[scatter_] &&
+           BlockOf(whole_[gather_], place_).count == x_[gather_];
   }
 
   // The most that one rank has for another, the same number on all ranks.
   std::int64_t MostElements() const {
-    std::int64_t count =
-        BlockOf(x_[scatter_], comm_.size, 0).count * BlockOf(whole_[gather_], comm_.size, 0).count;
+    std::int64_t count = BlockOf(x_[scatter_], place_.size, 0).count *
+                         BlockOf(whole_[gather_], place_.size, 0).count;
     for (std::int64_t d = 0; d < static_cast<std::int64_t>(order_.size()); ++d) {
       if (d != scatter_ && d != gather_) count *= x_[d];
     }
@@ -80,10 +79,10 @@ class Transposition : public BoxesOf {
   }
 
   void To(int rank, std::vector<Box>* boxes) const override {
-    boxes->push_back(BoxIn(x_strides_, scatter_, scatter_, rank, gather_, comm_.rank));
+    boxes->push_back(BoxIn(x_strides_, scatter_, scatter_, rank, gather_, place_.rank));
   }
   void From(int rank, std::vector<Box>* boxes) const override {
-    boxes->push_back(BoxIn(y_strides_, gather_, scatter_, comm_.rank, gather_, rank));
+    boxes->push_back(BoxIn(y_strides_, gather_, scatter_, place_.rank, gather_, rank));
   }
 
  private:
@@ -95,8 +94,8 @@ class Transposition : public BoxesOf {
     for (int i = 0; i < box.dims; ++i) {
       const std::int64_t d = travel_[i];
       Range range{0, x_[d]};
-      if (d == scatter) range = BlockOf(x_[d], comm_.size, dest);
-      if (d == gather) range = BlockOf(whole_[d], comm_.size, source);
+      if (d == scatter) range = BlockOf(x_[d], place_.size, dest);
+      if (d == gather) range = BlockOf(whole_[d], place_.size, source);
       box.extent[i] = range.count;
       box.stride[i] = strides[d];
       if (d == whole) box.offset += range.start * strides[d];
@@ -104,7 +103,7 @@ class Transposition : public BoxesOf {
     return box;
   }
 
-  const Communicator& comm_;
+  Place place_;
   Dimensions x_;
   Dimensions order_;
   std::int64_t scatter_;

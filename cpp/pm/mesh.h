@@ -18,20 +18,21 @@ inline constexpr int kAxes = 3;
 // A mesh whose axes 0 and 1 are split over the dimensions of a process grid.
 struct Mesh {
   std::array<std::int64_t, kAxes> shape{};
-  std::array<const Communicator*, 2> along{};
+  std::array<Place, 2> along{};
 
   Range BlockOnThisRank(int axis) const {
     if (axis == 2) return {0, shape[2]};
-    return BlockOf(shape[axis], along[axis]->size, along[axis]->rank);
+    return BlockOf(shape[axis], along[axis]);
   }
 };
 
 // Nothing where this process has not made the grid.
 inline std::optional<Mesh> FindMesh(const std::int64_t (&shape)[kAxes], std::int64_t rows,
                                     std::int64_t columns) {
-  Mesh mesh{{shape[0], shape[1], shape[2]}, {FindCommunicator(rows), FindCommunicator(columns)}};
-  if (!mesh.along[0] || !mesh.along[1]) return std::nullopt;
-  return mesh;
+  const Communicator* const first = FindCommunicator(rows);
+  const Communicator* const second = FindCommunicator(columns);
+  if (!first || !second) return std::nullopt;
+  return Mesh{{shape[0], shape[1], shape[2]}, {*first, *second}};
 }
 
 // A coordinate in cells: an integer and an offset of any size, so that small offsets keep their
@@ -42,10 +43,13 @@ struct Coordinate {
   T fraction;         // in [0, 1]
 };
 
+// Offsets of so many cells or more are in no box that has room for them.
+inline constexpr std::int32_t kMostCells = 1 << 30;
+
 // Nothing for an offset that is no finite number, or that no box has room for.
 template <typename T>
 bool Locate(std::int32_t cell, T offset, Coordinate<T>* at) {
-  constexpr T most = static_cast<T>(1 << 30);
+  constexpr auto most = static_cast<T>(kMostCells);
   if (!(std::abs(offset) < most)) return false;
   // std::floor is a call on processors without SSE4.1, for which this is compiled.
   const auto towards_zero = static_cast<std::int32_t>(offset);

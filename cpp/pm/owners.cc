@@ -2,7 +2,7 @@
 #include <cstring>
 #include <memory>
 
-#include "collectives/exchange.h"
+#include "collectives/rows.h"
 #include "pm/mesh.h"
 #include "runtime/handlers.h"
 
@@ -23,11 +23,11 @@ using Integers = ffi::Buffer<ffi::S32, 1>;
 template <typename T>
 void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::int64_t count,
           std::int64_t rows, std::int32_t* order, std::int32_t* counts) {
-  const std::int64_t columns = mesh.along[1]->size;
-  const std::int64_t ranks = mesh.along[0]->size * columns;
+  const std::int64_t columns = mesh.along[1].size;
+  const std::int64_t ranks = mesh.along[0].size * columns;
   const std::array<std::vector<std::int32_t>, 2> owners = {
-      pm::Owners(mesh.shape[0], mesh.along[0]->size),
-      pm::Owners(mesh.shape[1], mesh.along[1]->size)};
+      pm::Owners(mesh.shape[0], mesh.along[0].size),
+      pm::Owners(mesh.shape[1], mesh.along[1].size)};
   std::vector<std::int32_t> owner(static_cast<std::size_t>(count));
   std::vector<std::int64_t> place(static_cast<std::size_t>(ranks) + 1);
   for (std::int64_t row = 0; row < count; ++row) {
@@ -42,7 +42,7 @@ void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::in
       }
       if (axis < 2) {
         const std::int64_t cell = pm::Wrapped(at.cell, mesh.shape[axis]);
-        rank = rank * mesh.along[axis]->size + owners[axis][static_cast<std::size_t>(cell)];
+        rank = rank * mesh.along[axis].size + owners[axis][static_cast<std::size_t>(cell)];
       }
     }
     owner[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(rank);
@@ -63,7 +63,7 @@ ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::
                         ffi::Result<Integers> order, ffi::Result<Integers> counts) {
   const auto mesh = pm::FindMesh({n0, n1, n2}, rows_comm, columns_comm);
   const std::int64_t rows = order->dimensions()[0];
-  if (!mesh || counts->dimensions()[0] != mesh->along[0]->size * mesh->along[1]->size ||
+  if (!mesh || counts->dimensions()[0] != mesh->along[0].size * mesh->along[1].size ||
       cells.dimensions()[0] != rows || cells.dimensions()[1] != kAxes ||
       static_cast<std::int64_t>(offsets.element_count()) != kAxes * rows) {
     return ffi::Error(ffi::ErrorCode::kInvalidArgument,
@@ -146,41 +146,24 @@ class Rows {
 // y (capacity, ...) has what came from rank 0 first, and zeros after the last row. Back is the
 // transpose: y's rows return to where they left x, and rows that were not sent are zero.
 template <bool kThere>
-ffi::Error MoveRows(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                    std::string_view program, Operand source, Integers order, Integers outgoing,
+ffi::Error MoveRows(const CallSite& site, Operand source, Integers order, Integers outgoing,
                     Integers incoming, Token, Result target, TokenResult) {
-  constexpr Operation operation = kThere ? Operation::kMoveRows : Operation::kReturnRows;
-  const std::optional<Element> element = ElementOf(source.element_type());
-  if (!element) return BadElement(operation, source.element_type());
-  std::int64_t width = 1;  // elements a row
-  for (std::size_t i = 1; i < source.dimensions().size(); ++i) width *= source.dimensions()[i];
-  const CallSite site{operation, number, ranks, signature, program};
-
   AdviseHugePages(target->untyped_data(), target->size_bytes());
-  return Run(site, Payload{*element, width}, [&](Communicator& comm) {
-    bool all_possible = true;
-    const auto blocks = [&](const Integers& counts) {
-      std::vector<Block> result(static_cast<std::size_t>(comm.size));
-      std::int64_t offset = 0;
-      for (int rank = 0; rank < comm.size; ++rank) {
-        result[rank] = {offset, counts.typed_data()[rank]};
-        all_possible &= result[rank].count >= 0;
-        offset += counts.typed_data()[rank];
-      }
-      return std::make_pair(std::move(result), offset);
-    };
+  const auto move = [&](Communicator& comm, Element element, std::int64_t width) {
     // Of x, in order, and of y.
-    const auto [apart, sent] = blocks(outgoing);
-    const auto [together, received] = blocks(incoming);
+    const auto [apart, sent] = Blocks(comm.size, outgoing.typed_data(), 1);
+    const auto [together, received] = Blocks(comm.size, incoming.typed_data(), 1);
     const std::int64_t rows = order.dimensions()[0];
     const std::int64_t capacity = (kThere ? target->dimensions() : source.dimensions())[0];
     const char* from = static_cast<const char*>(source.untyped_data());
     char* to = static_cast<char*>(target->untyped_data());
-    const std::int64_t bytes = width * InfoOf(*element).bytes;
-    const Rows x(order.typed_data(), rows, width, *element);
-    if (!all_possible || sent > rows || received > capacity ||
-        (kThere ? source.dimensions() : target->dimensions())[0] != rows) {
-      return Failed(operation, comm, "the counts exceed the rows of the buffers");
+    const std::int64_t bytes = width * InfoOf(element).bytes;
+    const Rows x(order.typed_data(), rows, width, element);
+    const auto is_possible = [](const Block& block) { return block.count >= 0; };
+    if (!std::all_of(apart.begin(), apart.end(), is_possible) ||
+        !std::all_of(together.begin(), together.end(), is_possible) || sent > rows ||
+        received > capacity || (kThere ? source.dimensions() : target->dimensions())[0] != rows) {
+      return Failed(site.operation, comm, "the counts exceed the rows of the buffers");
     }
 
     if (bytes == 0) return ffi::Error::Success();
@@ -214,14 +197,16 @@ ffi::Error MoveRows(std::int64_t number, std::int64_t ranks, std::int64_t signat
         char* inbox = kThere ? to + (in.offset + (arriving ? at : 0)) * bytes : buffer.get();
         if (kThere) is_order &= x.Gather(from, out.offset + at, leaving, buffer.get());
         const int code = SendrecvInChunks(comm, outbox, leaving * width, dest, inbox,
-                                          arriving * width, origin, *element);
-        if (code != 0) return MpiFailed(operation, comm, *element, leaving * width, code);
+                                          arriving * width, origin, element);
+        if (code != 0) return MpiFailed(site.operation, comm, element, leaving * width, code);
         if (!kThere) is_order &= x.Scatter(buffer.get(), in.offset + at, arriving, to);
       }
     }
-    return is_order ? ffi::Error::Success()
-                    : Failed(operation, comm, "the order of the rows leads outside the buffers");
-  });
+    return is_order
+               ? ffi::Error::Success()
+               : Failed(site.operation, comm, "the order of the rows leads outside the buffers");
+  };
+  return RunOnRows(site, source, move);
 }
 
 template <typename Binding>
@@ -248,8 +233,10 @@ XLA_FFI_DEFINE_HANDLER(kOrderByOwner, OrderByOwner,
                            .Arg<Count>()
                            .Ret<Integers>()
                            .Ret<Integers>());
-XLA_FFI_DEFINE_HANDLER(kMoveRows, MoveRows<true>, BindRows(BindSite(ffi::Ffi::Bind())));
-XLA_FFI_DEFINE_HANDLER(kReturnRows, MoveRows<false>, BindRows(BindSite(ffi::Ffi::Bind())));
+XLA_FFI_DEFINE_HANDLER(kMoveRows, (WithSite<Operation::kMoveRows, MoveRows<true>>),
+                       BindRows(BindSite()));
+XLA_FFI_DEFINE_HANDLER(kReturnRows, (WithSite<Operation::kReturnRows, MoveRows<false>>),
+                       BindRows(BindSite()));
 
 }  // namespace
 

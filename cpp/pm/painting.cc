@@ -230,10 +230,10 @@ class Painter {
       count[axis] = block_[axis].count;
     }
     const std::string where =
-        std::string("pfftjax: ") + operation + " on rank (" +
-        std::to_string(mesh_.along[0]->rank) + ", " + std::to_string(mesh_.along[1]->rank) +
-        ") of a " + std::to_string(mesh_.along[0]->size) + " x " +
-        std::to_string(mesh_.along[1]->size) + " grid: particle " + std::to_string(row);
+        std::string("pfftjax: ") + operation + " on rank (" + std::to_string(mesh_.along[0].rank) +
+        ", " + std::to_string(mesh_.along[1].rank) + ") of a " +
+        std::to_string(mesh_.along[0].size) + " x " + std::to_string(mesh_.along[1].size) +
+        " grid: particle " + std::to_string(row);
     return ffi::Error(
         ffi::ErrorCode::kInvalidArgument,
         finite ? where + " is in cell " + pm::Tuple(cell) + ", but this rank's block starts at " +

@@ -18,7 +18,7 @@ std::int64_t Nanoseconds() {
 // The texts of errors that say that ranks differ start alike, so that tests and users find them.
 std::string Differs(const std::string& what, const std::string& how) {
   return what + ": " + how + ". Every rank of a communicator must make the same collectives in " +
-         "the same order, with sizes that fit (all ranks raise this error)";
+         "the same order, with sizes that fit " + kRaisedByAll;
 }
 
 // What all ranks of a collective must mean alike, as a hash.
@@ -124,8 +124,10 @@ std::string Call::Compare(std::int64_t hash, const std::function<std::string()>&
 
 ffi::Error Call::Check() {
   const Options& options = GetOptions();
-  if (site_.HasList() && site_.signature != comm_->last_verified && options.first_call) {
-    if (comm_->verified.count(site_.signature) == 0) {
+  Verified* const verified =
+      site_.HasList() && options.first_call ? &comm_->Attached<Verified>() : nullptr;
+  if (verified && site_.signature != verified->latest) {
+    if (verified->all.count(site_.signature) == 0) {
       const std::string how = Compare(site_.signature, [&] {
         return WithLines(*comm_, site_.signature, ListOf(site_.program));
       });
@@ -133,9 +135,9 @@ ffi::Error Call::Check() {
         return Failed(site_.operation, *comm_,
                       Differs("this program's collectives differ between ranks", how));
       }
-      comm_->verified.insert(site_.signature);
+      verified->all.insert(site_.signature);
     }
-    comm_->last_verified = site_.signature;
+    verified->latest = site_.signature;
   }
   if (options.check || comm_->runs_ahead) {
     const std::string what =

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <unordered_set>
 
 #include "base/options.h"
 #include "base/pages.h"
@@ -17,6 +18,9 @@
 #include "runtime/errors.h"
 
 namespace pfftjax {
+
+// The texts of errors that every rank of a communicator raises end so.
+inline constexpr const char* kRaisedByAll = "(all ranks raise this error)";
 
 // What a program says about one of its operations, besides the operands. The attributes are equal
 // on all ranks and in all runs (no handles, no ranks), so that compiled programs can be cached.
@@ -42,6 +46,13 @@ struct Payload {
   int dest = kNobody;
   int send_tag = kAnyTag;  // and its tags
   int recv_tag = kAnyTag;
+};
+
+// What has been compared over the ranks of a communicator and is not compared again: programs, at
+// their first call, and places in them that compare values (`same`).
+struct Verified {
+  std::unordered_set<std::int64_t> all;
+  std::int64_t latest = 0;  // program
 };
 
 class Call {

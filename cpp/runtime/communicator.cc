@@ -8,12 +8,10 @@
 #include <utility>
 
 #include "runtime/agreement.h"
+#include "runtime/background.h"
 #include "runtime/departure.h"
-#include "runtime/node.h"
-#include "runtime/progress.h"
 #include "runtime/terminate.h"
 #include "runtime/watch.h"
-#include "runtime/window.h"
 
 namespace pfftjax {
 namespace {
@@ -33,51 +31,11 @@ void AtFinalize() {
   Leave();  // where MPI is finalized by hand on some ranks and the others just end
   *finalized = true;
   LeaveLastCalls();
-  StopProgress();
+  StopBackground();
   StopWatch();
 }
 
 }  // namespace
-
-const char* NameOf(Operation operation) {
-  constexpr std::array names = {"nothing",
-                                "alltoall",
-                                "alltoallv",
-                                "alltoallv (counts)",
-                                "allgather",
-                                "allgatherv",
-                                "reduce_scatter",
-                                "allreduce",
-                                "reduce",
-                                "scan",
-                                "bcast",
-                                "gather",
-                                "scatter",
-                                "barrier",
-                                "replicate",
-                                "sendrecv",
-                                "send",
-                                "recv",
-                                "sendrecv (collective)",
-                                "start",
-                                "wait",
-                                "transpose",
-                                "halo_exchange",
-                                "halo_reduce",
-                                "move_rows",
-                                "return_rows",
-                                "fft",
-                                "transpose_start",
-                                "transpose_wait",
-                                "same",
-                                "expect"};
-  static_assert(names.size() == static_cast<std::size_t>(Operation::kExpect) + 1);
-  const auto index = static_cast<std::size_t>(operation);
-  return index < names.size() ? names[index] : "an unknown operation";
-}
-
-Communicator::Communicator() = default;
-Communicator::~Communicator() = default;
 
 std::string Communicator::Where() const {
   return "rank " + std::to_string(rank) + " of " + std::to_string(size);

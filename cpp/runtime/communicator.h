@@ -2,15 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
-#include "base/element.h"
+#include "base/place.h"
 #include "base/process.h"
 #include "mpi/mpi_api.h"
+#include "runtime/attachments.h"
+#include "runtime/progress.h"
 
 namespace pfftjax {
 
@@ -20,121 +19,13 @@ inline constexpr int kShortMessage = -1;
 inline constexpr int kOtherSizes = -2;
 // The method that was asked for needs memory that the ranks do not share.
 inline constexpr int kNotShared = -3;
-// The method that was asked for is one for arrays on CPUs.
-inline constexpr int kOfTheHost = -4;
 
-enum class Operation : std::int32_t {
-  kNone,
-  kAlltoall,
-  kAlltoallv,
-  kExchangeCounts,
-  kAllgather,
-  kAllgatherv,
-  kReduceScatter,
-  kAllreduce,
-  kReduce,
-  kScan,
-  kBcast,
-  kGather,
-  kScatter,
-  kBarrier,
-  kReplicate,
-  kSendrecv,
-  kSend,
-  kRecv,
-  kSendrecvAll,
-  kStart,
-  kWait,
-  kTranspose,
-  kHaloExchange,
-  kHaloReduce,
-  kMoveRows,
-  kReturnRows,
-  kFft,
-  kTransposeStart,
-  kTransposeWait,
-  kSame,
-  kExpect,
-};
-
-const char* NameOf(Operation operation);
-
-// Whether an operation waits for its partners only, and not for all ranks of a communicator:
-// kSendrecvAll, a sendrecv in which all of them take part, is none of these.
-constexpr bool IsMessage(Operation operation) {
-  return operation == Operation::kSendrecv || operation == Operation::kSend ||
-         operation == Operation::kRecv;
-}
-
-// Whether the numbers of elements of the ranks may differ: they fit between partners.
-constexpr bool HasOwnCount(Operation operation) { return operation == Operation::kSendrecvAll; }
-
-// In place of a rank that a message waits for.
-inline constexpr int kNobody = -1;
-inline constexpr int kAnybody = -2;
-
-// Tags as sendrecv passes them: 0 and above as given, or one of these.
-inline constexpr int kAnyTag = -1;
-inline constexpr int kDefaultTag = -2;  // any tag where no other library's message can match
-
-enum class Stage : std::int32_t { kIdle, kChecking, kRunning };
-
-// The meaning of a collective that has failed, or of one before the first.
-inline constexpr std::uint32_t kUnknown = 0;
-
-// What this rank does on a communicator, written by the call and read by the watch thread. What
-// every call writes lies on one cache line.
-struct alignas(64) Progress {
-  process::Atomic<std::int64_t> entered{0};  // calls begun
-  process::Atomic<std::int64_t> passed{0};   // collectives that got beyond their checks
-  process::Atomic<std::int64_t> count{0};
-  process::Atomic<Stage> stage{Stage::kIdle};
-  process::Atomic<Operation> operation{Operation::kNone};
-  process::Atomic<Element> element{Element::kBool};
-  // What all ranks must mean alike (operation, element, count, roots, axes, shapes), as a hash: of
-  // collective number `passed` and of those before. The next one takes another place than the
-  // latest two, which a reader takes for true if `passed` is the same before and after.
-  static constexpr std::int64_t kMeanings = 4;
-  process::Atomic<std::uint32_t> meanings[kMeanings] = {};  // or kUnknown
-  // It leads to the line that made the call (call_sites.h).
-  process::Atomic<std::uint64_t> key{0};
-
-  process::Atomic<std::int64_t> signature{0};  // of the program that is running
-  process::Atomic<std::int64_t> checks{0};  // comparisons over the ranks begun before collectives
-  // Of messages only: the ranks that it waits for, or kNobody or kAnybody, and its tags.
-  process::Atomic<int> source{kNobody};
-  process::Atomic<int> dest{kNobody};
-  process::Atomic<int> send_tag{kAnyTag};
-  process::Atomic<int> recv_tag{kAnyTag};
-  // Written by the watch for signal handlers, which can look nothing up: CalledAt of the call that
-  // was number `called_for`.
-  process::Atomic<const char*> called{nullptr};
-  process::Atomic<std::int64_t> called_for{-1};
-
-  process::Atomic<std::uint32_t>& MeaningOf(std::int64_t collective) {
-    return meanings[static_cast<std::uint64_t>(collective) % kMeanings];
-  }
-  std::uint32_t MeaningOf(std::int64_t collective) const {
-    return meanings[static_cast<std::uint64_t>(collective) % kMeanings];
-  }
-};
-
-class Node;
-class Window;
-namespace gpu {
-struct Choice;
-}
-
-struct Communicator {
-  Communicator();
-  ~Communicator();
+struct Communicator : Place {
   std::int64_t number = 0;
   MpiHandle user = 0;     // the caller's own communicator
   MpiHandle data = 0;     // private: MPI's collectives, and sendrecv with the user's tags
   MpiHandle control = 0;  // private: checks, the watch, the way out, exchanges made of messages
   process::Atomic<bool> is_private{false};
-  int rank = 0;
-  int size = 1;
 
   process::Atomic<bool> busy{false};
   Progress progress;
@@ -149,27 +40,23 @@ struct Communicator {
   // Empty for MPI_COMM_WORLD itself. As a hash, they are alike on all ranks.
   std::vector<int> world_ranks;
   std::uint64_t group = 0;
-  // Programs whose first call was compared, and places in them where values were (`same`); touched
-  // only by the call that holds `busy`.
-  std::unordered_set<std::int64_t> verified;
-  std::int64_t last_verified = 0;
-  // Shared memory of the ranks, made by the first call that wants it (node.h); null where there is
-  // none. Touched only by the call that holds `busy`.
-  std::unique_ptr<Node> node;
-  bool is_node_known = false;
-  std::optional<bool> shares_memory;  // of more ranks than those that have a node
-  std::unique_ptr<Window> window;     // for transforms (window.h), under the same rules
-  std::int64_t refused_window = 0;    // so many bytes a rank could not be had; 0: all could
-  // Of a transport between GPUs (gpu/transport.h), under the same rules. Shared, so that this file
-  // need not know what it is.
-  std::shared_ptr<gpu::Choice> gpu;
-  // Whether that returns before the exchange has happened: then a device would wait for what no
-  // other rank sends, or take what is meant for another call, and nobody would see it.
+  // Whether operations return before they can know of any other rank that it is in the same call.
+  // A difference could then hang or mix data unseen, so all calls are compared.
   bool runs_ahead = false;
-  std::string difference;  // how another rank's call differs, where the node has seen it
+  std::string difference;  // how another rank's call differs, where an exchange has seen it
+
+  // The T that a layer keeps here, default-constructed on first use. Touched only by the call that
+  // holds `busy`.
+  template <typename T>
+  T& Attached() {
+    return attachments_.Get<T>();
+  }
 
   // "rank 1 of 4"
   std::string Where() const;
+
+ private:
+  Attachments attachments_;
 };
 
 // The loaded MPI library. Null before LoadMpi.

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/stepped_clock.h"
+#include "runtime/background.h"
 #include "runtime/communicator.h"
-#include "runtime/progress.h"
 #include "runtime/watch.h"
 
 namespace pfftjax {

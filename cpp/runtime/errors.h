@@ -47,11 +47,6 @@ inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Eleme
                   "nodes, or PFFTJAX_SHARED_MEMORY=0, or it is used up); take "
                   "ExchangeMethod.MESSAGES, ALLTOALL or AUTOMATIC");
   }
-  if (code == kOfTheHost) {
-    return Failed(operation, comm,
-                  "its method of exchange goes through memory that CPUs share; between GPUs take "
-                  "ExchangeMethod.AUTOMATIC, MESSAGES or ALLTOALL");
-  }
   std::array<char, 1024> text{};
   Mpi()->error_text(code, text.data(), text.size());
   return Failed(operation, comm,

@@ -64,9 +64,35 @@ std::int64_t AddStatus(void* address);
 
 ffi::Error BadElement(Operation operation, ffi::DataType type);
 
+// A handler's function for XLA: `kRun`, which takes the site of the call first, with the
+// attributes of BindSite in the place of that.
+template <Operation kOperation, auto kRun>
+struct SiteDecoded;
+template <Operation kOperation, typename... Rest, ffi::Error (*kRun)(const CallSite&, Rest...)>
+struct SiteDecoded<kOperation, kRun> {
+  static ffi::Error Run(std::int64_t comm, std::int64_t ranks, std::int64_t signature,
+                        std::string_view program, Rest... rest) {
+    return kRun({kOperation, comm, ranks, signature, program}, std::move(rest)...);
+  }
+};
+template <Operation kOperation, auto kRun>
+inline constexpr auto WithSite = &SiteDecoded<kOperation, kRun>::Run;
+
+// Runs `body(communicator, element)`, as Run of call.h does. `x` is what all ranks have alike, and
+// so is what `detail` and `parameters` stand for (Payload).
+template <typename Body>
+ffi::Error RunOn(const CallSite& site, const Operand& x, std::string detail,
+                 std::uint64_t parameters, Body&& body) {
+  const std::optional<Element> element = ElementOf(x.element_type());
+  if (!element) return BadElement(site.operation, x.element_type());
+  const auto count = static_cast<std::int64_t>(x.element_count());
+  return Run(site, Payload{*element, count, std::move(detail), parameters},
+             [&](Communicator& comm) { return body(comm, *element); });
+}
+
 // The attributes that every operation carries, in the order of CallSite.
-template <typename Binding>
-auto BindSite(Binding binding) {
+template <typename Binding = decltype(ffi::Ffi::Bind())>
+auto BindSite(Binding binding = ffi::Ffi::Bind()) {
   return std::move(binding)
       .template Attr<std::int64_t>("comm")
       .template Attr<std::int64_t>("ranks")

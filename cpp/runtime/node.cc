@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -231,11 +232,9 @@ int Node::Choose(Trials& trials, int methods, int* method) {
 }
 
 Node* NodeOf(Communicator& comm) {
-  if (!comm.is_node_known) {
-    comm.node = comm.size > 1 ? Node::Make(comm) : nullptr;
-    comm.is_node_known = true;
-  }
-  return comm.node.get();
+  auto& node = comm.Attached<std::optional<std::unique_ptr<Node>>>();
+  if (!node) node = comm.size > 1 ? Node::Make(comm) : nullptr;
+  return node->get();
 }
 
 }  // namespace pfftjax

@@ -1,85 +1,62 @@
-// Exchanges that are on their way: their memory, their messages, and the thread that lets MPI move
-// them while XLA computes something else.
+// What a rank does on a communicator, as its own call writes it and the watch thread reads it.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <mutex>
-#include <vector>
 
-#include "runtime/communicator.h"
+#include "base/element.h"
+#include "base/process.h"
+#include "runtime/operation.h"
 
 namespace pfftjax {
 
-// Memory for messages. What was used last is kept, twice: fresh pages cost as much as the copies.
-class Staging {
- public:
-  explicit Staging(std::size_t bytes);
-  ~Staging();
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
-  char* data() const { return data_; }
-  // Leaves the memory to MPI, which may still read or write it.
-  void Lose() { data_ = nullptr; }
+// In place of a rank that a message waits for.
+inline constexpr int kNobody = -1;
+inline constexpr int kAnybody = -2;
 
- private:
-  char* data_ = nullptr;
-  std::size_t bytes_;
+// Tags as sendrecv passes them: 0 and above as given, or one of these.
+inline constexpr int kAnyTag = -1;
+inline constexpr int kDefaultTag = -2;  // any tag where no other library's message can match
+
+enum class Stage : std::int32_t { kIdle, kChecking, kRunning };
+
+// The meaning of a collective that has failed, or of one before the first.
+inline constexpr std::uint32_t kUnknown = 0;
+
+// What this rank does on a communicator, written by the call and read by the watch thread. What
+// every call writes lies on one cache line.
+struct alignas(64) Progress {
+  process::Atomic<std::int64_t> entered{0};  // calls begun
+  process::Atomic<std::int64_t> passed{0};   // collectives that got beyond their checks
+  process::Atomic<std::int64_t> count{0};
+  process::Atomic<Stage> stage{Stage::kIdle};
+  process::Atomic<Operation> operation{Operation::kNone};
+  process::Atomic<Element> element{Element::kBool};
+  // What all ranks must mean alike (operation, element, count, roots, axes, shapes), as a hash: of
+  // collective number `passed` and of those before. The next one takes another place than the
+  // latest two, which a reader takes for true if `passed` is the same before and after.
+  static constexpr std::int64_t kMeanings = 4;
+  process::Atomic<std::uint32_t> meanings[kMeanings] = {};  // or kUnknown
+  // It leads to the line that made the call (call_sites.h).
+  process::Atomic<std::uint64_t> key{0};
+
+  process::Atomic<std::int64_t> signature{0};  // of the program that is running
+  process::Atomic<std::int64_t> checks{0};  // comparisons over the ranks begun before collectives
+  // Of messages only: the ranks that it waits for, or kNobody or kAnybody, and its tags.
+  process::Atomic<int> source{kNobody};
+  process::Atomic<int> dest{kNobody};
+  process::Atomic<int> send_tag{kAnyTag};
+  process::Atomic<int> recv_tag{kAnyTag};
+  // Written by the watch for signal handlers, which can look nothing up: CalledAt of the call that
+  // was number `called_for`.
+  process::Atomic<const char*> called{nullptr};
+  process::Atomic<std::int64_t> called_for{-1};
+
+  process::Atomic<std::uint32_t>& MeaningOf(std::int64_t collective) {
+    return meanings[static_cast<std::uint64_t>(collective) % kMeanings];
+  }
+  std::uint32_t MeaningOf(std::int64_t collective) const {
+    return meanings[static_cast<std::uint64_t>(collective) % kMeanings];
+  }
 };
-
-// One exchange that was started. If it goes before its messages are through, as after an error,
-// its memory stays.
-class Pending {
- public:
-  // `about` tells what is exchanged; start and wait must mean the same.
-  Pending(std::int64_t comm, std::int64_t about, std::size_t out, std::size_t in)
-      : comm(comm), about(about), outgoing(out), incoming(in) {}
-
-  ~Pending();
-  Pending(const Pending&) = delete;
-  Pending& operator=(const Pending&) = delete;
-
-  // Posts the messages of an exchange of `bytes` a block: block `dest` of `outgoing` (or the only
-  // one) to each rank, and into block `source` of `incoming` from each.
-  int Post(const Communicator& comm, std::int64_t bytes, bool is_same_for_all);
-  // Sends the first `bytes` of `outgoing` in pieces of `limit`, the last of which is shorter.
-  int PostPieces(MpiHandle comm, int dest, int tag, std::int64_t bytes, std::int64_t limit);
-  // Moves on what can be moved; true once all messages are through, or one has failed.
-  bool Test();
-  // As Test, but false where another thread is at it.
-  bool TryTest();
-  int code();
-
-  const std::int64_t comm;
-  const std::int64_t about;
-  Staging outgoing;
-  Staging incoming;
-
- private:
-  bool TestLocked();
-  // An MPI code. `start(request)` begins a message, which is never forgotten: the room for it is
-  // there first.
-  template <typename Start>
-  int Begin(std::int64_t expected, Start&& start);
-
-  process::Mutex mutex_;  // of what follows
-  struct Message {
-    MpiHandle request = 0;
-    std::int64_t expected = 0;  // bytes; -1 for one that is sent
-  };
-  std::vector<Message> messages_;
-  int code_ = 0;
-};
-
-// Leaves `pending` to the thread; the ticket to take it back by.
-std::int64_t Add(std::shared_ptr<Pending> pending);
-// Leaves `pending` to the thread for good.
-void Detach(std::shared_ptr<Pending> pending);
-// Null for a ticket that is unknown, was taken already, or stands for something else.
-std::shared_ptr<Pending> Take(std::int64_t ticket, std::int64_t comm, std::int64_t about);
-// How many exchanges were started on this communicator and not waited for.
-std::int64_t NotWaitedFor(std::int64_t comm);
-// Ends the thread. Called before MPI_Finalize.
-void StopProgress();
 
 }  // namespace pfftjax

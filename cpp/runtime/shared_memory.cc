@@ -20,12 +20,12 @@ namespace pfftjax {
 namespace {
 
 // Where a rank is: ranks in different places cannot open each other's files.
-struct Place {
+struct Machine {
   std::uint64_t kernel = 0;     // of this boot of this kernel
   std::uint64_t processes = 0;  // the name space of process numbers
   std::int64_t part = 0;
 
-  bool operator==(const Place& other) const {
+  bool operator==(const Machine& other) const {
     return kernel == other.kernel && processes == other.processes && part == other.part;
   }
 };
@@ -106,8 +106,8 @@ cpu_set_t Cores() {
 }  // namespace
 
 std::vector<int> NodesOf(const Communicator& comm, std::int64_t part) {
-  const Place mine{KernelNumber(), ProcessNamespace(), part};
-  std::vector<Place> all(static_cast<std::size_t>(comm.size));
+  const Machine mine{KernelNumber(), ProcessNamespace(), part};
+  std::vector<Machine> all(static_cast<std::size_t>(comm.size));
   const int code = Mpi()->allgather(&mine, all.data(), sizeof mine, Element::kU8, comm.control);
   std::vector<int> nodes;
   for (int rank = 0; rank < comm.size; ++rank) {

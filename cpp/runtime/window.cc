@@ -1,5 +1,6 @@
 #include "runtime/window.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -113,23 +114,29 @@ Window::Round::~Round() {
 
 namespace {
 
+struct MadeWindow {
+  std::optional<bool> shares_memory;  // of more ranks than those that have a node
+  std::unique_ptr<Window> window;
+  std::int64_t refused = 0;  // so many bytes a rank could not be had; 0: all could
+};
+
 // Whether this communicator's ranks can share memory at all. Where they cannot share a little,
 // they cannot share much. Collective.
 bool SharesMemory(Communicator& comm) {
   if (comm.size <= kMostRanksWithSlots) return NodeOf(comm) != nullptr;
-  if (!comm.shares_memory) {
+  std::optional<bool>& shares = comm.Attached<MadeWindow>().shares_memory;
+  if (!shares) {
     constexpr std::size_t kLittle = 1;
-    comm.shares_memory =
-        GetOptions().shared_memory && SharedMemory::Make(comm, kLittle) != nullptr;
+    shares = GetOptions().shared_memory && SharedMemory::Make(comm, kLittle) != nullptr;
   }
-  return *comm.shares_memory;
+  return *shares;
 }
 
 // Whether all ranks are about to make a window of this size. Some may be in an exchange for which
 // the old one is large enough, and wait there.
 int AgreeOn(Communicator& comm, std::int64_t bytes_a_rank) {
-  if (comm.window) {
-    Window::Round round(*comm.window, comm);
+  if (Window* const old = comm.Attached<MadeWindow>().window.get()) {
+    Window::Round round(*old, comm);
     if (const int code = round.Begin()) return code;
     round.Publish(Growth(bytes_a_rank));
     return round.WaitForAll(Growth(bytes_a_rank));
@@ -155,15 +162,18 @@ int AgreeOn(Communicator& comm, std::int64_t bytes_a_rank) {
 int WindowOf(Communicator& comm, std::int64_t bytes_a_rank, Window** window) {
   *window = nullptr;
   if (!SharesMemory(comm)) return 0;
-  if (!comm.window || comm.window->bytes_a_rank() < bytes_a_rank) {
-    if (comm.refused_window > 0 && bytes_a_rank >= comm.refused_window) return 0;
+  auto& made = comm.Attached<MadeWindow>();
+  if (!made.window || made.window->bytes_a_rank() < bytes_a_rank) {
+    if (made.refused > 0 && bytes_a_rank >= made.refused) return 0;
     if (const int code = AgreeOn(comm, bytes_a_rank)) return code;
-    comm.window.reset();  // first, as there may not be room for both
-    comm.window = Window::Make(comm, bytes_a_rank);
-    if (!comm.window) comm.refused_window = bytes_a_rank;
+    made.window.reset();  // first, as there may not be room for both
+    made.window = Window::Make(comm, bytes_a_rank);
+    if (!made.window) made.refused = bytes_a_rank;
   }
-  *window = comm.window.get();
+  *window = made.window.get();
   return 0;
 }
+
+void ReleaseWindow(Communicator& comm) { comm.Attached<MadeWindow>().window.reset(); }
 
 }  // namespace pfftjax

@@ -59,5 +59,7 @@ class Window {
 // it grows; kOtherSizes on all ranks if they do not want the same number of bytes then, or if some
 // are already in an exchange that needs less.
 int WindowOf(Communicator& comm, std::int64_t bytes_a_rank, Window** window);
+// Gives its memory back, on all ranks alike.
+void ReleaseWindow(Communicator& comm);
 
 }  // namespace pfftjax

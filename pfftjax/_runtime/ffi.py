@@ -86,7 +86,6 @@ def _load() -> tuple[str, str]:
         timeout=options.timeout,
         first_call=options.first_call,
         shared_memory=options.shared_memory,
-        gpu_chunk_bytes=options.gpu_chunk_bytes,
         local_ranks=launcher.here.local_ranks or 0,
     )
     return family, version

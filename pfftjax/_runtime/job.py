@@ -52,8 +52,10 @@ def _is_from_here(trace: TracebackType | None) -> bool:
     )
 
 
-# An error that every rank of a communicator raises says so (cpp/runtime/call.cc).
-_RAISED_BY_ALL = re.compile(r"failed on rank (\d+) of .*\(all ranks raise this error\)", re.DOTALL)
+# An error that every rank of a communicator raises says so.
+_RAISED_BY_ALL = re.compile(
+    rf"failed on rank (\d+) of .*{re.escape(native.raised_by_all)}", re.DOTALL
+)
 _SECONDS_FOR_THE_FIRST = 5.0
 
 

@@ -19,17 +19,10 @@ from jax.interpreters import ad, batching, mlir, xla
 from . import call_sites, first_call
 from .checkpoint import recompute
 from .communicators import Communicator
-from .ffi import is_fake_device, platforms
+from .ffi import is_fake_device, native, platforms
 from .ordering import EFFECTS, is_exporting, ordered_ffi_rule, platforms_of
 
-# The order of these is not important; the C++ core has the same list (element.h).
-_DTYPES = frozenset(
-    np.dtype(d)
-    for d in (
-        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
-        "float16 bfloat16 float32 float64 complex64 complex128"
-    ).split()
-)
+_DTYPES = frozenset(np.dtype(name) for name in native.elements)
 
 Params = Any
 Agreement = Callable[..., str | None]

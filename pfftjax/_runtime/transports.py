@@ -84,6 +84,7 @@ def settings() -> dict[str, Any]:
         "nccl": options.nccl,
         "nccl_wheel": nccl_of_the_wheel(),
         "arena_bytes": options.gpu_arena_bytes,
+        "chunk_bytes": options.gpu_chunk_bytes,
         "does_mpi_say": takes is not None,
         "does_mpi_take_pointers": bool(takes),
         "is_cray": is_cray,

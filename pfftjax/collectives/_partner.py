@@ -12,12 +12,11 @@ from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.primitive import static_int, where
 
-# MPI.PROC_NULL and MPI.ANY_SOURCE; as in cpp/collectives/messages.h.
-NOBODY = -1
-ANYBODY = -2
-# As in cpp/runtime/communicator.h.
-_ANY_TAG = -1
-DEFAULT_TAG = -2
+# These stand for MPI.PROC_NULL and MPI.ANY_SOURCE.
+NOBODY = native.shift_to_nobody
+ANYBODY = native.shift_to_anybody
+_ANY_TAG = native.any_tag
+DEFAULT_TAG = native.default_tag
 
 
 def partner(rank: Any, name: str, operation: str, comm: Communicator) -> int:

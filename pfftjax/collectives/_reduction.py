@@ -11,24 +11,14 @@ from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.primitive import as_array, elements, where
 
-# Name, MPI operation; the index is Reduction in cpp/base/element.h.
-_OPS: tuple[tuple[str, MPI.Op], ...] = (
-    ("SUM", MPI.SUM),
-    ("PROD", MPI.PROD),
-    ("MIN", MPI.MIN),
-    ("MAX", MPI.MAX),
-    ("LAND", MPI.LAND),
-    ("LOR", MPI.LOR),
-    ("LXOR", MPI.LXOR),
-    ("BAND", MPI.BAND),
-    ("BOR", MPI.BOR),
-    ("BXOR", MPI.BXOR),
+# Name, MPI operation; the index is the number that programs carry.
+_OPS: tuple[tuple[str, MPI.Op], ...] = tuple(
+    (reduction.name, getattr(MPI, reduction.name)) for reduction in native.Reduction
 )
 # Of arrays that are not pairs, or of one-sided communication.
 _WITHOUT_MEANING = (MPI.MAXLOC, MPI.MINLOC, MPI.REPLACE, MPI.NO_OP, MPI.OP_NULL)
-SUM = 0
 _INDEX = {name: index for index, (name, _) in enumerate(_OPS)}
-MIN, MAX = _INDEX["MIN"], _INDEX["MAX"]
+SUM, MIN, MAX = _INDEX["SUM"], _INDEX["MIN"], _INDEX["MAX"]
 # NumPy's arithmetic of booleans, and its bitwise operations on them, are logical ones.
 _ON_BOOL = {
     "SUM": "LOR", "PROD": "LAND", "MIN": "LAND", "MAX": "LOR",

@@ -8,7 +8,6 @@ own and all of them are alike, and under ``PFFTJAX_CHECK=1``, each call compares
 `same` wants the same bits. `compare` names arrays in its errors and lets ranks differ by rounding.
 """
 
-import enum
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,20 +18,12 @@ from jax.interpreters import ad, xla
 
 from pfftjax._runtime import call_sites
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
+from pfftjax._runtime.ffi import native
 from pfftjax._runtime.options import options
 from pfftjax._runtime.primitive import batch_along, check_dtype, communicating, elements
 
-
-class Expected(enum.IntEnum):
-    """What is expected of the ranks' values; cpp/collectives/same.cc has the same numbers."""
-
-    SAME_BITS = 0
-    # A warning where they differ by rounding.
-    SAME = 1
-    # The result of a long calculation: more rounding is allowed.
-    SAME_TOTAL = 2
-    # Only reported where it is not so, and only where all bits are equal.
-    DIFFERENT = 3
+# What is expected of the ranks' values (cpp/collectives/same.h).
+Expected = native.Expected
 
 
 same_p = communicating(

@@ -5,7 +5,6 @@ transform, and nothing stored. On CPUs it is lowered to our own code (cpp/fft/),
 not depend on how lines are shared out between ranks or threads; elsewhere to XLA's FFT.
 """
 
-import enum
 import functools
 import math
 from collections.abc import Callable
@@ -17,20 +16,18 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
+from pfftjax._runtime.ffi import native
 
-class Kind(enum.IntEnum):
-    """What happens along the last axis, of length n; the values are those of cpp/fft/lanes.h.
-
-    Sums run over the line. h is 1 for k = 0 and, where n is even, k = n / 2, and 2 elsewhere: how
-    often a coefficient of a half spectrum occurs in the whole one.
-    """
-
-    FORWARD = 0  # y[k] = sum x[j] exp(-2 pi i j k / n)
-    BACKWARD = 1  # y[k] = sum x[j] exp(+2 pi i j k / n)
-    REAL_TO_COMPLEX = 2  # FORWARD of a real line, for k <= n / 2
-    COMPLEX_TO_REAL = 3  # y[j] = sum h[k] Re(x[k] exp(+2 pi i j k / n))
-    REAL_TO_COMPLEX_TRANSPOSED = 4  # y[j] = sum Re(x[k] exp(-2 pi i j k / n))
-    COMPLEX_TO_REAL_TRANSPOSED = 5  # y[k] = h[k] sum x[j] exp(+2 pi i j k / n)
+# What happens along the last axis, of length n (cpp/fft/lanes.h). Sums run over the line. h is 1
+# for k = 0 and, where n is even, k = n / 2, and 2 elsewhere: how often a coefficient of a half
+# spectrum occurs in the whole one.
+#     FORWARD                     y[k] = sum x[j] exp(-2 pi i j k / n)
+#     BACKWARD                    y[k] = sum x[j] exp(+2 pi i j k / n)
+#     REAL_TO_COMPLEX             FORWARD of a real line, for k <= n / 2
+#     COMPLEX_TO_REAL             y[j] = sum h[k] Re(x[k] exp(+2 pi i j k / n))
+#     REAL_TO_COMPLEX_TRANSPOSED  y[j] = sum Re(x[k] exp(-2 pi i j k / n))
+#     COMPLEX_TO_REAL_TRANSPOSED  y[k] = h[k] sum x[j] exp(+2 pi i j k / n)
+Kind = native.Kind
 
 
 # JAX transposes without conjugation: the transpose of a matrix M is M^T, and that of Re, from

@@ -46,12 +46,12 @@ class ExchangeMethod(enum.IntEnum):
 
     """
 
-    # The values are those of cpp/pencils/redistribute.h.
-    AUTOMATIC = 0
-    FUSED = 1
-    SHARED = 2
-    MESSAGES = 3
-    ALLTOALL = 4
+    AUTOMATIC = native.Method.AUTOMATIC.value
+    FUSED = native.Method.FUSED.value
+    SHARED = native.Method.SHARED.value
+    MESSAGES = native.Method.MESSAGES.value
+    ALLTOALL = native.Method.ALLTOALL.value
+    # The core has no such method: other operations are made of it (`pencils/_overlap.py`).
     PIPELINED = 5
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pfftjax._runtime.ffi import native
 from pfftjax._runtime.primitive import communicating
 
 from . import _transpose
@@ -31,7 +32,7 @@ _ATTRIBUTES = {
 
 def _bytes(x: Any, counts: Sequence[int], rank: int) -> int:
     """What is packed for all ranks but this one takes at most, if each has so many elements."""
-    alignment = 256  # cpp/gpu/boxes.cc
+    alignment = native.packed_alignment
     sizes = [count * x.dtype.itemsize for other, count in enumerate(counts) if other != rank]
     return sum(-(-size // alignment) * alignment for size in sizes)
 

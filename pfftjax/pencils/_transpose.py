@@ -9,12 +9,13 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
+from pfftjax._runtime.ffi import native
 from pfftjax._runtime.primitive import as_array, communicating, linear, where
 
 from ._method import ExchangeMethod, checked_method, refuse_on_cpus
 from ._pencil import Pencil, block, checked_pencil
 
-_MOST_DIMENSIONS = 12  # cpp/pencils/box.h
+_MOST_DIMENSIONS = native.most_dimensions
 
 # x -> y, whose dimension d is dimension order[d] of x. Dimension `scatter` of x is whole and
 # becomes split over comm; `gather` is split and becomes whole, of length `whole`.

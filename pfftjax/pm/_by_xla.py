@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pfftjax._runtime.ffi import native
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import coordinate
 
-# Offsets that no box has room for, as in cpp/pm/mesh.h.
-_MOST = float(1 << 30)
+# Offsets of so many cells or more are in no box that has room for them.
+_MOST = float(native.most_cells)
 
 Orders = tuple[tuple[int, int, int], ...]
 Point = tuple[Any, Any, int]  # by its numbers along the axes

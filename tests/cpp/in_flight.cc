@@ -13,7 +13,6 @@
 namespace pfftjax {
 
 const MpiApi* Mpi() { return nullptr; }
-const char* NameOf(Operation) { return "alltoall"; }
 
 namespace gpu {
 namespace {
@@ -52,6 +51,7 @@ void Sleep(int milliseconds) {
 void InOrder() {
   InFlight in_flight;
   Progress call;
+  call.operation = Operation::kAlltoall;
   call.element = Element::kF32;
   const auto enqueue = [&] {
     call.count = call.count + 12;

@@ -1,5 +1,6 @@
 // Ranks as threads of one process, on an MPI made of queues: what ThreadSanitizer sees of the
-// shared memory between ranks (node.h) and of exchanges that go on in the background (progress.h).
+// shared memory between ranks (node.h) and of exchanges that go on in the background
+// (background.h).
 //
 // Built and run by tests/jobs/test_threads.py. mmap is wrapped, so that all ranks see the shared
 // memory at the same address: accesses at different addresses are never a race for the sanitizer.
@@ -20,8 +21,8 @@
 
 #include "fake_mpi.h"
 #include "runtime/agreement.h"
+#include "runtime/background.h"
 #include "runtime/node.h"
-#include "runtime/progress.h"
 #include "runtime/window.h"
 
 extern "C" void* __real_mmap(void*, std::size_t, int, int, int, off_t);  // NOLINT: the linker's
@@ -336,7 +337,7 @@ void Abandoned(Communicator& comm) {
     memory = pending.incoming.data();
     Expect(pending.Post(comm, 1, true) == 0, "post", comm.rank, 0);
   }
-  const Staging next(static_cast<std::size_t>(kBlock * comm.size));
+  const MessageMemory next(static_cast<std::size_t>(kBlock * comm.size));
   Expect(next.data() != memory, "memory of messages that are on their way", comm.rank, 0);
 }
 
@@ -383,10 +384,7 @@ void RunMany(int ranks) {
 
 // In place of communicator.cc and agreement.cc, which know an MPI library.
 const MpiApi* Mpi() { return FakeMpi(); }
-Communicator::Communicator() = default;
-Communicator::~Communicator() = default;
 std::uint64_t Hash(const void*, std::size_t size) { return size; }
-const char* NameOf(Operation) { return "an operation"; }
 
 }  // namespace pfftjax
 
@@ -394,6 +392,6 @@ int main(int count, char** arguments) {
   const int exchanges = count > 1 ? std::atoi(arguments[1]) : 100;
   for (int ranks = 2; ranks <= 4; ++ranks) pfftjax::Run(ranks, exchanges);
   pfftjax::RunMany(pfftjax::kMostRanksWithSlots + 2);
-  pfftjax::StopProgress();
+  pfftjax::StopBackground();
   std::puts("all data right");
 }

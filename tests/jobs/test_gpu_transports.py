@@ -312,7 +312,7 @@ for expected in (
     else:
         raise AssertionError("nothing was raised")
 native.configure(max_chunk_bytes=1 << 30, check=False, debug=False, timeout=0.0, first_call=True,
-                 shared_memory=False, gpu_chunk_bytes=1 << 20)
+                 shared_memory=False)
 assert "not on one node" in refusal(using("ipc"))
 jax.block_until_ready(pc.alltoall(x, comm=using("staging")))
 assert "by messages, PFFTJAX_SHARED_MEMORY=0" in chosen().transport, chosen()
@@ -362,7 +362,7 @@ def test_nccl_fails(failure, text):
             """
 from pfftjax._runtime.ffi import native
 native.configure(max_chunk_bytes=1 << 30, check=False, debug=False, timeout=0.5, first_call=True,
-                 shared_memory=True, gpu_chunk_bytes=1 << 20)
+                 shared_memory=True)
 os.environ["PFFTJAX_FAKE_NCCL_HANG"] = "1"
 jax.block_until_ready(exchange(x))
 """,

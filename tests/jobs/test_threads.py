@@ -11,7 +11,7 @@ from tests.launcher import ROOT
 pytestmark = pytest.mark.timeout(180)
 CORE = (
     "base/pages",
-    *(f"runtime/{name}" for name in "node progress shared_memory window".split()),
+    *(f"runtime/{name}" for name in "node background shared_memory window".split()),
 )
 WATCH = (
     "communicator call call_sites deadlock agreement departure gathering inquiry watch terminate"

@@ -262,7 +262,7 @@ MUTANTS = [
     ),
     Mutant(
         "a ticket is taken by whatever comes with it",
-        CXX / "runtime" / "progress.cc",
+        CXX / "runtime" / "background.cc",
         " || found->second->comm != comm || found->second->about != about",
         "",
         "tests/jobs/test_threads.py",

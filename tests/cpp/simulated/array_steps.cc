@@ -38,8 +38,7 @@ std::int64_t DrawAxis(Random& random, int ranks) {
 
 // The method is a number in the program; kShared wants memory of all ranks.
 Method DrawMethod(Random& random) {
-  constexpr Method methods[] = {Method::kAutomatic, Method::kMessages, Method::kAlltoall,
-                                Method::kPipelined};
+  constexpr Method methods[] = {Method::kAutomatic, Method::kMessages, Method::kAlltoall};
   return random.OneOf(methods);
 }
 

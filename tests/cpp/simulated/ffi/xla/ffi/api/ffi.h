@@ -21,8 +21,8 @@ using XLA_FFI_Handler = XLA_FFI_Error*(XLA_FFI_CallFrame*);
 #define XLA_FFI_DEFINE_HANDLER(name, implementation, binding)        \
   [[maybe_unused]] static auto name##Binding() { return binding; }   \
   static XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) {             \
-    frame->function = reinterpret_cast<void (*)()>(&implementation); \
-    frame->type = &typeid(decltype(&implementation));                \
+    frame->function = reinterpret_cast<void (*)()>(+implementation); \
+    frame->type = &typeid(decltype(+implementation));                \
     return nullptr;                                                  \
   }                                                                  \
   static_assert(true)

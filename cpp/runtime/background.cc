@@ -1,4 +1,4 @@
-#include "runtime/progress.h"
+#include "runtime/background.h"
 
 #include <algorithm>
 #include <array>
@@ -14,8 +14,8 @@
 namespace pfftjax {
 namespace {
 
-// Apart from kExchangeTag: other exchanges go on while these are on their way. The two kinds must
-// not be taken for each other.
+// Apart from all other tags: exchanges of other kinds go on while these are on their way. The two
+// kinds must not be taken for each other.
 constexpr int kAlltoallTag = 5;
 constexpr int kAllgatherTag = 6;
 
@@ -26,7 +26,7 @@ struct Spare {
 std::mutex spare_mutex;
 std::array<Spare, 2> spares;  // what is sent, and what is received
 
-class Progressor {
+class Background {
  public:
   std::int64_t Add(std::shared_ptr<Pending> pending) {
     const std::lock_guard lock(mutex_);
@@ -101,11 +101,11 @@ class Progressor {
   process::Thread thread_;
 };
 
-Progressor& TheProgressor() { return process::Lasting<Progressor>(); }
+Background& TheBackground() { return process::Lasting<Background>(); }
 
 }  // namespace
 
-Staging::Staging(std::size_t bytes) {
+MessageMemory::MessageMemory(std::size_t bytes) {
   {
     const std::lock_guard lock(spare_mutex);
     for (Spare& spare : spares) {
@@ -123,7 +123,7 @@ Staging::Staging(std::size_t bytes) {
   AdviseHugePages(data_, bytes_);
 }
 
-Staging::~Staging() {
+MessageMemory::~MessageMemory() {
   if (!data_) return;
   const std::lock_guard lock(spare_mutex);
   for (Spare& spare : spares) {
@@ -214,17 +214,17 @@ int Pending::code() {
 }
 
 std::int64_t Add(std::shared_ptr<Pending> pending) {
-  return TheProgressor().Add(std::move(pending));
+  return TheBackground().Add(std::move(pending));
 }
 
-void Detach(std::shared_ptr<Pending> pending) { TheProgressor().Detach(std::move(pending)); }
+void Detach(std::shared_ptr<Pending> pending) { TheBackground().Detach(std::move(pending)); }
 
 std::shared_ptr<Pending> Take(std::int64_t ticket, std::int64_t comm, std::int64_t about) {
-  return TheProgressor().Take(ticket, comm, about);
+  return TheBackground().Take(ticket, comm, about);
 }
 
-std::int64_t NotWaitedFor(std::int64_t comm) { return TheProgressor().NotWaitedFor(comm); }
+std::int64_t NotWaitedFor(std::int64_t comm) { return TheBackground().NotWaitedFor(comm); }
 
-void StopProgress() { TheProgressor().Stop(); }
+void StopBackground() { TheBackground().Stop(); }
 
 }  // namespace pfftjax
