@@ -6,7 +6,7 @@ import pytest
 
 import pfftjax
 from pfftjax._runtime.options import VARIABLES
-from tests.launcher import ROOT
+from tools.launcher import ROOT
 
 DOCS = ROOT / "docs"
 # What others are made of, or made by.

@@ -13,7 +13,7 @@ from tests.collectives import test_transforms as matrix
 from tests.extra_cases import DIFFERENTIABLE, FORWARD
 from tests.helpers import CASES, RANK, SIZE, assert_close
 from tests.jobs import test_shard_map as shard_map
-from tests.launcher import ROOT
+from tools.launcher import ROOT
 
 pytestmark = pytest.mark.mpi
 

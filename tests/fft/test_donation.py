@@ -1,4 +1,4 @@
-"""Transforms in the memory of what they are given; in tests/run.py also by messages."""
+"""Transforms in the memory of what they are given; in tools/run.py also by messages."""
 
 import re
 

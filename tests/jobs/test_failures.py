@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from tests import launcher
 from tests.jobs.job import RANKS, assert_ends_in_error, assert_succeeds, run
+from tools import launcher
 
 pytestmark = pytest.mark.timeout(180)
 

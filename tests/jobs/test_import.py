@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests import launcher
+from tools import launcher
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -7,7 +7,7 @@ shares memory between ranks and threads runs under ThreadSanitizer in tests/jobs
 import subprocess
 import sys
 
-from tests import launcher
+from tools import launcher
 
 
 def library(name):

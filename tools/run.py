@@ -1,6 +1,6 @@
 """Runs all tests: on 1, 2, 3 and 4 ranks, in small chunks, and those that start jobs themselves.
 
-    python -m tests.run [--ranks 1 2 3 4] [--only ranks chunks jobs] [pytest arguments]
+    python -m tools.run [--ranks 1 2 3 4] [--only ranks chunks jobs] [pytest arguments]
 
 A test that ran at no rank count fails the run.
 """
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from tests import launcher
+from tools import launcher
 
 SKIPPED = "skipped"
 
