@@ -37,7 +37,7 @@ LEFT_OUT = {
         *files("pm", "simulate"),
     ],
     3: [
-        *files("collectives", "while_loop"),
+        *files("runtime", "while_loop"),
         *files("fft", "derivatives", "tuning"),
         *files("spectral", "derivatives", "errors"),
         *files("pm", "noise", "painting", "lpt", "gravity", "field_and_spectrum", "simulate"),
@@ -45,9 +45,9 @@ LEFT_OUT = {
     ],
     4: [
         *files("autodiff", "shared"),
-        *files("collectives", "allgatherv", "alltoallv", "arguments", "checkpoint", "messages"),
-        *files("collectives", "options", "ordering", "pytrees", "reductions", "rooted", "split"),
-        *files("collectives", "transforms", "while_loop"),
+        *files("collectives", "allgatherv", "alltoallv", "arguments", "messages", "pytrees"),
+        *files("collectives", "reductions", "rooted", "split", "transforms"),
+        *files("runtime", "checkpoint", "options", "ordering", "while_loop"),
         "tests/test_table.py",
         *files("fft", "kinds", "padding", "two_dimensions"),
         *files("spectral", "multipliers"),
@@ -122,6 +122,7 @@ def main() -> int:
     messages = [
         *pytest,
         "tests/collectives",
+        *files("runtime", "checkpoint", "comm", "node", "ordering", "while_loop"),
         "tests/pencils",
         "tests/fft",
         "tests/spectral/test_derivatives.py::test_against_numpy",
@@ -151,7 +152,7 @@ def main() -> int:
             if "-k" not in rest:
                 ok &= run(
                     "ordering on 2 ranks, fully optimised",
-                    launcher.command(2, *pytest, "tests/collectives/test_ordering.py", *rest),
+                    launcher.command(2, *pytest, "tests/runtime/test_ordering.py", *rest),
                     logs,
                 )
         if "chunks" in arguments.only:
