@@ -15,7 +15,7 @@ from tests.helpers import CASES, RANK, SIZE, assert_close
 from tests.jobs import test_shard_map as shard_map
 from tools.launcher import ROOT
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 3)]
 
 PAGE = ROOT / "docs" / "collectives" / "transformations.md"
 # No part of programs, or not functions.

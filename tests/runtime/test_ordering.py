@@ -9,7 +9,13 @@ from pfftjax import collectives as pc
 from pfftjax._runtime import ordering
 from tests.helpers import RANK, SIZE, global_sum
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.timeout(300),
+    pytest.mark.ranks(1, 2, 3),
+    pytest.mark.messages,
+    pytest.mark.fully_optimised,
+]
 
 EXCHANGES = 10
 REPETITIONS = 200
