@@ -166,7 +166,7 @@ MUTANTS = [
         CXX / "base" / "stepped_clock.h",
         "std::min(std::chrono::duration<double>(now - last_).count(), longest_)",
         "std::chrono::duration<double>(now - last_).count()",
-        "tests/jobs/test_failures.py::test_time_for_which_the_job_is_suspended_does_not_count",
+        "tests/jobs/test_failures_while_waiting.py::test_time_for_which_the_job_is_suspended_does_not_count",
         0,
     ),
     Mutant(
