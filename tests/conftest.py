@@ -64,6 +64,14 @@ def pytest_configure(config):
         config.pluginmanager.unregister(name="terminalreporter")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+    """Clear what JAX has compiled: kept to the end, all modules' programs take 3 GB a rank."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+
+
 def _gather_outcomes(code):
     """The codes of all ranks, or None if some rank does not answer."""
     import numpy as np
