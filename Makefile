@@ -62,14 +62,14 @@ $(VENV)/abi/mpi4py: | $(VENV)/built
 
 DEMO ?= demo
 demo: setup
-	$(WITH_PATH) $(BIN)/python -m tests.launcher 2 examples/nbody_pm.py \
+	$(WITH_PATH) $(BIN)/python -m tools.launcher 2 examples/nbody_pm.py \
 	  --mesh 64 --finer 2 --box 500 --out $(DEMO)
 
 validate: setup
-	$(WITH_PATH) $(BIN)/python -m tests.launcher 2 examples/validate.py --out docs/validation.md
+	$(WITH_PATH) $(BIN)/python -m tools.launcher 2 examples/validate.py --out docs/validation.md
 
 test: setup $(if $(filter mpich,$(MPI)),$(VENV)/abi/mpi4py)
-	$(WITH_PATH) $(BIN)/python -m tests.run --ranks $(RANKS) --only $(PARTS) $(PYTEST)
+	$(WITH_PATH) $(BIN)/python -m tools.run --ranks $(RANKS) --only $(PARTS) $(PYTEST)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -103,26 +103,26 @@ peers:
 	$(JAXPM)/bin/pip install --quiet jax==0.10.2 jaxpm==0.1.6 packaging 'setuptools<81'
 
 matrix: setup
-	$(WITH_PATH) $(BIN)/python -m tests.matrix
+	$(WITH_PATH) $(BIN)/python -m tools.matrix
 
 cuda: setup
-	$(WITH_PATH) $(BIN)/python -m tests.cuda_module
+	$(WITH_PATH) $(BIN)/python -m tools.cuda_module
 
 nodes: setup
-	$(WITH_PATH) $(BIN)/python -m tests.nodes
+	$(WITH_PATH) $(BIN)/python -m tools.nodes
 
 SEEDS ?= 20000
 simulate: setup
-	$(WITH_PATH) $(BIN)/python -m tests.simulate --seeds $(SEEDS)
+	$(WITH_PATH) $(BIN)/python -m tools.simulate --seeds $(SEEDS)
 
 mutants: setup
-	$(WITH_PATH) $(BIN)/python -m tests.mutants
+	$(WITH_PATH) $(BIN)/python -m tools.mutants
 
 sanitize: setup
-	$(WITH_PATH) $(BIN)/python -m tests.sanitize
+	$(WITH_PATH) $(BIN)/python -m tools.sanitize
 
 repeat: setup
-	$(WITH_PATH) $(BIN)/python -m tests.repeat $(REPEAT)
+	$(WITH_PATH) $(BIN)/python -m tools.repeat $(REPEAT)
 
 # What the extra `docs` of pyproject.toml names; tests and lint do without.
 $(VENV)/docs: $(VENV)/built

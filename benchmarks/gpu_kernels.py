@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.gpu.runtime import ELEMENTS, ON_DEVICE, DeviceArray, Runtime, boxes
+from tools.gpu_runtime import ELEMENTS, ON_DEVICE, DeviceArray, Runtime, boxes
 
 BAR = 0.8
 Views = list[tuple[np.ndarray, np.ndarray]]

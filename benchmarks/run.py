@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 
-from tests import launcher  # the tests know how this MPI starts ranks
+from tools import launcher
 
 ROOT = launcher.ROOT
 RESULTS = ROOT / "benchmarks" / "results"

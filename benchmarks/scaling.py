@@ -92,7 +92,7 @@ def main():
     if arguments.job:
         job([tuple(int(n) for n in shape.split(",")) for shape in arguments.job])
         return
-    from tests import launcher
+    from tools import launcher
 
     runs = []
     for ranks in arguments.ranks:

@@ -19,7 +19,7 @@ import tempfile
 
 import numpy as np
 
-from tests import launcher
+from tools import launcher
 
 RESULTS = launcher.ROOT / "benchmarks" / "results"
 MESH = (3600, 1800)

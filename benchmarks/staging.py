@@ -3,7 +3,7 @@
     mpirun -n 2 python -m benchmarks.staging [--mib 1024]
 
 Of `alltoall` with so many MiB on each rank, in turn, beside MPI's own exchange of as much memory
-of the host. With JAX_PLATFORMS=cpu on a device that is none (tests/fake_device), where the host
+of the host. With JAX_PLATFORMS=cpu on a device that is none (tools/fake_device), where the host
 makes the copies that a GPU makes otherwise: the difference is what staging costs the host.
 Milliseconds of the slowest rank, the best and the median of the repetitions, in a line of JSON.
 """
@@ -21,7 +21,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
-from tests import fake_device  # noqa: E402
+from tools import fake_device  # noqa: E402
 
 COMM = MPI.COMM_WORLD
 if os.environ.get("JAX_PLATFORMS") == "cpu":

@@ -25,16 +25,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 from mpi4py import MPI
+from shallow_water_pictures import draw_gradient, draw_movie
 from tqdm import tqdm
 
 import pfftjax
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.animation import FuncAnimation, PillowWriter
 
 GRAVITY = 9.81  # m/s^2
 DEPTH = 100.0  # m, at rest
@@ -300,54 +296,12 @@ def totals(state, comm):
 
 
 def snapshot(state, pencil, pixels=400):
-    """(surface height [m], vorticity [1/s]) on rank 0, every so many cells."""
+    """(surface height [m], vorticity / Coriolis parameter) on rank 0, every so many cells."""
     h, u, v = (np.asarray(a) for a in state[:3])
     vorticity = (v[2:-2, 3:-1] - v[INNER] - u[3:-1, 2:-2] + u[INNER]) / SPACING
     every = -(-max(pencil.global_shape) // pixels)
-    maps = [gathered(a, pencil) for a in (h[INNER] - DEPTH, vorticity)]
+    maps = [gathered(a, pencil) for a in (h[INNER] - DEPTH, vorticity / CORIOLIS)]
     return None if maps[0] is None else [a[::every, ::every] for a in maps]
-
-
-def draw(movie, extent):
-    """A figure of surface height and vorticity, and a function that shows a frame in it."""
-    figure, axes = plt.subplots(2, figsize=(6.4, 6.2), sharex=True, layout="compressed")
-    heights, vorticities = zip(*(maps for _, maps in movie), strict=True)
-    # Vorticity is carried along: what exceeds that of the jet is noise of the size of cells.
-    most = max(np.abs(a).max() for a in heights), np.abs(vorticities[0]).max() / CORIOLIS
-    shown = []
-    for ax, limit, cmap, label in zip(
-        axes,
-        most,
-        ("RdBu_r", "PuOr_r"),
-        ("surface height [m]", r"relative vorticity / $f_0$"),
-        strict=True,
-    ):
-        options = {"cmap": cmap, "vmin": -limit, "vmax": limit, "extent": extent}
-        shown.append(ax.imshow(heights[0], origin="lower", **options))
-        ax.set(ylabel=r"$y$ [km]")
-        figure.colorbar(shown[-1], ax=ax, label=label)
-    axes[1].set(xlabel=r"$x$ [km]")
-
-    def show(frame):
-        days, (height, vorticity) = movie[frame]
-        shown[0].set_data(height)
-        shown[1].set_data(vorticity / CORIOLIS)
-        axes[0].set_title(f"Shallow water, day {days:.2f}")
-        return shown
-
-    return figure, show
-
-
-def draw_gradient(image, extent, path):
-    """A map of the derivative."""
-    figure, ax = plt.subplots(figsize=(6.4, 3.2), layout="compressed")
-    most = float(np.abs(image).max())
-    shown = ax.imshow(image, origin="lower", extent=extent, cmap="RdBu_r", vmin=-most, vmax=most)
-    title = "d(mean square surface height) / d(initial height)"
-    ax.set(xlabel=r"$x$ [km]", ylabel=r"$y$ [km]", title=title)
-    figure.colorbar(shown, ax=ax, label=f"[m] / {image.size} cells")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def parse():
@@ -482,12 +436,7 @@ def write(arguments, summary, movie, gradient):
     if not arguments.frames:
         return
     extent = (0, nx * SPACING / 1e3, 0, ny * SPACING / 1e3)
-    figure, show = draw(movie, extent)
-    show(len(movie) - 1)
-    figure.savefig(out / "shallow_water.png", dpi=100)
-    animation = FuncAnimation(figure, show, frames=len(movie))
-    animation.save(out / "shallow_water.gif", writer=PillowWriter(fps=12), dpi=60)
-    plt.close(figure)
+    draw_movie(movie, extent, out)
     if gradient is not None:
         draw_gradient(gradient * gradient.size, extent, out / "gradient.png")
 

@@ -6,6 +6,10 @@ collectives below them: from inside jitted code, with exact derivatives of any o
 
 from importlib.metadata import version as _version
 
+from pfftjax._runtime.job import join_job as _join_job
+
+_join_job()  # before the rest: a rank that cannot import it ends the job
+
 from pfftjax.diagnostics.info import Info as Info
 from pfftjax.diagnostics.info import info as info
 

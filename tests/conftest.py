@@ -19,13 +19,57 @@ _VERDICTS = MPI.COMM_WORLD.Dup()
 _SECONDS_FOR_A_VERDICT = 30.0
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--share-ranks",
+        action="store_true",
+        help="leave out tests whose marker `ranks` does not name this number of ranks",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Where all tests run on 2, 3 and 4 ranks, let these numbers share the work, by marker.
+
+    Many ranks cost most on few cores. Derivatives and simulations run on four ranks, which have
+    grids of rows and columns; tests that know no grids, or of which the parts run on four, run on
+    three.
+    """
+    chosen, left_out = [], []
+    for item in items:
+        marker = item.get_closest_marker("ranks")
+        if marker and not (marker.args and set(marker.args) <= {1, 2, 3, 4}):
+            raise pytest.UsageError(f"{item.nodeid}: `ranks` takes numbers from 1 to 4")
+        is_elsewhere = marker and _SIZE not in marker.args
+        (left_out if is_elsewhere else chosen).append(item)
+    if left_out and config.getoption("--share-ranks"):
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = chosen
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", "ranks(1, 2): the numbers of ranks on which --share-ranks runs a test; else all"
+    )
+    config.addinivalue_line(
+        "markers", "messages: sends messages of its own; also run in small chunks"
+    )
+    config.addinivalue_line(
+        "markers", "fully_optimised: order is at stake; also run with all of XLA's passes"
+    )
     config.addinivalue_line("markers", "memory: large arrays, or measures; not in small chunks")
     config.addinivalue_line("markers", "gpu: needs a GPU")
     config.addinivalue_line("markers", "reproducer: of what once hung or ended right jobs")
     if _RANK > 0:  # the report of rank 0 speaks for all
         config.pluginmanager.unregister(name="terminalreporter")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+    """Clear what JAX has compiled: kept to the end, all modules' programs take 3 GB a rank."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
 
 
 def _gather_outcomes(code):

@@ -38,7 +38,7 @@ def grids():
 
 @functools.cache
 def shares_memory():
-    """Whether all ranks do: on one node (tests/nodes.py), and as the environment has it."""
+    """Whether all ranks do: on one node (tools/nodes.py), and as the environment has it."""
     node = CONTROL.Split_type(MPI.COMM_TYPE_SHARED)
     size = node.size
     node.Free()
@@ -48,7 +48,7 @@ def shares_memory():
 def methods():
     """Every method of exchange that can be had here."""
     shared = (ExchangeMethod.FUSED, ExchangeMethod.SHARED)
-    # The fake device's handlers refuse what is for CPUs only (tests/fake_device).
+    # The fake device's handlers refuse what is for CPUs only (tools/fake_device).
     have_shared = shares_memory() and "PFFTJAX_FAKE_DEVICE" not in os.environ
     others = () if have_shared else shared
     # What is for GPUs only has tests of its own (tests/jobs/test_gpu_transports.py).

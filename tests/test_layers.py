@@ -5,7 +5,9 @@ import ast
 import collections
 import re
 
-from tests.launcher import ROOT
+import pytest
+
+from tools.launcher import ROOT
 
 CPP_LAYERS = ["base", "mpi", "runtime", "collectives", "pencils", "fft", "pm", "gpu"]
 # These are not in cpp/: a header of XLA's, and two that tests put in the place of something.
@@ -27,8 +29,8 @@ def _imports(path):
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def _modules():
-    return sorted((ROOT / "pfftjax").rglob("*.py"))
+def _modules(folder="pfftjax"):
+    return sorted((ROOT / folder).rglob("*.py"))
 
 
 def test_layers_import_only_from_those_before():
@@ -54,6 +56,27 @@ def test_no_folder_imports_private_modules_of_another():
         assert private_imports(path, _imports(path)) == [], path
     planted = ROOT / "pfftjax" / "pm" / "_field.py"
     assert private_imports(planted, ["pfftjax.fft._plan.run"]) == ["pfftjax.fft._plan.run"]
+
+
+# Benchmarks start ranks as the tests do, and use the same stand-ins for a GPU.
+SHARED_TOOLS = r"tools(\.(launcher|fake_device|gpu_runtime)(\.\w+)*)?"
+
+
+def imports_of_tests(folder, names):
+    """Which of the names that a module of this folder imports belong to the tests or the tools."""
+    allowed = SHARED_TOOLS if folder == "benchmarks" else r"(?!)"
+    ours = [name for name in names if re.match(r"(tests|tools)(\.|$)", name)]
+    return [name for name in ours if not re.fullmatch(allowed, name)]
+
+
+@pytest.mark.parametrize("folder", ["pfftjax", "examples", "benchmarks"])
+def test_what_users_see_imports_nothing_of_the_tests(folder):
+    assert _modules(folder)
+    for path in _modules(folder):
+        assert imports_of_tests(folder, _imports(path)) == [], path
+    planted = ["tests.helpers", "tools.run", "tools.launcher.ROOT", "jax"]
+    refused = planted[:2] if folder == "benchmarks" else planted[:3]
+    assert imports_of_tests(folder, planted) == refused
 
 
 def test_only_one_module_imports_the_extension_and_one_the_insides_of_jax():
@@ -91,5 +114,8 @@ def test_no_two_files_of_the_core_have_one_name():
 
 
 def test_files_are_short():
-    for path in [*_sources(), *_modules()]:
+    folders = ("pfftjax", "tests", "tools", "examples", "benchmarks")
+    for path in (path for folder in folders for path in _modules(folder)):
+        assert len(path.read_text().splitlines()) <= 500, path
+    for path in _sources():
         assert len(path.read_text().splitlines()) <= 600, path

@@ -6,7 +6,8 @@ import pytest
 
 import pfftjax
 from pfftjax._runtime.options import VARIABLES
-from tests.launcher import ROOT
+from pfftjax._runtime.support import NEWEST_JAX
+from tools.launcher import ROOT
 
 DOCS = ROOT / "docs"
 # What others are made of, or made by.
@@ -40,6 +41,11 @@ def test_every_public_name_is_in_the_reference(module):
     assert public
     missing = sorted(public - {name.removeprefix(f"{path}.") for name in _documented()})
     assert not missing
+
+
+def test_the_newest_jax_is_that_of_the_readme():
+    newest = ".".join(map(str, NEWEST_JAX))
+    assert re.search(rf"JAX \d[\d.]* to {re.escape(newest)},", (ROOT / "README.md").read_text())
 
 
 def _anchors(path):

@@ -13,9 +13,9 @@ from tests.collectives import test_transforms as matrix
 from tests.extra_cases import DIFFERENTIABLE, FORWARD
 from tests.helpers import CASES, RANK, SIZE, assert_close
 from tests.jobs import test_shard_map as shard_map
-from tests.launcher import ROOT
+from tools.launcher import ROOT
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 3)]
 
 PAGE = ROOT / "docs" / "collectives" / "transformations.md"
 # No part of programs, or not functions.

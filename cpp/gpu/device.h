@@ -1,7 +1,7 @@
 // The one interface between pfftjax and a GPU's runtime library, as mpi_api.h is to MPI.
 //
 // cuda_device.cc and kernels.cu implement it for CUDA, in a shared object of their own that is
-// built where CMake finds CUDA and opened where it is there; tests/fake_device/ implements it
+// built where CMake finds CUDA and opened where it is there; tools/fake_device/ implements it
 // without a GPU. Nothing else in pfftjax includes a header of CUDA's, so the logic of all
 // transports is compiled, and tested, everywhere.
 //

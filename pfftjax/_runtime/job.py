@@ -1,6 +1,7 @@
-"""A rank that fails ends the job; a rank that has finished waits for the others.
+"""How this process becomes a rank of a job, what that changes in it, and how the job ends.
 
-Otherwise the others would wait in MPI for a message that never comes.
+A rank that fails ends the job; a rank that has finished waits for the others. Otherwise the others
+would wait in MPI for a message that never comes.
 """
 
 import atexit
@@ -12,12 +13,14 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from types import TracebackType
 
 import jax
 from mpi4py import MPI
 
-from . import ordering
+from . import device as _device  # noqa: F401 (before anything starts a backend)
+from . import ordering, support, transports, while_loop
 from .communicators import world
 from .ffi import native
 
@@ -69,8 +72,43 @@ def _let_the_first_speak(value: BaseException | None) -> None:
         time.sleep(_SECONDS_FOR_THE_FIRST)
 
 
-def abort_on_error() -> None:
-    """Install the hooks: on uncaught exceptions, and on the way out.
+def join_job() -> None:
+    """Make this process a rank of its job: what `import pfftjax` changes in a process.
+
+    The modules of this folder have done a part of it when they were imported, as their constants
+    follow from it:
+
+    - `device`: tells JAX which GPU to take and which part of its memory, where ranks have any.
+    - `ffi`: loads the core and its backend for this MPI, and registers handlers with JAX.
+    - `communicators`: duplicates MPI_COMM_WORLD, for which it waits for all ranks. With more than
+      one, the core starts the thread of the watch, and handlers of SIGTERM (unless the program has
+      one) and SIGINT that say what the rank was in, and then do what the signal did before.
+    - `ordering`: registers the effects of operations with JAX.
+
+    The rest is done here:
+
+    - Functions inside JAX are wrapped (`ordering`, `while_loop`). Where JAX is newer than the
+      tested ones, or another one than they know, rank 0 warns of what that degrades.
+    - `sys.excepthook` and `threading.excepthook` show the exception as before, and end the job.
+    - An exit handler, `MPI.Finalize` and an attribute of MPI_COMM_SELF wait for what is under way
+      and for the other ranks, before MPI is finalized.
+
+    docs/sharp-bits.md has this list for users.
+    """
+    transports.configure()
+    while_loop.change_jax()
+    text = support.warn_of_jax(jax.__version_info__, ordering.change_jax())
+    if text is not None and world.rank == 0:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    _abort_on_error()
+    # Registered after JAX's own exit handlers, so run before them, and long before mpi4py
+    # finalizes MPI.
+    atexit.register(_leave)
+    _leave_before_finalize()
+
+
+def _abort_on_error() -> None:
+    """Let uncaught exceptions end the job.
 
     Of exceptions in threads, those in threads that communicate: nobody waits for another one's
     message (one that writes a log, say), and Python shows its exception and goes on.
@@ -100,10 +138,6 @@ def abort_on_error() -> None:
             )
 
     threading.excepthook = on_thread_exception
-    # Registered after JAX's own exit handlers, so run before them, and long before mpi4py
-    # finalizes MPI.
-    atexit.register(_leave)
-    _leave_before_finalize()
 
 
 def _leave_before_finalize() -> None:

@@ -175,7 +175,7 @@ def _refuse_global_arrays(ctx: Any) -> None:
 
 
 def _keep_token() -> bool:
-    """Hand on the token of the last program as it is; True where this JAX allows it.
+    """Hand on the token of the last program as it is; whether this JAX allows it.
 
     JAX copies the token into each call, and the copy waits for the program that made it: calls
     would no longer be asynchronous. On one device there is nothing to copy. Wrapped, not
@@ -207,9 +207,6 @@ def _keep_token() -> bool:
 
     tokens.get_token_input = get_token_input
     return True
-
-
-TOKEN_IS_KEPT = _keep_token()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,9 +289,13 @@ def _warn_of_few_threads() -> None:
         )
 
 
-def _note_threads() -> None:
-    """Keep the tokens of every thread that dispatches a program that communicates."""
+def _note_threads() -> bool:
+    """Keep the tokens of every thread that dispatches a program that communicates; whether this
+    JAX allows it.
+    """
     tokens: Any = _dispatch.RuntimeTokenSet
+    if not (hasattr(tokens, "get_token_input") and hasattr(tokens, "set_token_result")):
+        return False
     get_token_input, set_token_result = tokens.get_token_input, tokens.set_token_result
 
     def noted(self: Any, eff: Any, *arguments: Any, **options: Any) -> Any:
@@ -316,9 +317,7 @@ def _note_threads() -> None:
 
     tokens.get_token_input = noted
     tokens.set_token_result = set_and_wait
-
-
-_note_threads()
+    return True
 
 
 def run_at_once() -> None:
@@ -389,15 +388,15 @@ def recover() -> None:
     _dispatch.runtime_tokens.clear()
 
 
-def _let_checkpoint_save_complex() -> None:
-    """Let `jax.checkpoint` save complex results.
+def _let_checkpoint_save_complex() -> bool:
+    """Let `jax.checkpoint` save complex results; whether this JAX allows it.
 
     JAX guards what a policy saves by reduce_precision, which it does not have for complex numbers:
     any policy that saves one ends in a TypeError, and spectra are complex. They go unguarded.
     """
     insert = getattr(_ad_checkpoint, "_insert_reduce_precision", None)
     if insert is None:
-        return
+        return False
 
     def is_complex(var: Any) -> bool:
         dtype = getattr(var.aval, "dtype", None)
@@ -419,6 +418,19 @@ def _let_checkpoint_save_complex() -> None:
                 return insert(*arguments, **options)
 
     _ad_checkpoint._insert_reduce_precision = insert_but_for_complex
+    return True
 
 
-_let_checkpoint_save_complex()
+def change_jax() -> list[str]:
+    """Wrap the functions inside JAX that do not serve programs that communicate as they are.
+
+    Returns:
+        What is worse for it on a JAX where such a function is not the one that is known here.
+
+    """
+    changes = {
+        "each program that communicates waits for the one before it": _keep_token,
+        "the end of a program does not wait for what its other threads run": _note_threads,
+        "a policy of jax.checkpoint cannot save complex arrays": _let_checkpoint_save_complex,
+    }
+    return [loss for loss, is_made in changes.items() if not is_made()]

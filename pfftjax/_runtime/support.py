@@ -1,6 +1,7 @@
-"""Which devices' arrays can be communicated: by this pfftjax, and by the MPI below it."""
+"""Which devices' arrays pfftjax, and the MPI below it, can communicate; which JAX it knows."""
 
 import ctypes
+from collections.abc import Sequence
 
 from mpi4py import MPI
 
@@ -53,3 +54,23 @@ def mpi_takes_cuda_pointers() -> bool | None:
             return bool(supported.value) if known else None
     ask = getattr(library, "MPIX_Query_cuda_support", None)
     return None if ask is None else bool(ask())
+
+
+# The newest release of JAX with which all tests have run.
+NEWEST_JAX = (0, 12)
+
+
+def warn_of_jax(version: Sequence[int], lost: Sequence[str]) -> str | None:
+    """What to warn of where JAX is newer than the tested ones, or lacks what pfftjax changes.
+
+    >>> warn_of_jax((0, 12, 3), []) is None
+    True
+    >>> warn_of_jax((0, 13, 0), ["it waits"])
+    'pfftjax is tested with JAX up to 0.12, and this is 0.13.0. Degraded: it waits'
+
+    """
+    if not lost and tuple(version[:2]) <= NEWEST_JAX:
+        return None
+    newest, this = (".".join(map(str, numbers)) for numbers in (NEWEST_JAX, version))
+    degraded = "; ".join(lost) or "nothing that pfftjax knows of"
+    return f"pfftjax is tested with JAX up to {newest}, and this is {this}. Degraded: {degraded}"

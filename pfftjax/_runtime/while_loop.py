@@ -55,4 +55,6 @@ def _carry_the_predicate(
     return results, [0] * len(results)
 
 
-batching.fancy_primitive_batchers[while_p] = _carry_the_predicate
+def change_jax() -> None:
+    """Put this rule in the place of JAX's own, which it calls where a condition is silent."""
+    batching.fancy_primitive_batchers[while_p] = _carry_the_predicate

@@ -8,16 +8,12 @@ What the environment sets (``PFFTJAX_CHECK``, ``PFFTJAX_TIMEOUT``, ...) is in
 `pfftjax._runtime.options`.
 """
 
-from pfftjax._runtime import device as _device  # noqa: F401 (before anything starts a backend)
-from pfftjax._runtime import while_loop as _while_loop  # noqa: F401
 from pfftjax._runtime.checkpoint import save_collectives as save_collectives
 from pfftjax._runtime.communicators import communicator as communicator
 from pfftjax._runtime.communicators import duplicate as duplicate
-from pfftjax._runtime.job import abort_on_error as _abort_on_error
 from pfftjax._runtime.ordering import recover as recover
 from pfftjax._runtime.support import has_cuda_support as has_cuda_support
 from pfftjax._runtime.support import has_sycl_support as has_sycl_support
-from pfftjax._runtime.transports import configure as _configure_transports
 
 from ._allgather import allgather as allgather
 from ._allgather import reduce_scatter as reduce_scatter
@@ -40,6 +36,3 @@ from ._split import Pending as Pending
 from ._split import allgather_start as allgather_start
 from ._split import alltoall_start as alltoall_start
 from ._split import wait as wait
-
-_configure_transports()
-_abort_on_error()

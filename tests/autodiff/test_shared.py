@@ -15,7 +15,7 @@ from pfftjax.pm import Particles, lpt
 from tests.helpers import CONTROL, RANK, SIZE, assert_close, blocks, random
 from tests.pm.universe import cosmology
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3)]
 
 X, x = blocks((SIZE, 3))
 THETA = jnp.array([0.7, -1.2])

@@ -8,7 +8,7 @@ import pytest
 from pfftjax import collectives as pc
 from tests.helpers import CASES, RANK, SIZE, assert_close, blocks, global_sum
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages]
 
 TOLERANCE = {"float32": 1e-5, "complex64": 1e-5, "float64": 1e-12, "complex128": 1e-12}
 

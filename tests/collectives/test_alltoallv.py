@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pfftjax import collectives as pc
 from tests.helpers import RANK, SIZE, assert_close, assert_equal, blocks, drawn, global_sum
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3), pytest.mark.messages]
 
 
 def _model(X, counts, capacity):

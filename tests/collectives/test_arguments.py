@@ -8,7 +8,7 @@ from mpi4py import MPI
 from pfftjax import collectives as pc
 from tests.helpers import RANK, SIZE
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3), pytest.mark.messages]
 
 WHERE = f"on rank {RANK} of {SIZE}"
 

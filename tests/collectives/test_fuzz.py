@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import CASES, RANK, SIZE, assert_close, blocks, drawn
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.messages]
 
 SHAPE_KEEPING = [case for case in CASES if case.name in ("alltoall", "bcast", "sendrecv_ring")]
 

@@ -11,7 +11,7 @@ from pfftjax._runtime.ffi import native
 from pfftjax._runtime.options import options
 from tests.helpers import CONTROL, DTYPES, RANK, SIZE, assert_equal, blocks, random
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3), pytest.mark.messages]
 
 RIGHT, LEFT = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 NULL = MPI.PROC_NULL

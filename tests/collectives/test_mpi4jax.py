@@ -12,7 +12,7 @@ from mpi4py import MPI
 import pfftjax.collectives as mpi4jax
 from tests.helpers import RANK, SIZE, assert_close, assert_equal, blocks
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages]
 
 RIGHT, LEFT = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 # Arguments by position, then by keyword.

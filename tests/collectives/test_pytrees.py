@@ -11,7 +11,7 @@ from mpi4py import MPI
 from pfftjax import collectives as pc
 from tests.helpers import CONTROL, RANK, SIZE, assert_equal, random
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3), pytest.mark.messages]
 
 
 @jax.tree_util.register_dataclass

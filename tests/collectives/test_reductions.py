@@ -9,10 +9,10 @@ import pytest
 from mpi4py import MPI
 
 from pfftjax import collectives as pc
+from tests.collectives.reference import PAIRWISE, defined, drawn, identity, reduced
 from tests.helpers import DTYPES, RANK, SIZE, assert_close, assert_equal, blocks, random
-from tests.jobs.random_programs import PAIRWISE, defined, drawn, identity, reduced
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3), pytest.mark.messages]
 
 OPERATIONS = ("allreduce", "reduce", "scan", "exscan", "reduce_scatter")
 ROOT = SIZE // 2

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from pfftjax import collectives as pc
 from tests.helpers import DTYPES, RANK, SIZE, assert_close, assert_equal, blocks, random
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3), pytest.mark.messages]
 
 SHAPES = [(), (0,), (3,), (2, 0), (2, 3)]
 

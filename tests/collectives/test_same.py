@@ -13,7 +13,7 @@ from pfftjax.collectives import allreduce
 from pfftjax.collectives._same import same as same_among_ranks
 from tests.helpers import RANK, SIZE, assert_close
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages]
 
 ALLOWED = export.DisabledSafetyCheck.custom_call("pfftjax_same")
 same = functools.partial(same_among_ranks, what="the value", remedy="look for the rank in it")

@@ -10,7 +10,7 @@ from pfftjax import collectives as pc
 from pfftjax._runtime import communicators
 from tests.helpers import CONTROL, RANK, SIZE, assert_close, assert_equal, blocks
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages]
 
 RIGHT, LEFT = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 

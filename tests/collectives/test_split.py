@@ -11,7 +11,7 @@ from mpi4py import MPI
 from pfftjax import collectives as pc
 from tests.helpers import CONTROL, RANK, SIZE, assert_close, assert_equal, blocks, random
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3), pytest.mark.messages]
 
 
 def test_several_on_their_way_and_waited_for_in_another_order():

@@ -12,7 +12,7 @@ from pfftjax import collectives as pc
 from pfftjax._runtime.ffi import native
 from tests.helpers import BASIC, CASES, CONTROL, RANK, SIZE, assert_close, blocks, random
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 3), pytest.mark.messages]
 MATRIX = CASES if SIZE == 3 else [case for case in CASES if case.name in BASIC]
 each_case = pytest.mark.parametrize("case", MATRIX, ids=lambda case: case.name)
 # Where the transformation is the point and the operation is not.

@@ -10,7 +10,7 @@ from pfftjax import collectives as pc
 from tests import helpers
 from tests.helpers import CASES, DTYPES, RANK, SIZE, assert_close, assert_equal, blocks
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages]
 
 ARITHMETIC = ("reduce_scatter", "allreduce_replicate", "reduce", "gather", "scan", "exscan")
 MOVES = [case for case in CASES if case.name not in ARITHMETIC]

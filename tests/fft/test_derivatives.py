@@ -13,7 +13,7 @@ from tests.distributed import alone, assert_block, grids, total
 from tests.helpers import SIZE, random
 from tests.programs import steps
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 4)]
 
 SHAPE = (6, 5, 4)
 

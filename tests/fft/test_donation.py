@@ -1,4 +1,4 @@
-"""Transforms in the memory of what they are given; in tests/run.py also by messages."""
+"""Transforms in the memory of what they are given."""
 
 import re
 
@@ -13,7 +13,7 @@ from pfftjax.fft._local import Kind
 from tests.distributed import TOLERANCE, assert_block, grids
 from tests.helpers import random
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages]
 
 N = 12  # every grid of up to four ranks has equal blocks
 COPY = re.compile(r"= c\d+\[\d[^ ]* copy\(")

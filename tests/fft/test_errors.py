@@ -9,7 +9,7 @@ from pfftjax import sharded
 from tests.distributed import grids
 from tests.helpers import RANK, SIZE
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages]
 
 
 def here(operation):

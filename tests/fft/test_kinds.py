@@ -22,7 +22,7 @@ from tests.distributed import (
 from tests.helpers import RANK, SIZE, random
 from tests.programs import steps
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 3)]
 
 NORMS = ("backward", "ortho", "forward")
 # Each kind along each axis, in real and complex company; even, odd, prime, 1, fewer than ranks.

@@ -15,7 +15,7 @@ from tests.distributed import TOLERANCE, assert_block, grids, methods, points, t
 from tests.helpers import RANK, SIZE, random
 from tests.programs import exchanges
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 3)]
 
 POWERS = {"backward": 1, "ortho": 0.5, "forward": 0}
 

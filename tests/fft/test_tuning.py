@@ -23,7 +23,12 @@ from pfftjax.fft._tuning import _choose, candidate_dims
 from tests.distributed import assert_block, grids, shares_memory, transformed
 from tests.helpers import CONTROL, RANK, SIZE, random
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.timeout(300),
+    pytest.mark.ranks(1, 2, 4),
+    pytest.mark.messages,
+]
 
 WORLD = MPI.COMM_WORLD
 

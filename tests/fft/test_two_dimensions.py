@@ -12,7 +12,7 @@ from pfftjax import PencilTransform, ProcessGrid
 from tests.distributed import COMPLEX, TOLERANCE, assert_block, methods, total, transformed
 from tests.helpers import RANK, SIZE, random
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 3)]
 
 SHAPES = ((8, 6), (7, 5), (1, 9), (3, 1), (13, 2), (1, 1), (2, 29))
 

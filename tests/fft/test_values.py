@@ -24,7 +24,7 @@ from tests.distributed import (
 )
 from tests.helpers import CONTROL, RANK, SIZE, drawn, random
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.messages]
 
 
 def check(plans, dtype):

@@ -1,6 +1,6 @@
 """The CUDA module on a device, beside NumPy: kernels, streams, events, memory between processes.
 
-By hand without a device: PFFTJAX_FAKE_DEVICE=... (tests/fake_device).
+By hand without a device: PFFTJAX_FAKE_DEVICE=... (tools/fake_device).
 """
 
 import ctypes
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from tests.gpu import runtime as device
-from tests.gpu.runtime import DeviceArray, Runtime
+from tools import gpu_runtime as device
+from tools.gpu_runtime import DeviceArray, Runtime
 
 pytestmark = pytest.mark.gpu
 COMM = MPI.COMM_WORLD

@@ -13,7 +13,7 @@ from tests.distributed import alone, grids, raised_everywhere
 from tests.helpers import CONTROL, RANK, SIZE, assert_equal, random
 
 h5py = pytest.importorskip("h5py")
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3)]
 
 PENCILS = (((0, 1), (0, 1, 2)), ((0, 2), (0, 2, 1)), ((1, 2), (1, 2, 0)), ((2, 0), (2, 0, 1)))
 DTYPES = ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")

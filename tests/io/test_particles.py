@@ -12,7 +12,7 @@ from tests.distributed import grids, raised_everywhere
 from tests.helpers import CONTROL, RANK, SIZE
 
 h5py = pytest.importorskip("h5py")
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3)]
 
 MESH = (6, 7, 5)
 TOTAL = 41

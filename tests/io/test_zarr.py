@@ -13,7 +13,7 @@ from tests.helpers import CONTROL, RANK, SIZE, assert_equal, random
 
 xarray = pytest.importorskip("xarray")
 h5py = pytest.importorskip("h5py")
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 4)]
 
 DTYPES = ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")
 

@@ -8,7 +8,7 @@ import subprocess
 import textwrap
 import time
 
-from tests import launcher
+from tools import launcher
 
 # Every script begins like this; `failing()` marks the moment from which the job has to end.
 PREAMBLE = """
@@ -25,7 +25,7 @@ jax.block_until_ready(pc.allreduce(0))  # MPI and the watch are up
 """
 
 SECONDS_TO_END = 10.0
-# Ranks of the tests that tests/repeat.py runs on several numbers of them.
+# Ranks of the tests that tools/repeat.py runs on several numbers of them.
 RANKS = int(os.environ.get("PFFTJAX_TEST_RANKS", "2"))
 
 

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from tests import launcher
 from tests.jobs.job import RANKS, assert_succeeds
+from tools import launcher
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests import launcher
+from tools import launcher
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from tests import launcher
 from tests.jobs.job import RANKS, SECONDS_TO_END, assert_ends_in_error, assert_succeeds, run
+from tools import launcher
 
 pytestmark = pytest.mark.timeout(60)
 

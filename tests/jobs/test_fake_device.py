@@ -1,11 +1,11 @@
-"""The handlers and the staging for GPUs, without one: the ordinary tests, on tests/fake_device."""
+"""The handlers and the staging for GPUs, without one: the ordinary tests, on tools/fake_device."""
 
 import subprocess
 
 import pytest
 
-from tests import fake_device, launcher
 from tests.jobs.job import assert_ends_in_error, assert_succeeds
+from tools import fake_device, launcher
 
 pytestmark = pytest.mark.timeout(300)
 

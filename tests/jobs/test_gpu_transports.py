@@ -1,12 +1,12 @@
-"""The transports between GPUs, on a device that is none (tests/fake_device): the same results by
+"""The transports between GPUs, on a device that is none (tools/fake_device): the same results by
 each, and an error for what cannot be had, or fails, without a hang.
 """
 
 import pytest
 
-from tests import fake_device
-from tests.fake_device import nccl
 from tests.jobs.job import PREAMBLE, assert_ends_in_error, assert_succeeds
+from tools import fake_device
+from tools.fake_device import nccl
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests import launcher
+from tools import launcher
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -62,6 +62,35 @@ subprocess.run(shell, shell=True, check=True)
     ended = _python(rank, **{name: "0", size: "2"})
     assert ended.stdout.strip() == "1", ended.stderr
     assert "started" not in ended.stderr
+
+
+def test_a_jax_that_was_tested():
+    """All that pfftjax changes inside of it is there."""
+    ended = _python(
+        "import warnings; warnings.simplefilter('error', RuntimeWarning); import pfftjax"
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_jax_that_is_newer_or_another_one():
+    """It is said once, with what is degraded."""
+    newer = "import jax; jax.__version_info__ = (0, 99, 1)\n"
+    ended = _python(newer + "import pfftjax; print(pfftjax.collectives.allreduce(2.0))")
+    assert ended.stdout.strip() == "2.0", ended.stderr
+    assert ended.stderr.count("RuntimeWarning") == 1
+    assert "this is 0.99.1. Degraded: nothing that pfftjax knows of" in ended.stderr
+    another = """
+from jax._src import ad_checkpoint, dispatch
+tokens = dispatch.RuntimeTokenSet
+get = tokens.get_token_input
+tokens.get_token_input = lambda self, eff, devices, more=None: get(self, eff, devices)
+del ad_checkpoint._insert_reduce_precision
+import pfftjax
+print(pfftjax.collectives.allreduce(2.0))
+"""
+    ended = _python(another)
+    assert ended.stdout.strip() == "2.0", ended.stderr
+    assert "waits for the one before it; a policy of jax.checkpoint cannot" in ended.stderr
 
 
 def test_thread_level():

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests.launcher import ROOT
+from tools.launcher import ROOT
 
 pytestmark = pytest.mark.timeout(120)
 SOURCES = ("tests/cpp/kernels.cc", "cpp/gpu/box_plan.cc", "cpp/pencils/box.cc")

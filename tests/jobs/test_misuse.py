@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from tests import launcher
 from tests.jobs.job import SECONDS_TO_END
+from tools import launcher
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from tests.jobs.job import assert_succeeds
-from tests.launcher import ROOT
+from tools.launcher import ROOT
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pfftjax._runtime.ffi import native
-from tests import launcher
+from tools import launcher
 
 pytestmark = pytest.mark.timeout(300)
 

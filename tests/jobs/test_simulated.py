@@ -1,10 +1,10 @@
-"""The C++ core on a simulated MPI: tests/cpp/simulated/ and tests/simulate.py."""
+"""The C++ core on a simulated MPI: tests/cpp/simulated/ and tools/simulate.py."""
 
 import subprocess
 
 import pytest
 
-from tests import simulate, simulated_faults
+from tools import simulate, simulated_faults
 
 pytestmark = pytest.mark.timeout(600)
 SCHEDULES = 20_000
@@ -35,7 +35,7 @@ def test_every_schedule_is_right(program):
 
 
 def test_faults_can_be_planted():
-    """Each fault's text is in the core. That each is found, `python -m tests.simulate --faults`
+    """Each fault's text is in the core. That each is found, `python -m tools.simulate --faults`
     shows."""
     for fault in simulated_faults.FAULTS:
         assert fault.old in (simulate.ROOT / "cpp" / fault.file).read_text(), fault.what

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests import launcher
+from tools import launcher
 
 # GiB, of both ranks together; the largest case has 12 GiB of arrays.
 MOST = 16.0

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.launcher import ROOT
+from tools.launcher import ROOT
 
 pytestmark = pytest.mark.timeout(180)
 CORE = (

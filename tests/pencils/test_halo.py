@@ -11,7 +11,7 @@ from pfftjax import Pencil, halo_exchange, halo_reduce
 from tests.distributed import grids, total
 from tests.helpers import CONTROL, RANK, SIZE, drawn, random
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.messages]
 
 
 def _padded(x, pencil, widths, periodic):

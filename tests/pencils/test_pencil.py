@@ -10,7 +10,7 @@ from pfftjax import Pencil, PencilFFT
 from tests.distributed import gathered, grids
 from tests.helpers import CONTROL, RANK, SIZE, random
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages]
 
 SHAPES = [(4, 5, 6), (1, 7, 2), (3, 1, 1), (2, 3, 4, 5), (6, 5)]
 

@@ -11,7 +11,7 @@ from pfftjax import PencilFFT, ProcessGrid
 from tests.distributed import alone, grids
 from tests.helpers import RANK, SIZE
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages]
 
 
 def test_ranks_are_numbered_along_rows():

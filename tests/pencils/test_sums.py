@@ -10,7 +10,7 @@ from pfftjax import Pencil, ProcessGrid, norm, vdot
 from tests.distributed import grids
 from tests.helpers import RANK, SIZE, assert_close, assert_equal, blocks, random
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "bool", "float64", "complex128"])

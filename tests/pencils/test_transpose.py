@@ -13,7 +13,7 @@ from pfftjax import Pencil, transpose
 from tests.distributed import grids, methods, total
 from tests.helpers import DTYPES, RANK, SIZE, drawn, random
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.messages]
 
 
 def _check(cases):

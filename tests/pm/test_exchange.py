@@ -17,7 +17,7 @@ from tests.distributed import grids, total
 from tests.helpers import CONTROL, RANK, SIZE, assert_equal, drawn, random
 from tests.pm.universe import owners
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.messages]
 
 
 def _scattered(pencil, rows, seed=0):

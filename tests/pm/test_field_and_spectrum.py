@@ -14,7 +14,7 @@ from tests.distributed import assert_block, grids, total
 from tests.helpers import CONTROL, random
 from tests.pm.universe import cosmology, on_one_rank, table
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2)]
 
 
 def _wavenumbers(shape, box):

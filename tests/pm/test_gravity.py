@@ -10,7 +10,7 @@ from pfftjax.pm import gravity
 from tests.distributed import assert_block, grids, total
 from tests.helpers import RANK, SIZE, random
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2)]
 
 GRADIENTS = ("finite-difference", "spectral")
 BOX = (30.0, 50.0, 20.0)

@@ -11,7 +11,7 @@ from tests.distributed import grids
 from tests.helpers import CONTROL, random
 from tests.pm.universe import cosmology
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2)]
 
 A = 0.3
 SHAPE, BOX = (8, 6, 5), (40.0, 30.0, 20.0)

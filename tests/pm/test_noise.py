@@ -13,7 +13,7 @@ from tests.distributed import grids
 from tests.helpers import RANK, SIZE, assert_equal
 from tests.pm.universe import on_one_rank
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2, 4)]
 
 SHAPES = ((8, 6, 16), (13, 11, 7), (1, 2, 9), (11, 1, 1), (4, 6))
 

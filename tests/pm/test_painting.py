@@ -18,7 +18,7 @@ from tests.distributed import assert_block, grids, total
 from tests.helpers import CONTROL, RANK, SIZE, drawn, random
 from tests.pm.universe import at_home, interpolated, painted
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2)]
 
 KERNELS = ("cic", "tsc")
 

@@ -35,7 +35,7 @@ from tests.distributed import alone, assert_block, grids, total
 from tests.helpers import CONTROL, RANK, SIZE, random
 from tests.pm.universe import at_home, cosmology, everybody, owners, table
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 4)]
 
 SHAPE = (12, 14, 16)
 BOX = (30.0, 35.0, 40.0)

@@ -28,7 +28,7 @@ from tests.programs import exchanged_bytes, exchanges
 from tests.spectral import reference
 from tests.spectral.reference import SIDES, draw, local, plans, wavenumbers
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2, 4)]
 
 OPERATORS = (spectral.gradient, spectral.divergence, spectral.curl)
 WAYS = tuple(itertools.product((False, True), (False, True)))  # from and to a spectrum
@@ -49,6 +49,7 @@ def _functions(plan, box_size=SIDES):
 SHAPES = {"float64": ((8, 6, 5), (2, 3, 4)), "float32": ((4, 1, 8),)}
 
 
+@pytest.mark.messages
 @pytest.mark.parametrize("dtype", SHAPES)
 def test_against_numpy(dtype):
     chosen = [

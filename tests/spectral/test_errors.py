@@ -8,7 +8,7 @@ from pfftjax import PencilFFT, spectral
 from tests.distributed import grids
 from tests.fft.test_errors import NO_BOXES, here
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 4)]
 
 BOX = 2.0
 SCALARS = {

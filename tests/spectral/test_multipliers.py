@@ -13,7 +13,7 @@ from tests.distributed import COMPLEX, TOLERANCE, Model, assert_block, grids, to
 from tests.helpers import random
 from tests.spectral.reference import SIDES, draw, local, multiplied, plans, wavenumbers
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 3)]
 
 RADIUS, SHIFT = 0.8, (0.3, -0.7, 1.1)
 

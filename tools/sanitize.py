@@ -7,7 +7,7 @@ shares memory between ranks and threads runs under ThreadSanitizer in tests/jobs
 import subprocess
 import sys
 
-from tests import launcher
+from tools import launcher
 
 
 def library(name):
@@ -30,11 +30,11 @@ def environment(**extra):
 
 def main():
     collectives = (
-        "values adjoint alltoallv sendrecv comm fuzz while_loop messages rooted allgatherv split "
-        "reductions node"
+        "values adjoint alltoallv sendrecv fuzz messages rooted allgatherv split reductions"
     ).split()
     tests = sys.argv[1:] or [
         *(f"tests/collectives/test_{name}.py" for name in collectives),
+        *(f"tests/runtime/test_{name}.py" for name in ("comm", "node", "while_loop")),
         "tests/pencils",
         "tests/fft",
         "tests/spectral/test_derivatives.py",

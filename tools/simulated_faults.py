@@ -1,6 +1,6 @@
 """Faults planted in the C++ core, each of which the simulated MPI must find.
 
-    python -m tests.simulate --faults [words of their names] [--seeds 20000]
+    python -m tools.simulate --faults [words of their names] [--seeds 20000]
 
 prints how many schedules it took to find each, and how it showed.
 """
@@ -12,8 +12,8 @@ import shutil
 import subprocess
 import tempfile
 
-from tests import simulate
-from tests.launcher import ROOT
+from tools import simulate
+from tools.launcher import ROOT
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,8 @@ import pytest
 
 from pfftjax._runtime import options
 
+pytestmark = pytest.mark.ranks(1, 2, 3)
+
 
 def test_defaults():
     assert options.read({}) == options.Options()

@@ -1,6 +1,6 @@
 """Runs random programs that are right, whose ranks come at odd times, and counts what goes wrong.
 
-    python -m tests.soak --minutes 60 --ranks 4
+    python -m tools.soak --minutes 60 --ranks 4
 
 Each job runs a few steps, drawn by its seed, and then ends in one of many ways. In the steps ranks
 are late, are stopped (SIGSTOP) while others wait for them, are all suspended for longer than
@@ -9,7 +9,7 @@ that have ended; at the end one may finish long before the others, or communicat
 None of that is a mistake: a job that is ended (a false kill), that does not end (a hang), or that
 computes something wrong fails the soak. A seed is printed for each, and repeats it:
 
-    python -m tests.soak --seed 1234 --jobs 1
+    python -m tools.soak --seed 1234 --jobs 1
 """
 
 import argparse
@@ -24,8 +24,8 @@ import threading
 import time
 from typing import Any
 
-from tests import launcher
 from tests.jobs import job
+from tools import launcher
 
 # Longer than it takes the watch to ask twice, at 2 and at 4 seconds.
 LATE = 5.0
@@ -313,7 +313,7 @@ def verdict(seed: int, ranks: int) -> tuple[str, str]:
     """How the job of a seed went ("right", "false kill", "hang" or "error"), and its output."""
     script = (
         f"import faulthandler; faulthandler.dump_traceback_later({LONG_JOB}); "
-        f"from tests.soak import Program; Program({seed}).run()"
+        f"from tools.soak import Program; Program({seed}).run()"
     )
     chosen = environment(seed)
     try:

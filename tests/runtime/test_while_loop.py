@@ -7,7 +7,7 @@ import pytest
 from pfftjax import collectives as pc
 from tests.helpers import RANK, SIZE, assert_close, blocks
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2), pytest.mark.messages]
 
 
 def _until_small(total, local):

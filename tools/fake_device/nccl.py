@@ -5,10 +5,10 @@ import hashlib
 import pathlib
 import subprocess
 
-from tests import fake_device
-from tests.launcher import ROOT
+from tools import fake_device
+from tools.launcher import ROOT
 
-SOURCE = ROOT / "tests/fake_device/fake_nccl.cc"
+SOURCE = ROOT / "tools/fake_device/fake_nccl.cc"
 
 
 def build() -> str:

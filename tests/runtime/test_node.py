@@ -8,7 +8,7 @@ from pfftjax import collectives as pc
 from pfftjax._runtime.options import options
 from tests.helpers import RANK, SIZE
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages]
 
 
 @pytest.mark.memory

@@ -1,6 +1,6 @@
 """The full product behind tests/fft, at length: `make matrix`. What CI runs is a selection of it.
 
-    python -m tests.matrix [--ranks 1 2 3 4] [--simd baseline avx2] [--only values primes ...]
+    python -m tools.matrix [--ranks 1 2 3 4] [--simd baseline avx2] [--only values primes ...]
 
 Every method of exchange and instruction set, on every process grid of 1 to 4 ranks: plans real and
 complex, their derivatives, both layouts, in both precisions, of the sizes of the tests (1, fewer
@@ -22,7 +22,6 @@ import numpy as np
 from pfftjax import ExchangeMethod, PencilFFT, PencilTransform, ProcessGrid
 from pfftjax._runtime.ffi import native
 from pfftjax.fft._trigonometric import INVERSES
-from tests import fake_device, launcher
 from tests.distributed import (
     COMPLEX,
     SHAPES,
@@ -32,11 +31,12 @@ from tests.distributed import (
     grids,
     transformed,
 )
-from tests.fake_device import nccl
 from tests.fft import test_kinds, test_padding
 from tests.fft.test_two_dimensions import SHAPES as SHAPES_OF_PLANES
 from tests.fft.test_values import check
 from tests.helpers import RANK, SIZE, random
+from tools import fake_device, launcher
+from tools.fake_device import nccl
 
 
 def start() -> int:
@@ -55,7 +55,7 @@ def start() -> int:
         print(f"== {way}, {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
         began = time.monotonic()
         code = subprocess.run(
-            launcher.command(ranks, "-m", "tests.matrix", "--here", *parts),
+            launcher.command(ranks, "-m", "tools.matrix", "--here", *parts),
             cwd=launcher.ROOT,
             env=launcher.environment(JAX_DISABLE_MOST_OPTIMIZATIONS="1", **settings),
             check=False,

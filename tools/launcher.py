@@ -1,6 +1,6 @@
 """How this MPI starts ranks; shared by run.py and by the tests that start jobs of their own.
 
-python -m tests.launcher RANKS PROGRAM ARGUMENTS    runs a program so, as `make demo` does
+python -m tools.launcher RANKS PROGRAM ARGUMENTS    runs a program so, as `make demo` does
 """
 
 import functools

@@ -11,9 +11,9 @@ import pathlib
 import subprocess
 import tempfile
 
-from tests.launcher import ROOT
+from tools.launcher import ROOT
 
-SOURCES = (ROOT / "tests/fake_device/fake_device.cc", ROOT / "cpp/pencils/box.cc")
+SOURCES = (ROOT / "tools/fake_device/fake_device.cc", ROOT / "cpp/pencils/box.cc")
 HEADERS = ("pencils/box.h", "base/element.h", "base/half.h", "base/host_device.h", "gpu/device.h")
 
 

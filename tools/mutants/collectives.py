@@ -8,7 +8,7 @@ MUTANTS = [
         RUNTIME / "ordering.py",
         "before = ctx.tokens_in.get(communication)",
         "from jax._src.lib.mlir.dialects import hlo; before = hlo.CreateTokenOp().result",
-        "tests/collectives/test_ordering.py::test_ten_independent_exchanges_of_equal_size",
+        "tests/runtime/test_ordering.py::test_ten_independent_exchanges_of_equal_size",
     ),
     Mutant(
         "trap 1: no second effect",
@@ -22,28 +22,28 @@ MUTANTS = [
         RUNTIME / "while_loop.py",
         "batching.fancy_primitive_batchers[while_p] = _carry_the_predicate",
         "",
-        "tests/collectives/test_while_loop.py::test_rows_that_are_done_stay_as_they_are",
+        "tests/runtime/test_while_loop.py::test_rows_that_are_done_stay_as_they_are",
     ),
     Mutant(
         "trap 3: checkpoint saves every collective",
         RUNTIME / "primitive.py",
         "    recompute(primitive)\n",
         "",
-        "tests/collectives/test_checkpoint.py::test_a_scan_with_checkpoint_needs_less_memory",
+        "tests/runtime/test_checkpoint.py::test_a_scan_with_checkpoint_needs_less_memory",
     ),
     Mutant(
         "trap 3: policies are not heard",
         RUNTIME / "checkpoint.py",
         'if verdict is True or type(verdict).__name__ == "SaveableType":',
         "if False:",
-        "tests/collectives/test_checkpoint.py::test_what_is_saved_is_not_exchanged_again",
+        "tests/runtime/test_checkpoint.py::test_what_is_saved_is_not_exchanged_again",
     ),
     Mutant(
         "trap 4: JAX copies the token",
         RUNTIME / "ordering.py",
         "    tokens.get_token_input = get_token_input\n",
         "",
-        "tests/collectives/test_ordering.py::test_calls_are_asynchronous",
+        "tests/runtime/test_ordering.py::test_calls_are_asynchronous",
     ),
     Mutant(
         "trap 5: the transpose of allreduce returns its argument",
@@ -165,7 +165,7 @@ MUTANTS = [
         CXX / "base" / "stepped_clock.h",
         "std::min(std::chrono::duration<double>(now - last_).count(), longest_)",
         "std::chrono::duration<double>(now - last_).count()",
-        "tests/jobs/test_failures.py::test_time_for_which_the_job_is_suspended_does_not_count",
+        "tests/jobs/test_failures_while_waiting.py::test_time_for_which_the_job_is_suspended_does_not_count",
         0,
     ),
     Mutant(
@@ -327,7 +327,7 @@ MUTANTS = [
         '        self.digest.update(line.encode() + b"\\n")\n        if len',
         "        if len(self.lines) < _MOST_LINES:\n"
         '            self.digest.update(line.encode() + b"\\n")\n        if len',
-        "tests/test_agreement.py",
+        "tests/runtime/test_agreement.py",
     ),
     Mutant(
         "a message with two partners waits for both",

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tests import launcher
+from tools import launcher
 
 PYTHON = launcher.ROOT / "pfftjax" / "collectives"
 RUNTIME = launcher.ROOT / "pfftjax" / "_runtime"

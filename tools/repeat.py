@@ -1,6 +1,6 @@
 """Repeats the tests of what once hung or ended right jobs, on a busy machine.
 
-    python -m tests.repeat [--times 20] [--ranks 2 3 4] [--busy 2] [pytest arguments]
+    python -m tools.repeat [--times 20] [--ranks 2 3 4] [--busy 2] [pytest arguments]
 
 Runs the tests that carry the marker `reproducer`, which take their number of ranks from
 PFFTJAX_TEST_RANKS. A single failure fails the run. With the two MPIs:
@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from tests import launcher
+from tools import launcher
 
 SPIN = "while True: pass"
 

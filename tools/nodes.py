@@ -1,7 +1,7 @@
 """Several nodes made of this one, and jobs whose ranks they share: `make nodes`; Linux, as root.
 
-    python -m tests.nodes                                  the tests of what nodes exchange
-    python -m tests.nodes --ranks 3 --rate 1gbit -- -m pfftjax doctor    anything else
+    python -m tools.nodes                                  the tests of what nodes exchange
+    python -m tools.nodes --ranks 3 --rate 1gbit -- -m pfftjax doctor    anything else
 
 A node is what namespaces make it: a host name, a network, processes and shared memory of its own,
 and files that it shares with the others. Ranks of different nodes reach each other by TCP only,
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from tests import launcher
+from tools import launcher
 
 BRIDGE = "pfftjax0"
 NETWORK = "10.199.0.{}"

@@ -1,7 +1,7 @@
 """Runs the C++ core on a simulated MPI, one schedule for each seed: `make simulate`.
 
-    python -m tests.simulate --seeds 20000 [--first S] [--jobs 2] [--scenario X]
-    python -m tests.simulate --faults [WORD ...]
+    python -m tools.simulate --seeds 20000 [--first S] [--jobs 2] [--scenario X]
+    python -m tools.simulate --faults [WORD ...]
 
 A schedule is a job of simulated ranks (tests/cpp/simulated/): the seed decides what they do, who
 runs when, which message arrives first and what goes wrong. What fails prints its seed, and fails
@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 
-from tests.launcher import ROOT
+from tools.launcher import ROOT
 
 SIMULATED = ROOT / "tests" / "cpp" / "simulated"
 # The core without GPUs, transforms, and what is of Python's or of an MPI library's.
@@ -163,7 +163,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.faults is not None:
         # There and not above: it imports this module.
-        from tests import simulated_faults
+        from tools import simulated_faults
 
         is_right = simulated_faults.table(arguments.faults, arguments.seeds, arguments.jobs)
         return 0 if is_right else 1

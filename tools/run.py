@@ -1,8 +1,9 @@
 """Runs all tests: on 1, 2, 3 and 4 ranks, in small chunks, and those that start jobs themselves.
 
-    python -m tests.run [--ranks 1 2 3 4] [--only ranks chunks jobs] [pytest arguments]
+    python -m tools.run [--ranks 1 2 3 4] [--only ranks chunks jobs] [pytest arguments]
 
-A test that ran at no rank count fails the run.
+Tests say by markers on how many ranks they run, and whether in small chunks too
+(tests/conftest.py). A test that ran on no number of ranks fails the run.
 """
 
 import argparse
@@ -14,47 +15,9 @@ import sys
 import tempfile
 import time
 
-from tests import launcher
+from tools import launcher
 
 SKIPPED = "skipped"
-
-
-def files(folder: str, *names: str) -> list[str]:
-    """Of the tests in a folder, those of these names."""
-    return [f"tests/{folder}/test_{name}.py" for name in names]
-
-
-# Many ranks cost most on two cores, and where two, three and four are all run they share the work.
-# Derivatives and simulations run on four, which have grids of rows and columns; three have what
-# knows no grids, or is made of parts that run on four. Two do all of tests/collectives in pieces
-# (`messages` below).
-LEFT_OUT = {
-    2: [
-        *files("collectives", "transforms"),
-        "tests/test_table.py",
-        *files("fft", "derivatives", "kinds", "padding", "two_dimensions"),
-        *files("spectral", "multipliers"),
-        *files("pm", "simulate"),
-    ],
-    3: [
-        *files("collectives", "while_loop"),
-        *files("fft", "derivatives", "tuning"),
-        *files("spectral", "derivatives", "errors"),
-        *files("pm", "noise", "painting", "lpt", "gravity", "field_and_spectrum", "simulate"),
-        *files("io", "zarr"),
-    ],
-    4: [
-        *files("autodiff", "shared"),
-        *files("collectives", "allgatherv", "alltoallv", "arguments", "checkpoint", "messages"),
-        *files("collectives", "options", "ordering", "pytrees", "reductions", "rooted", "split"),
-        *files("collectives", "transforms", "while_loop"),
-        "tests/test_table.py",
-        *files("fft", "kinds", "padding", "two_dimensions"),
-        *files("spectral", "multipliers"),
-        *files("pm", "painting", "lpt", "gravity", "field_and_spectrum"),
-        *files("io", "fields", "particles"),
-    ],
-}
 # Examples in docstrings: all on one rank, and on two what they are to show between ranks.
 EXAMPLES = {
     1: ["--doctest-modules", "pfftjax"],
@@ -63,8 +26,6 @@ EXAMPLES = {
         *(f"pfftjax/{folder}" for folder in ("_runtime", "collectives", "pencils", "autodiff")),
     ],
 }
-# Of tests/fft: nothing that has messages of its own.
-OF_THE_SAME_MESSAGES = ("derivatives", "kinds", "padding", "local", "two_dimensions")
 
 
 def run(title: str, command: list[str], folder: pathlib.Path, **extra: str) -> bool:
@@ -118,15 +79,6 @@ def main() -> int:
     pytest = ["-m", "pytest", "--with-mpi", "-q"]
     # tests/gpu is for machines that have one.
     under_mpi = [*pytest, "tests", "--ignore=tests/jobs", "--ignore=tests/gpu"]
-    # What has messages of its own.
-    messages = [
-        *pytest,
-        "tests/collectives",
-        "tests/pencils",
-        "tests/fft",
-        "tests/spectral/test_derivatives.py::test_against_numpy",
-        "tests/pm/test_exchange.py",
-    ]
     ok = True
     with tempfile.TemporaryDirectory() as name:
         logs = pathlib.Path(name)
@@ -137,9 +89,8 @@ def main() -> int:
         if "ranks" in arguments.only:
             for n in arguments.ranks:
                 docs = [] if rest else EXAMPLES.get(n, [])
-                left_out = LEFT_OUT.get(n, []) if {2, 3, 4} <= set(arguments.ranks) else []
-                less = [f"--ignore={path}" for path in left_out]
-                what = [*under_mpi, *docs, *less, *rest]
+                share = ["--share-ranks"] if {2, 3, 4} <= set(arguments.ranks) else []
+                what = [*under_mpi, *docs, *share, *rest]
                 # One rank needs no launcher, and leaves a core for another.
                 alone = [sys.executable, *what, "-n", "2"]
                 ok &= run(
@@ -151,14 +102,13 @@ def main() -> int:
             if "-k" not in rest:
                 ok &= run(
                     "ordering on 2 ranks, fully optimised",
-                    launcher.command(2, *pytest, "tests/collectives/test_ordering.py", *rest),
+                    launcher.command(2, *under_mpi, "-m", "fully_optimised", *rest),
                     logs,
                 )
         if "chunks" in arguments.only:
-            but = [f"--ignore=tests/fft/test_{name}.py" for name in OF_THE_SAME_MESSAGES]
             ok &= run(
                 "by messages, in chunks of 64 bytes, on 2 ranks",
-                launcher.command(2, *messages, *but, "-m", "not memory", *rest),
+                launcher.command(2, *under_mpi, "-m", "messages and not memory", *rest),
                 logs,
                 PFFTJAX_MAX_CHUNK_BYTES="64",
                 PFFTJAX_SHARED_MEMORY="0",

@@ -257,7 +257,7 @@ MUTANTS = [
         PENCILS / "_halo.py",
         'others {others}, {params}"',
         'others {others}"',
-        "tests/test_agreement.py",
+        "tests/runtime/test_agreement.py",
     ),
     Mutant(
         "a side of the box that is traced is left out",

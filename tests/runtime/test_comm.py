@@ -9,7 +9,7 @@ from pfftjax import collectives as pc
 from pfftjax._runtime import communicators
 from tests.helpers import CONTROL, RANK, SIZE
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.messages]
 
 
 def test_halves_of_the_world():

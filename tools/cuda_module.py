@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from tests import launcher
+from tools import launcher
 
 ARCHITECTURES = (80, 90)
 SINCE = {(12, 8): (100,)}  # of CUDA

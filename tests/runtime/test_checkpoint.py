@@ -8,7 +8,7 @@ from pfftjax import collectives as pc
 from pfftjax._runtime.ffi import native
 from tests.helpers import SIZE, assert_close, blocks
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3), pytest.mark.messages]
 
 STEPS = 20
 

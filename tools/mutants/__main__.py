@@ -1,6 +1,6 @@
 """Removes each remedy in turn and sees that a test fails: `make mutants`.
 
-    python -m tests.mutants [words of their names] [--part 2/5]
+    python -m tools.mutants [words of their names] [--part 2/5]
 
 Edits the files of this checkout and puts them back, so it wants a clean one. Each test must pass
 on the code as it is before it is believed to have caught anything.
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from tests import launcher
+from tools import launcher
 
 from . import arrays, collectives, gpus
 from ._mutant import CXX

@@ -1,0 +1,1 @@
+"""Programs for those who work on pfftjax: they run the tests, repeat them and plant faults."""
