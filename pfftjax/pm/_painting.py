@@ -372,11 +372,10 @@ def readout(field: Any, positions: Any, pencil: Pencil, *, kernel: Kernel = "cic
     form = assignment(kernel, pencil, "readout")
     at = as_positions(positions, pencil, "readout")
     field = _real(field, at.offset.dtype, pencil, "readout")
-    if field.ndim not in (3, 4) or field.shape[-3:] != pencil.local_shape:
-        raise ValueError(
-            f"{where('readout', pencil.grid._comm)}: the field must be {pencil.local_shape} or "
-            f"(components, *{pencil.local_shape}) on this rank, got {field.shape}"
-        )
+    here = where("readout", pencil.grid._comm)
+    pencil.check_block(field, here, what="the field")
+    if field.ndim > 4:
+        raise ValueError(f"{here}: the field must be (components, *block), got {field.shape}")
     width = (form.before, form.after)
     padded = halo_exchange(field, pencil, (width, width))
     values = readout_padded(padded if field.ndim == 4 else padded[None], at, pencil, form.points)
