@@ -16,7 +16,7 @@ from pfftjax._runtime.primitive import where
 from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid, checked_method
 
 from ._grids import shape_and_grid
-from ._local import Kind, hermitian_weights
+from ._local import Kind, as_complex, hermitian_weights
 from ._plan import (
     _INVERSES,
     _SCALES,
@@ -26,7 +26,6 @@ from ._plan import (
     Step,
     _Move,
     _Transform,
-    as_complex,
     checked_block,
     run,
     sides_of,

@@ -203,6 +203,16 @@ def apply(transform: Local | None, x: jax.Array) -> jax.Array:
     return x if transform is None else fft_p.bind(x, **transform._asdict())
 
 
+def as_complex(x: jax.Array) -> jax.Array:
+    """`x`, with imaginary parts of zero if it is real."""
+    return x if jnp.iscomplexobj(x) else jax.lax.complex(x, jnp.zeros_like(x))
+
+
+def times_i(k: jax.Array, y: jax.Array) -> jax.Array:
+    """I k y, for real k."""
+    return jax.lax.complex(-k * y.imag, k * y.real)
+
+
 _Step = Callable[[jax.Array], jax.Array]
 
 

@@ -16,9 +16,9 @@ from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import where
 from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid, checked_method, transpose
 
-from ._fused import Local, can_fuse, fused
+from ._fused import Fused
 from ._grids import shape_and_grid
-from ._local import Kind, fft_of_lines, hermitian_weights
+from ._local import Kind, Local, as_complex, fft_of_lines, hermitian_weights
 from ._tuning import Timings, Tuning, tune_plan
 
 Norm = Literal["backward", "ortho", "forward"]
@@ -49,22 +49,6 @@ class _Move:
         return _Move(self.target, self.source, self.method)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Fused:
-    """Moves a block and transforms it before, after, or both, in one pass."""
-
-    first: _Transform | None
-    move: _Move
-    second: _Transform | None
-    private: tuple[bool, bool] = (False, False)
-    """Whether there is a step before, and one after."""
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        move = self.move
-        ends = move.source, move.target
-        return fused(x, self.first, *ends, self.second, move.method, self.private)
-
-
 _Steps = tuple[_Transform | _Move, ...]
 
 
@@ -73,28 +57,32 @@ def fuse(steps: Sequence[Step]) -> list[Step]:
     with the one on the side that is left.
     """
     result = list(steps)
-    for sides in ((1, 1), (0, 1), (1, 0)):
-        i = 0
-        while i < len(result):
-            begin, end = i - sides[0], i + sides[1] + 1
-            group = result[max(begin, 0) : end]
-            move = result[i]
-            if isinstance(move, _Move) and begin >= 0 and len(group) == sum(sides) + 1:
-                first = group[0] if sides[0] else None
-                second = group[-1] if sides[1] else None
-                if (
-                    (first is None or isinstance(first, _Transform))
-                    and (second is None or isinstance(second, _Transform))
-                    and can_fuse(first, move.source, move.target, second)
-                ):
-                    result[begin:end] = [_Fused(first, move, second)]
-                    i = begin
+    for before, after in ((1, 1), (0, 1), (1, 0)):
+        i = before
+        while i < len(result) - after:
+            step = _fused(result[i - before : i + after + 1], before, after)
+            if step is not None:
+                i -= before
+                result[i : i + before + after + 1] = [step]
             i += 1
     last = len(result) - 1
     return [
-        dataclasses.replace(step, private=(i > 0, i < last)) if isinstance(step, _Fused) else step
+        dataclasses.replace(step, private=(i > 0, i < last)) if isinstance(step, Fused) else step
         for i, step in enumerate(result)
     ]
+
+
+def _fused(group: Sequence[Step], before: int, after: int) -> Fused | None:
+    """A move with so many transforms on its sides as one step, if there is one."""
+    move = group[before]
+    first, second = group[0] if before else None, group[-1] if after else None
+    if (
+        isinstance(move, _Move)
+        and (first is None or isinstance(first, _Transform))
+        and (second is None or isinstance(second, _Transform))
+    ):
+        return Fused.between(first, move.source, move.target, second, move.method)
+    return None
 
 
 def between_two_transforms(
@@ -406,23 +394,12 @@ _INVERSES = {Kind.FORWARD: Kind.BACKWARD, Kind.REAL_TO_COMPLEX: Kind.COMPLEX_TO_
 def checked_block(x: Any, pencil: Pencil, here: str) -> jax.Array:
     """A block that matches its pencil and has a transform: `x` as an array, or an error."""
     x = jnp.asarray(x)
-    ndim = len(pencil.axes)
-    if x.ndim < ndim or x.shape[x.ndim - ndim :] != pencil.local_shape:
-        raise ValueError(
-            f"{here}: the block has shape {x.shape}, but this rank holds "
-            f"{pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes} on "
-            f"{pencil.grid}); leading batch dimensions may precede it"
-        )
+    pencil.check_block(x, here)
     if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool:
         x = x.astype(float)
     if x.dtype not in ("float32", "float64", "complex64", "complex128"):
         raise TypeError(f"{here}: no transform of {x.dtype}; cast to float32 or float64 first")
     return x.astype(x.dtype)  # without a weak type
-
-
-def as_complex(x: jax.Array) -> jax.Array:
-    """`x`, with imaginary parts of zero if it is real."""
-    return x if jnp.iscomplexobj(x) else jax.lax.complex(x, jnp.zeros_like(x))
 
 
 def sides_of(box_size: Any, axes: int, here: str) -> tuple[Any, ...]:

@@ -185,7 +185,7 @@ def transpose(
     lead = x.ndim - len(source.axes)
     check_dimensions(x, "transpose", comm)
     order = (*range(lead), *(lead + d for d in change.order))
-    if change.scatter is None or change.gather is None:
+    if not change.over or change.scatter is None or change.gather is None:
         return x if order == tuple(range(x.ndim)) else permute_p.bind(x, order=order)
     return transpose_p.bind(
         x,

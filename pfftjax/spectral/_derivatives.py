@@ -25,11 +25,11 @@ from jax.core import Tracer
 
 from pfftjax.fft import PencilFFT
 from pfftjax.fft.internal import (
+    Fused,
     Kind,
+    What,
     between_two_transforms,
     fft_of_lines,
-    fused_divergence,
-    fused_gradient,
     run,
     times_i,
 )
@@ -252,7 +252,9 @@ def _late(y: jax.Array, plan: PencilFFT, lengths: Any) -> Vector:
     before, (first, move, second), after = between_two_transforms(plan._inverse)
     y = run(before, y)
     ks = _wavenumbers(plan, lengths, (move.source, move.target), y)
-    parts = fused_gradient(y, ks, first, move.source, move.target, second, move.method)
+    step = Fused.between(first, move.source, move.target, second, move.method, What.GRADIENT)
+    assert step is not None
+    parts = step.bind(y, *ks)
     dx, dy, dz = (
         _scaled(run(after, part), side) for part, side in zip(parts, lengths, strict=True)
     )
@@ -264,8 +266,9 @@ def _early(v: Vector, plan: PencilFFT, lengths: Any) -> jax.Array:
     before, (first, move, second), after = between_two_transforms(plan._forward, last=True)
     vx, vy, vz = (run(before, _scaled(x, side)) for x, side in zip(v, lengths, strict=True))
     ks = _wavenumbers(plan, lengths, (move.target, move.source), vx)
-    ends = move.source, move.target
-    y = fused_divergence((vx, vy, vz), ks, first, *ends, second, move.method)
+    step = Fused.between(first, move.source, move.target, second, move.method, What.DIVERGENCE)
+    assert step is not None
+    (y,) = step.bind(vx, vy, vz, *ks)
     return run(after, y)
 
 

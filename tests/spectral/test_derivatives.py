@@ -11,7 +11,8 @@ import pytest
 
 from pfftjax import PencilFFT, spectral
 from pfftjax.collectives import allreduce, replicate
-from pfftjax.fft import _gradient
+from pfftjax.fft._fused import Fused, What
+from pfftjax.fft._in_steps import divergence_in_steps, gradient_in_steps
 from pfftjax.fft._plan import between_two_transforms
 from tests.distributed import (
     COMPLEX,
@@ -172,9 +173,6 @@ def test_the_bits_do_not_depend_on_the_grid():
 def test_elsewhere_in_steps():
     """What other platforms are given, beside our own code."""
 
-    def parameters(first, move, second):
-        return _gradient._parameters(3, first, move.source, move.target, second, move.method)
-
     chosen = [PencilFFT((4, 5, 6), alone(), real=real) for real in (False, True)]
     ks = [[random(n, seed=n) for n in plan.spectral_shape] for plan in chosen]
     xs = [
@@ -187,14 +185,14 @@ def test_elsewhere_in_steps():
     def everything(ks, xs, ys):
         ours, in_steps = [], []
         for plan, k, x, y in zip(chosen, ks, xs, ys, strict=True):
-            _, (first, move, second), _ = between_two_transforms(plan._inverse)
-            params = parameters(first, move, second)
-            ours.append(_gradient.gradient_alone_p.bind(y, *k, **params))
-            in_steps.append(_gradient._gradient_in_steps(y, *k, **params))
-            _, (first, move, second), _ = between_two_transforms(plan._forward, last=True)
-            params = parameters(first, move, second)
-            ours.append([_gradient.divergence_alone_p.bind(*x, *k, **params)])
-            in_steps.append([_gradient._divergence_in_steps(*x, *k, **params)])
+            for what, arrays in ((What.GRADIENT, [y]), (What.DIVERGENCE, x)):
+                is_gradient = what is What.GRADIENT
+                steps = plan._inverse if is_gradient else plan._forward
+                _, (first, move, second), _ = between_two_transforms(steps, last=not is_gradient)
+                step = Fused.between(first, move.source, move.target, second, move.method, what)
+                elsewhere = gradient_in_steps if is_gradient else divergence_in_steps
+                ours.append(step.bind(*arrays, *k))
+                in_steps.append(elsewhere(*arrays, *k, of=step))
         return ours, in_steps
 
     assert_close(*everything(ks, xs, ys), 1e-14)
