@@ -63,14 +63,13 @@ class Local(NamedTuple):
     axes: int = 1
     scale: float = 1.0
 
-    @property
-    def into(self) -> int:
-        """Length of the last axis of what goes in."""
-        return self.n if self.kind in FROM_REAL or self.kind <= Kind.BACKWARD else self.n // 2 + 1
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Transform a block; one of real numbers becomes complex where it has to be."""
+        return apply(self, x if self.kind in FROM_REAL else as_complex(x))
 
     @property
     def out_of(self) -> int:
-        """The same of what comes out."""
+        """Length of the last axis of what comes out."""
         return self.n if self.kind in TO_REAL or self.kind <= Kind.BACKWARD else self.n // 2 + 1
 
     @property

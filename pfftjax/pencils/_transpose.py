@@ -115,11 +115,11 @@ mlir.register_lowering(
 )
 
 
-def check_dimensions(x: Any, operation: str, comm: Any) -> None:
+def check_dimensions(x: Any, here: str) -> None:
     """Refuse an array of more dimensions than the C++ core has room for."""
     if x.ndim > _MOST_DIMENSIONS:
         raise ValueError(
-            f"{where(operation, comm)}: x has {x.ndim} dimensions, and at most {_MOST_DIMENSIONS} "
+            f"{here}: x has {x.ndim} dimensions, and at most {_MOST_DIMENSIONS} "
             "are possible; merge batch dimensions by reshape"
         )
 
@@ -183,7 +183,7 @@ def transpose(
     x = as_array(x, "transpose", comm)
     source.check_block(x, here)
     lead = x.ndim - len(source.axes)
-    check_dimensions(x, "transpose", comm)
+    check_dimensions(x, here)
     order = (*range(lead), *(lead + d for d in change.order))
     if not change.over or change.scatter is None or change.gather is None:
         return x if order == tuple(range(x.ndim)) else permute_p.bind(x, order=order)

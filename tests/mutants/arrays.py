@@ -98,7 +98,7 @@ MUTANTS = [
     ),
     Mutant(
         "first derivatives keep the Nyquist frequency",
-        SPECTRAL / "_operands.py",
+        FFT / "_plan.py",
         "signed = jnp.where(index == n // 2, 0, signed)",
         "pass",
         "tests/spectral/test_derivatives.py",

@@ -11,9 +11,9 @@ import pytest
 
 from pfftjax import PencilFFT, spectral
 from pfftjax.collectives import allreduce, replicate
-from pfftjax.fft._fused import Fused, What
+from pfftjax.fft._fused import What
 from pfftjax.fft._in_steps import divergence_in_steps, gradient_in_steps
-from pfftjax.fft._plan import between_two_transforms
+from pfftjax.fft._steps import differentiating
 from tests.distributed import (
     COMPLEX,
     TOLERANCE,
@@ -185,12 +185,11 @@ def test_elsewhere_in_steps():
     def everything(ks, xs, ys):
         ours, in_steps = [], []
         for plan, k, x, y in zip(chosen, ks, xs, ys, strict=True):
-            for what, arrays in ((What.GRADIENT, [y]), (What.DIVERGENCE, x)):
-                is_gradient = what is What.GRADIENT
-                steps = plan._inverse if is_gradient else plan._forward
-                _, (first, move, second), _ = between_two_transforms(steps, last=not is_gradient)
-                step = Fused.between(first, move.source, move.target, second, move.method, what)
-                elsewhere = gradient_in_steps if is_gradient else divergence_in_steps
+            for what, arrays, elsewhere in (
+                (What.GRADIENT, [y], gradient_in_steps),
+                (What.DIVERGENCE, x, divergence_in_steps),
+            ):
+                step = differentiating(plan, what).step
                 ours.append(step.bind(*arrays, *k))
                 in_steps.append(elsewhere(*arrays, *k, of=step))
         return ours, in_steps
