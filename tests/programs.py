@@ -50,7 +50,7 @@ def exchanged_bytes(function, *operands):
         if equation.primitive.name == "pencil_transpose":
             total += x.size * x.dtype.itemsize
         elif equation.primitive.name in TRAVELLING:
-            first = equation.params["first"]
+            first = equation.params["of"].first
             last = x.shape[-1] if first is None else first.out_of
             itemsize = np.result_type(x.dtype, np.complex64).itemsize
             arrays = TRAVELLING[equation.primitive.name]

@@ -26,6 +26,9 @@ using fft::Wave;
 
 constexpr std::int64_t kNothing = -1;  // in place of a kind
 
+// Which arrays an operation makes of which: pfftjax/fft/_fused.py has the same values.
+enum class What : std::int64_t { kTransform, kGradient, kDivergence };
+
 // What the program says about the transforms and the change between them.
 struct Attributes {
   ffi::Span<const std::int64_t> first;   // kind or kNothing, axes, length
@@ -34,9 +37,10 @@ struct Attributes {
   ffi::Span<const std::int64_t> order;  // with the batch
   std::int64_t scatter;                 // without
   std::int64_t gather;
-  // The axes of k1 and k2 in what travels, as it comes in; nothing for one array.
+  // The axes of k1 and k2 in what travels, as it comes in; nothing for a transform.
   Dimensions along;
   Method method;
+  What what;
 };
 
 // What an operation is given, apart from the token.
@@ -81,7 +85,7 @@ struct Task {
 // several arrays are made of one, or one of several.
 template <typename T>
 std::optional<Sums<T>> MakeSums(const Attributes& a, const Task<T>& task, const Buffers& buffers) {
-  const bool is_gradient = buffers.x.size() == 1;
+  const bool is_gradient = a.what == What::kGradient;
   const MaybeFft<T>& along_k0 = is_gradient ? task.first : task.second;
   if (!task.first || !task.second || along_k0->both_axes() || a.along.size() != 2 ||
       along_k0->in_numbers() != 2 * along_k0->in_length() ||
@@ -146,7 +150,7 @@ std::optional<Task<T>> MakeTask(const Attributes& a, int ranks, int rank, const 
   change.whole[change.gather] = after[change.gather];
   if (change.Before() != before || change.After() != after) return std::nullopt;
   task.sums = fft::OneArray<T>();
-  if (!buffers.k.empty()) {
+  if (a.what != What::kTransform) {
     const auto sums = MakeSums(a, task, buffers);
     if (!sums) return std::nullopt;
     task.sums = *sums;
@@ -324,16 +328,14 @@ int OnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage, W
   return 0;
 }
 
-std::uint64_t About(const Attributes& a, const Change& change, const Buffers& buffers,
-                    Element element) {
+std::uint64_t About(const Attributes& a, const Change& change, Element element) {
   std::vector<std::int64_t> words(a.first.begin(), a.first.end());
   words.insert(words.end(), a.second.begin(), a.second.end());
   words.insert(words.end(), change.order.begin(), change.order.end());
   words.insert(words.end(), change.whole.begin(), change.whole.end());
   words.insert(words.end(), a.along.begin(), a.along.end());
   words.insert(words.end(), {a.scatter, a.gather, change.batch, static_cast<int>(element),
-                             static_cast<std::int64_t>(buffers.x.size()),
-                             static_cast<std::int64_t>(buffers.y.size())});
+                             static_cast<std::int64_t>(a.what)});
   for (const double scale : a.scales) {
     std::memcpy(&words.emplace_back(), &scale, sizeof scale);
   }
@@ -349,7 +351,7 @@ template <typename T>
 int Exchange(Communicator& comm, const Attributes& a, const Task<T>& task,
              const Passage<T>& passage, Window* window, const Buffers& buffers, Element element,
              ffi::ThreadPool& pool) {
-  const std::uint64_t about = About(a, task.change, buffers, element);
+  const std::uint64_t about = About(a, task.change, element);
   if (window) return OnNode(comm, task, passage, window, about, buffers);
   if (task.sums.leaving.size() == 1) {
     return InSteps(comm, a, task, buffers.x[0], buffers.y[0], element, pool);
@@ -377,8 +379,7 @@ ffi::Error Exchanged(const CallSite& site, const Attributes& a, ffi::ThreadPool&
   parameters.Add("first", a.first).Add("second", a.second).Add("order", a.order);
   parameters.Add("split axis", a.scatter).Add("gathered axis", a.gather).Add("along", a.along);
   parameters.Add("method", static_cast<std::int64_t>(a.method)).Add("shape", shape);
-  parameters.Add("arrays", std::array{static_cast<std::int64_t>(buffers.x.size()),
-                                      static_cast<std::int64_t>(buffers.y.size())});
+  parameters.Add("what", static_cast<std::int64_t>(a.what));
   std::array<std::int64_t, 2> scales{};
   std::memcpy(scales.data(), a.scales.begin(),
               std::min(sizeof scales, a.scales.size() * sizeof(double)));
@@ -423,70 +424,80 @@ ffi::Error Alone(const Attributes& a, ffi::ThreadPool& pool, const Buffers& buff
   return ffi::Error::Success();
 }
 
-// With a site: between ranks. On one rank there is no communication, and no order of execution.
-ffi::Error Done(const CallSite* site, const Attributes& a, ffi::ThreadPool& pool,
-                const Buffers& buffers) {
-  const bool is_double = IsDouble(buffers.x[0]);
-  for (const ffi::AnyBuffer& y : buffers.y) AdviseHugePages(y.untyped_data(), y.size_bytes());
-  if (!site) {
-    return is_double ? Alone<double>(a, pool, buffers) : Alone<float>(a, pool, buffers);
-  }
-  return is_double ? Exchanged<double>(*site, a, pool, buffers)
-                   : Exchanged<float>(*site, a, pool, buffers);
-}
-
-ffi::Error OfOtherArrays() {
-  return ffi::Error(ffi::ErrorCode::kInvalidArgument, "pfftjax: fft of arrays that it has not");
-}
-
 // An array and its transform; or what GradientOf and DivergenceOf take, then k0, k1 and k2, and
 // what they make. The token is the last on both sides.
-std::optional<Buffers> BuffersIn(const ffi::RemainingArgs& arguments,
+std::optional<Buffers> BuffersIn(What what, const ffi::RemainingArgs& arguments,
                                  const ffi::RemainingRets& results, std::size_t tokens) {
+  const std::size_t arrays = what == What::kDivergence ? 3 : 1;
+  const std::size_t operands = arrays + (what == What::kTransform ? 0 : 3);
+  const std::size_t made = what == What::kGradient ? 3 : 1;
+  if (arguments.size() != operands + tokens || results.size() != made + tokens) {
+    return std::nullopt;
+  }
   Buffers buffers;
-  const std::size_t operands = arguments.size() - tokens;
-  const std::size_t arrays = operands < 4 ? operands : operands - 3;
   for (std::size_t i = 0; i < operands; ++i) {
     const auto operand = arguments.get<Operand>(i);
     if (!operand) return std::nullopt;
     (i < arrays ? buffers.x : buffers.k).push_back(*operand);
   }
-  for (std::size_t i = 0; i < results.size() - tokens; ++i) {
+  for (std::size_t i = 0; i < made; ++i) {
     auto result = results.get<ffi::AnyBuffer>(i);
     if (!result) return std::nullopt;
     buffers.y.push_back(**result);
   }
-  const bool is_known = buffers.k.empty() ? arrays == 1 && buffers.y.size() == 1
-                                          : (arrays == 1 && buffers.y.size() == 3) ||
-                                                (arrays == 3 && buffers.y.size() == 1);
-  if (!is_known) return std::nullopt;
   return buffers;
+}
+
+// With a site: between ranks. On one rank there is no communication, and no order of execution.
+ffi::Error Done(const CallSite* site, const Attributes& a, ffi::ThreadPool& pool,
+                const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results) {
+  const auto buffers = BuffersIn(a.what, arguments, results, site ? 1 : 0);
+  if (!buffers) {
+    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "pfftjax: fft of arrays that it has not");
+  }
+  const bool is_double = IsDouble(buffers->x[0]);
+  for (const ffi::AnyBuffer& y : buffers->y) AdviseHugePages(y.untyped_data(), y.size_bytes());
+  if (!site) {
+    return is_double ? Alone<double>(a, pool, *buffers) : Alone<float>(a, pool, *buffers);
+  }
+  return is_double ? Exchanged<double>(*site, a, pool, *buffers)
+                   : Exchanged<float>(*site, a, pool, *buffers);
 }
 
 ffi::Error FftAcross(std::int64_t number, std::int64_t ranks, std::int64_t signature,
                      std::string_view program, ffi::Span<const std::int64_t> first,
                      ffi::Span<const std::int64_t> second, ffi::Span<const double> scales,
                      Dimensions order, std::int64_t scatter, std::int64_t gather, Dimensions along,
-                     std::int64_t method, ffi::ThreadPool pool, ffi::RemainingArgs arguments,
-                     ffi::RemainingRets results) {
+                     std::int64_t method, std::int64_t what, ffi::ThreadPool pool,
+                     ffi::RemainingArgs arguments, ffi::RemainingRets results) {
   const CallSite site{Operation::kFft, number, ranks, signature, program};
-  const auto buffers = BuffersIn(arguments, results, 1);
-  if (!buffers) return OfOtherArrays();
-  const Attributes a{first,   second, scales, order,
-                     scatter, gather, along,  static_cast<Method>(method)};
-  return Done(&site, a, pool, *buffers);
+  const Attributes a{first,
+                     second,
+                     scales,
+                     order,
+                     scatter,
+                     gather,
+                     along,
+                     static_cast<Method>(method),
+                     static_cast<What>(what)};
+  return Done(&site, a, pool, arguments, results);
 }
 
 ffi::Error FftAlone(ffi::Span<const std::int64_t> first, ffi::Span<const std::int64_t> second,
                     ffi::Span<const double> scales, Dimensions order, std::int64_t scatter,
-                    std::int64_t gather, Dimensions along, std::int64_t method,
+                    std::int64_t gather, Dimensions along, std::int64_t method, std::int64_t what,
                     ffi::ThreadPool pool, ffi::RemainingArgs arguments,
                     ffi::RemainingRets results) {
-  const auto buffers = BuffersIn(arguments, results, 0);
-  if (!buffers) return OfOtherArrays();
-  const Attributes a{first,   second, scales, order,
-                     scatter, gather, along,  static_cast<Method>(method)};
-  return Done(nullptr, a, pool, *buffers);
+  const Attributes a{first,
+                     second,
+                     scales,
+                     order,
+                     scatter,
+                     gather,
+                     along,
+                     static_cast<Method>(method),
+                     static_cast<What>(what)};
+  return Done(nullptr, a, pool, arguments, results);
 }
 
 template <typename Binding>
@@ -500,6 +511,7 @@ auto BindAttributes(Binding binding) {
       .template Attr<std::int64_t>("gather")
       .template Attr<Dimensions>("along")
       .template Attr<std::int64_t>("method")
+      .template Attr<std::int64_t>("what")
       .template Ctx<ffi::ThreadPool>()
       .RemainingArgs()
       .RemainingRets();

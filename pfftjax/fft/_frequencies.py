@@ -44,4 +44,6 @@ def wavenumbers(
         True
 
     """
-    return PencilFFT(shape, grid, real=real, layout=layout).wavenumbers(box_size, dtype)
+    plan = PencilFFT(shape, grid, real=real, layout=layout)
+    kx, ky, kz = plan.wavenumbers(box_size, dtype)
+    return kx, ky, kz

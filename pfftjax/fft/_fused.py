@@ -1,10 +1,20 @@
-"""A transform, a change of pencil and another transform as one operation (cpp/fft/fused.cc).
+"""A transform, a change of pencil and another transform as one operation (cpp/fft/fused.cc), and
+the two at which a gradient of a spectrum and a divergence of fields multiply by i k on the way.
 
-Its derivative is the same operation backward, each transform of the transposed kind.
+With F the first of the transforms, S the second, and M the change of pencil between them,
+
+    transform    x -> S M F x
+    gradient     x -> S M F (i k0 x),  S (i k1 M F x),  S (i k2 M F x)
+    divergence   x0, x1, x2 -> i k0 S M F x0 + S M (i k1 F x1 + i k2 F x2)
+
+What is multiplied is in the cache, and two arrays travel instead of three. The transpose of each
+is the same backward, each transform of the transposed kind: gradients and divergences are each
+other's. They are linear in the arrays; wavenumbers are constants.
 """
 
+import dataclasses
+import enum
 import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,375 +23,307 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
+from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ordering import is_donated, is_temporary, platforms_of
-from pfftjax._runtime.primitive import communicating, linear
-from pfftjax.pencils import ExchangeMethod, Pencil, block, check_dimensions
-from pfftjax.pencils.internal import overlapped, refuse_on_cpus, refuse_on_gpus, transpose_p
+from pfftjax._runtime.primitive import communicating
+from pfftjax.pencils import ExchangeMethod, Pencil, block
+from pfftjax.pencils.internal import change_of, refuse_on_cpus
 
-from ._local import (
-    FROM_REAL,
-    TO_REAL,
-    Kind,
-    Local,
-    apply,
-    result_dtype,
-    since_conjugation,
-    until_conjugation,
-)
-from ._pipelined import in_chunks
+from ._in_steps import divergence_in_steps, gradient_in_steps, transform_in_steps
+from ._local import FROM_REAL, TO_REAL, Local, as_complex, result_dtype
 
 
-def _travelling(x: Any, first: Local | None) -> list[int]:
-    """Shape of what travels, on this rank, before it does."""
-    return [*x.shape[:-1], x.shape[-1] if first is None else first.out_of]
+class What(enum.IntEnum):
+    """Which arrays an operation makes of which; the values are those of cpp/fft/fused.cc."""
+
+    TRANSFORM = 0
+    GRADIENT = 1
+    DIVERGENCE = 2
+
+    @property
+    def transposed(self) -> "What":
+        return {What.GRADIENT: What.DIVERGENCE, What.DIVERGENCE: What.GRADIENT}.get(self, self)
+
+    @property
+    def arrays(self) -> int:
+        """The number of operands, without wavenumbers."""
+        return 3 if self is What.DIVERGENCE else 1
 
 
-def _shape_after(x: Any, shape: list[int], *, second: Local | None, order: tuple[int, ...]) -> Any:
-    shape = [shape[d] for d in order]
-    dtype = np.result_type(x.dtype, np.complex64)
-    if second is not None:
-        shape[-1] = second.out_of
-        dtype = result_dtype(dtype, second.kind)
-    return x.update(shape=tuple(shape), dtype=dtype, weak_type=False)
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """The operation, on blocks of three axes after a batch: a step of a plan.
+
+    Attributes:
+        first: transforms the last axis of a block, or the last two, before it travels.
+        second: the same of the result, afterward.
+        order: axis d of the result is axis order[d] of what travels.
+        scatter: the axis of what travels that becomes split.
+        gather: the axis that becomes whole.
+        lengths: of these two axes, globally.
+        method: the way of the exchange; of several arrays SHARED is as FUSED.
+        comm: the ranks that exchange; None where nothing is communicated.
+        what: a transform, a gradient or a divergence.
+        along: the axes of what travels that k1 and k2 belong to, unless it is a transform.
+        private: whether no other operation takes what comes in, and what goes out.
+        lead: how many dimensions of a batch come first.
+
+    """
+
+    first: Local | None
+    second: Local | None
+    order: tuple[int, int, int]
+    scatter: int
+    gather: int
+    lengths: tuple[int, int]
+    method: ExchangeMethod
+    comm: Communicator | None
+    what: What = What.TRANSFORM
+    along: tuple[int, ...] = ()
+    private: tuple[bool, bool] = (False, False)
+    lead: int = 0
+
+    @classmethod
+    def between(
+        cls,
+        first: Local | None,
+        source: Pencil,
+        target: Pencil,
+        second: Local | None,
+        method: ExchangeMethod,
+        what: What = What.TRANSFORM,
+    ) -> "Fused | None":
+        """`second(transpose(first(x), source, target))`, if there is one operation for it.
+
+        Args:
+            first: along the last axis of `source`, or the last two.
+            source: pencil of what travels, before it does.
+            target: pencil of the same, afterward.
+            second: along the last axis of `target`, or the last two.
+            method: the way of the exchange.
+            what: if it is a gradient, `first` goes along global axis 0; if a divergence, `second`.
+
+        """
+        if len(source.axes) != 3:
+            return None
+        if (first and first.kind in TO_REAL) or (second and second.kind in FROM_REAL):
+            return None  # what travels is real
+        change = change_of(source, target)
+        if change.order[2] == 2 or len(change.over) > 1:
+            return None
+        scatter, gather = change.scatter, change.gather
+        if second is not None and second.axes == 1:
+            fits = gather in (None, change.order[2])
+        else:
+            fits = first is not None and first.axes == 1 and scatter in (None, 2)
+        if not fits:
+            return None
+        if scatter is None or gather is None:
+            gather = change.order[2] if second is not None and second.axes == 1 else 0
+            scatter = 1 if gather == 2 else 2
+        n0, n1 = (source.global_shape[source.axes[d]] for d in (scatter, gather))
+        return cls(
+            first,
+            second,
+            (change.order[0], change.order[1], change.order[2]),
+            scatter,
+            gather,
+            (n0, n1),
+            method,
+            source.grid.along(change.over[0]) if change.over else None,
+            what,
+            () if what is What.TRANSFORM else (source.axes.index(1), source.axes.index(2)),
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The transform of a block; one of real numbers becomes complex where it has to be."""
+        if self.first is None or self.first.kind not in FROM_REAL:
+            x = as_complex(x)
+        (y,) = self.bind(x)
+        return y
+
+    def bind(self, *operands: jax.Array) -> list[jax.Array]:
+        """What is made of the arrays and, unless this is a transform, of k0, k1 and k2.
+
+        Wavenumbers are real vectors in the precision of the arrays: k0 along the lines of global
+        axis 0, which are whole on its side of the exchange; k1 and k2 of this rank's part along
+        axes 1 and 2 on the other side.
+        """
+        of = dataclasses.replace(self, lead=operands[0].ndim - 3)
+        if self.comm is None:
+            return _ALONE[self.what].bind(*operands, of=of)
+        return _ACROSS[self.what].bind(*operands, of=of, comm=self.comm)
+
+    @property
+    def whole_order(self) -> tuple[int, ...]:
+        """`order` with the batch."""
+        return (*range(self.lead), *(self.lead + d for d in self.order))
+
+    @property
+    def transposed(self) -> "Fused":
+        place = tuple(self.order.index(d) for d in range(3))  # of each axis in the result
+        return dataclasses.replace(
+            self,
+            first=None if self.second is None else self.second.transposed,
+            second=None if self.first is None else self.first.transposed,
+            order=place,
+            scatter=place[self.gather],
+            gather=place[self.scatter],
+            lengths=self.lengths[::-1],
+            what=self.what.transposed,
+            along=tuple(place[axis] for axis in self.along),
+            private=self.private[::-1],
+        )
+
+    def _travelling(self, x: Any) -> list[int]:
+        """Shape of what travels of an operand `x`, on this rank, before it does."""
+        return [*x.shape[:-1], x.shape[-1] if self.first is None else self.first.out_of]
+
+    def results(self, x: Any) -> list[Any]:
+        """The abstract results of an operand `x`."""
+        shape = self._travelling(x)
+        if self.comm is not None:
+            n, whole = self.lengths
+            shape[self.lead + self.scatter] = block(n, self.comm.size, self.comm.rank)[1]
+            shape[self.lead + self.gather] = whole
+        shape = [shape[d] for d in self.whole_order]
+        dtype = np.result_type(x.dtype, np.complex64)
+        if self.second is not None:
+            shape[-1] = self.second.out_of
+            dtype = result_dtype(dtype, self.second.kind)
+        y = x.update(shape=tuple(shape), dtype=dtype, weak_type=False)
+        return [y] * self.what.transposed.arrays
+
+    def agreement(self, x: Any) -> str:
+        """What must be equal on all ranks, for an operand `x`."""
+        shape = self._travelling(x)
+        shape[self.lead + self.gather] = self.lengths[1]
+        kinds = "/".join(
+            "none" if t is None else f"{t.kind.name.lower()}{t.axes}[{t.n}] * {t.scale!r}"
+            for t in (self.first, self.second)
+        )
+        dtype, order = np.dtype(x.dtype).name, self.whole_order
+        what = f"{dtype}{shape} axis {self.gather} for axis {self.scatter} in order {order}"
+        ik = f", i k along {self.along}" if self.along else ""
+        return f"{what}, {kinds}{ik} {self.method.name.lower()}"
+
+    def attributes(self) -> dict[str, Any]:
+        """What the handler is told."""
+
+        def words(t: Local | None) -> np.ndarray:
+            return np.array((-1, 0, 0) if t is None else (t.kind, t.axes, t.n), np.int64)
+
+        scales = [1.0 if t is None else t.scale for t in (self.first, self.second)]
+        return {
+            "first": words(self.first),
+            "second": words(self.second),
+            "scales": np.array(scales, np.float64),
+            "order": np.array(self.whole_order, np.int64),
+            "scatter": np.int64(self.scatter),
+            "gather": np.int64(self.gather),
+            "along": np.array(self.along, np.int64),
+            "method": np.int64(self.method),
+            "what": np.int64(self.what),
+        }
 
 
-def _result(
-    x: Any,
-    *,
-    first: Local | None,
-    second: Local | None,
-    order: tuple[int, ...],
-    scatter: int,
-    gather: int,
-    private: tuple[bool, bool] = (False, False),
-    whole: int,
-    method: ExchangeMethod,
-    comm: Any,
-) -> Any:
-    del private, method
-    shape = _travelling(x, first)
-    lead = x.ndim - 3
-    shape[lead + scatter] = block(shape[lead + scatter], comm.size, comm.rank)[1]
-    shape[lead + gather] = whole
-    return _shape_after(x, shape, second=second, order=order)
-
-
-def _agreement(
-    x: Any,
-    *,
-    first: Local | None,
-    second: Local | None,
-    order: tuple[int, ...],
-    scatter: int,
-    gather: int,
-    private: tuple[bool, bool] = (False, False),
-    whole: int,
-    method: ExchangeMethod,
-    comm: Any,
-) -> str:
-    del private, comm
-    shape = _travelling(x, first)
-    shape[x.ndim - 3 + gather] = whole
-    kinds = "/".join(
-        "none" if t is None else f"{t.kind.name.lower()}{t.axes}[{t.n}] * {t.scale!r}"
-        for t in (first, second)
-    )
-    dtype = np.dtype(x.dtype).name
-    what = f"{dtype}{shape} axis {gather} for axis {scatter} in order {order}, {kinds}"
-    return f"{what} {method.name.lower()}"
-
-
-def _attributes(
-    *,
-    first: Local | None,
-    second: Local | None,
-    order: tuple[int, ...],
-    scatter: int,
-    gather: int,
-    along: tuple[int, ...] = (),
-    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-    **_: Any,
-) -> dict[str, Any]:
-    def words(t: Local | None) -> np.ndarray:
-        return np.array((-1, 0, 0) if t is None else (t.kind, t.axes, t.n), np.int64)
-
-    scales = [1.0 if t is None else t.scale for t in (first, second)]
-    return {
-        "first": words(first),
-        "second": words(second),
-        "scales": np.array(scales, np.float64),
-        "order": np.array(order, np.int64),
-        "scatter": np.int64(scatter),
-        "gather": np.int64(gather),
-        "along": np.array(along, np.int64),
-        "method": np.int64(method),
-    }
-
-
-def _in_place(ctx: Any, x: Any, *, private: tuple[bool, bool], **_: Any) -> bool:
+def _in_place(ctx: Any, x: Any, *_: Any, of: Fused, **__: Any) -> bool:
     """Whether the result takes the memory of `x`: the handlers have read all of it before they
     write, and nobody else wants it. So it is with what another step of the transform has made, and
     with an argument that is donated to the program.
     """
     before, after = ctx.avals_in[0], ctx.avals_out[0]
-    if (before.shape, before.dtype) != (after.shape, after.dtype):
+    is_alike = (before.shape, before.dtype) == (after.shape, after.dtype)
+    if of.what is not What.TRANSFORM or not is_alike:
         return False
-    return is_temporary(x) and (private[0] or is_donated(x))
+    return is_temporary(x) and (of.private[0] or is_donated(x))
 
 
-def _backward(
-    x: Any,
-    *,
-    first: Local | None,
-    second: Local | None,
-    order: Any,
-    scatter: int,
-    gather: int,
-    private: tuple[bool, bool] = (False, False),
-) -> dict[str, Any]:
-    """Parameters of the transpose."""
-    lead = x.ndim - 3
-    place = tuple(order.index(lead + d) - lead for d in range(3))  # of each axis in the result
-    return {
-        "first": None if second is None else second.transposed,
-        "second": None if first is None else first.transposed,
-        "order": (*range(lead), *(lead + p for p in place)),
-        "scatter": place[gather],
-        "gather": place[scatter],
-        "private": private[::-1],
-    }
+# ---- Primitives --------------------------------------------------------------------------------
 
 
-def _with_batch(order: tuple[int, ...]) -> tuple[int, ...]:
-    return (0, *(d + 1 for d in order))
+_NAMES = {What.TRANSFORM: "fft", What.GRADIENT: "gradient", What.DIVERGENCE: "divergence"}
+_IN_STEPS = {
+    What.TRANSFORM: transform_in_steps,
+    What.GRADIENT: gradient_in_steps,
+    What.DIVERGENCE: divergence_in_steps,
+}
 
 
-def moved(
-    x: jax.Array,
-    *,
-    order: tuple[int, ...],
-    scatter: int,
-    gather: int,
-    whole: int = 0,
-    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-    comm: Any = None,
-    **_: Any,
-) -> jax.Array:
-    """The change of pencil by itself, where it cannot be fused with transforms: on GPUs."""
-    if comm is None:
-        return jax.lax.transpose(x, order)
-    refuse_on_gpus("transform", method, comm)
-    lead = x.ndim - 3
-    return transpose_p.bind(
-        x,
-        order=order,
-        scatter=lead + scatter,
-        gather=lead + gather,
-        whole=whole,
-        method=method,
-        comm=comm,
+def _across(what: What) -> Primitive:
+    """Between ranks."""
+    return communicating(
+        f"{_NAMES[what]}_across",
+        result=lambda x, *_, of, comm: of.results(x),
+        agreement=lambda x, *_, of, comm: of.agreement(x),
+        attributes=lambda of: of.attributes(),
+        multiple_results=True,
+        in_place=_in_place,
+        on_gpus=lambda *operands, of, comm: _IN_STEPS[what](*operands, of=of),
+        check_on_cpus=lambda of, comm: refuse_on_cpus("transform", method=of.method, comm=comm),
     )
 
 
-def through(
-    operands: Any,
-    begins: Sequence[Callable[[Any], jax.Array]],
-    ends: Sequence[Callable[[jax.Array], Any]],
-    **move: Any,
-) -> list[Any]:
-    """``end(moved(begin(operands)))`` for each pair of `begins` and `ends`, on GPUs; each exchange
-    beside what comes before and after the others, where the method is `PIPELINED`.
-    """
-    if move.get("method") != ExchangeMethod.PIPELINED:
-        return [
-            end(moved(begin(operands), **move)) for begin, end in zip(begins, ends, strict=True)
-        ]
-    lead = len(move["order"]) - 3
-    return overlapped(
-        operands,
-        begins,
-        ends,
-        order=move["order"],
-        scatter=lead + move["scatter"],
-        gather=lead + move["gather"],
-        whole=move["whole"],
-        comm=move["comm"],
-    )
+def _alone(what: What) -> Primitive:
+    """On one rank."""
+    p = Primitive(f"{_NAMES[what]}_alone")
+    p.multiple_results = True
+    p.def_impl(functools.partial(xla.apply_primitive, p))
+    p.def_abstract_eval(lambda x, *_, of: of.results(x))
+    target = f"pfftjax_{p.name}"
+    lower = jax.ffi.ffi_lowering(target)
+    lower_in_place = jax.ffi.ffi_lowering(target, operand_output_aliases={0: 0})
+    lower_in_steps = mlir.lower_fun(_IN_STEPS[what], multiple_results=True)
+
+    def rule(ctx: Any, *operands: Any, of: Fused) -> Any:
+        if platforms_of(ctx) != ("cpu",):
+            return lower_in_steps(ctx, *operands, of=of)
+        by_handler = lower_in_place if _in_place(ctx, *operands, of=of) else lower
+        return by_handler(ctx, *operands, **of.attributes())
+
+    # Not from JAX's cache, in which operands are arguments of a function of its own.
+    mlir.register_lowering(p, rule, cacheable=False)
+    return p
 
 
-def _in_steps(
-    x: jax.Array,
-    *,
-    first: Local | None,
-    second: Local | None,
-    private: tuple[bool, bool] = (False, False),
-    **move: Any,
-) -> jax.Array:
-    if move.get("method") == ExchangeMethod.PIPELINED:
-        names = "order", "scatter", "gather", "whole", "comm"
-        y = in_chunks(x, first=first, second=second, **{name: move[name] for name in names})
-        if y is not None:
-            return y
-    if first is not None:
-        until, since = until_conjugation(first)
-        return apply(second, since(moved(until(x), **move)))
-    if second is not None and second.kind == Kind.COMPLEX_TO_REAL and private[0]:
-        # Of an inverse transform, and so made by BACKWARD: what that ends with goes away.
-        return apply(second, jnp.conj(moved(jnp.conj(x), **move)))
-    until, since = since_conjugation(second)
-    return since(moved(until(x), **move))
+_ACROSS = {what: _across(what) for what in What}
+_ALONE = {what: _alone(what) for what in What}
 
 
-across_p = communicating(
-    "fft_across",
-    result=_result,
-    agreement=_agreement,
-    attributes=_attributes,
-    in_place=_in_place,
-    on_gpus=_in_steps,
-    check_on_cpus=functools.partial(refuse_on_cpus, "transform"),
-)
+def _jvp(p: Primitive, primals: Any, tangents: Any, *, of: Fused, **comm: Any) -> Any:
+    n = of.what.arrays
+    if any(type(tangent) is not ad.Zero for tangent in tangents[n:]):
+        raise TypeError(f"{p.name}: no derivative in the wavenumbers")
+    # Also of arrays whose tangent is known to be zero: another rank's may not be.
+    moved = [ad.instantiate_zeros(tangent) for tangent in tangents[:n]]
+    return p.bind(*primals, of=of, **comm), p.bind(*moved, *primals[n:], of=of, **comm)
 
 
-def _adjoint(
-    cotangent: Any, x: Any, *, whole: int, method: ExchangeMethod, comm: Any, **params: Any
-) -> Any:
-    del whole
-    length = _travelling(x, params["first"])[x.ndim - 3 + params["scatter"]]
-    backward = _backward(x, **params)
-    return across_p.bind(cotangent, **backward, whole=length, method=method, comm=comm)
+def _transpose(p: Primitive, cotangents: Any, *operands: Any, of: Fused, **comm: Any) -> Any:
+    """By `p`, the primitive of the transposed operation."""
+    arrays, ks = operands[: of.what.arrays], operands[of.what.arrays :]
+    # Also for a cotangent that is known to be zero on this rank: the others wait for this one.
+    given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+    results = p.bind(*given, *ks, of=of.transposed, **comm)
+    kept = [y if ad.is_undefined_primal(x) else None for y, x in zip(results, arrays, strict=True)]
+    return [*kept, *(None for _ in ks)]
 
 
-linear(
-    across_p,
-    batch=(0, 0),
-    adjoint=_adjoint,
-    batched_params=lambda _, params: {**params, "order": _with_batch(params["order"])},
-)
-
-# On one rank.
-alone_p = Primitive("fft_alone")
-alone_p.def_impl(functools.partial(xla.apply_primitive, alone_p))
-
-
-@alone_p.def_abstract_eval
-def _(x: Any, *, first: Any, second: Any, order: Any, **_: Any) -> Any:
-    return _shape_after(x, _travelling(x, first), second=second, order=order)
+def _batched(p: Primitive, operands: Any, axes: Any, *, of: Fused, **comm: Any) -> Any:
+    n = of.what.arrays
+    if any(axis is not None for axis in axes[n:]):
+        raise TypeError(f"{p.name}: no batches of wavenumbers")
+    size = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
+    moved = [
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(operands[:n], axes[:n], strict=True)
+    ]
+    results = p.bind(*moved, *operands[n:], of=dataclasses.replace(of, lead=of.lead + 1), **comm)
+    return results, [0] * len(results)
 
 
-ad.deflinear2(
-    alone_p,
-    lambda cotangent, x, **params: [alone_p.bind(cotangent, **_backward(x.aval, **params))],
-)
-batching.primitive_batchers[alone_p] = lambda operands, axes, *, order, **params: (
-    alone_p.bind(jnp.moveaxis(operands[0], axes[0], 0), order=_with_batch(order), **params),
-    0,
-)
-
-
-_lower = jax.ffi.ffi_lowering("pfftjax_fft_alone")
-_lower_in_place = jax.ffi.ffi_lowering("pfftjax_fft_alone", operand_output_aliases={0: 0})
-_lower_in_steps = mlir.lower_fun(_in_steps, multiple_results=False)
-
-
-def _alone(ctx: Any, x: Any, **params: Any) -> Any:
-    if platforms_of(ctx) != ("cpu",):
-        return _lower_in_steps(ctx, x, **params)
-    lower = _lower_in_place if _in_place(ctx, x, **params) else _lower
-    return lower(ctx, x, **_attributes(**params))
-
-
-# Not from JAX's cache, in which `x` is an argument of a function of its own.
-mlir.register_lowering(alone_p, _alone, cacheable=False)
-
-
-def can_fuse(first: Local | None, source: Pencil, target: Pencil, second: Local | None) -> bool:
-    """Whether there is one operation for these steps."""
-    if len(source.axes) != 3:
-        return False
-    if (first and first.kind in TO_REAL) or (second and second.kind in FROM_REAL):
-        return False  # what travels is real
-    order = tuple(source.axes.index(axis) for axis in target.axes)
-    if order[2] == 2 or len(_differing(source, target)) > 1:
-        return False
-    if second is not None and second.axes == 1:
-        return _gathered(source, target) in (None, order[2])
-    return first is not None and first.axes == 1 and _scattered(source, target) in (None, 2)
-
-
-def _differing(source: Pencil, target: Pencil) -> list[int]:
-    """The grid dimensions over which data move."""
-    dims = source.grid.dims
-    return [d for d in range(2) if dims[d] > 1 and source.split[d] != target.split[d]]
-
-
-def _scattered(source: Pencil, target: Pencil) -> int | None:
-    moved = _differing(source, target)
-    return source.axes.index(target.split[moved[0]]) if moved else None
-
-
-def _gathered(source: Pencil, target: Pencil) -> int | None:
-    moved = _differing(source, target)
-    return source.axes.index(source.split[moved[0]]) if moved else None
-
-
-def fused(
-    x: jax.Array,
-    first: Local | None,
-    source: Pencil,
-    target: Pencil,
-    second: Local | None,
-    method: ExchangeMethod,
-    private: tuple[bool, bool],
-) -> jax.Array:
-    """`second(transpose(first(x), source, target))`, for steps that `can_fuse` allows.
-
-    Args:
-        x: complex, or real where `first` takes real numbers; of shape (..., *source.local_shape),
-            but for the last axis, which is as long as `first` has it.
-        first: along the last axis of `source`, or the last two.
-        source: pencil of what travels, before it does.
-        target: pencil of the same, afterward.
-        second: along the last axis of `target`, or the last two.
-        method: the way of the exchange.
-        private: whether no other operation takes what comes in, and what goes out.
-
-    """
-    check_dimensions(x, "transform", source.grid._comm)
-    params = parameters(x.ndim, first, source, target, second, method)
-    params["private"] = private
-    return (across_p if "comm" in params else alone_p).bind(x, **params)
-
-
-def parameters(
-    ndim: int,
-    first: Local | None,
-    source: Pencil,
-    target: Pencil,
-    second: Local | None,
-    method: ExchangeMethod,
-) -> dict[str, Any]:
-    """Those of the primitives, for arrays of so many dimensions; with a communicator where data
-    move between ranks.
-    """
-    lead = ndim - 3
-    order = tuple(source.axes.index(axis) for axis in target.axes)
-    params = {
-        "first": first,
-        "second": second,
-        "order": (*range(lead), *(lead + d for d in order)),
-    }
-    moved = _differing(source, target)
-    if not moved:
-        columns = second is not None and second.axes == 1
-        gather = order[2] if columns else 0
-        scatter = next(d for d in (2, 1) if d != gather)
-        return {**params, "scatter": scatter, "gather": gather}
-    return {
-        **params,
-        "scatter": _scattered(source, target),
-        "gather": _gathered(source, target),
-        "whole": source.global_shape[source.split[moved[0]]],
-        "method": method,
-        "comm": source.grid.along(moved[0]),
-    }
+for _primitives in (_ACROSS, _ALONE):
+    for _what, _p in _primitives.items():
+        ad.primitive_jvps[_p] = functools.partial(_jvp, _p)
+        ad.primitive_transposes[_p] = functools.partial(_transpose, _primitives[_what.transposed])
+        batching.primitive_batchers[_p] = functools.partial(_batched, _p)

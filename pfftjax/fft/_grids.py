@@ -64,7 +64,7 @@ def shape_and_grid(
 ) -> tuple[Any, ProcessGrid]:
     """The global shape, checked, and the process grid: `grid`, or one for the communicator."""
     if isinstance(grid, ProcessGrid):
-        comm = grid._comm
+        comm = grid.communicator
     elif isinstance(grid, MPI.Comm | Communicator):
         comm = as_communicator(grid, operation)
     else:

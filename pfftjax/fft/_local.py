@@ -60,14 +60,13 @@ class Local(NamedTuple):
     axes: int = 1
     scale: float = 1.0
 
-    @property
-    def into(self) -> int:
-        """Length of the last axis of what goes in."""
-        return self.n if self.kind in FROM_REAL or self.kind <= Kind.BACKWARD else self.n // 2 + 1
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Transform a block; one of real numbers becomes complex where it has to be."""
+        return apply(self, x if self.kind in FROM_REAL else as_complex(x))
 
     @property
     def out_of(self) -> int:
-        """The same of what comes out."""
+        """Length of the last axis of what comes out."""
         return self.n if self.kind in TO_REAL or self.kind <= Kind.BACKWARD else self.n // 2 + 1
 
     @property
@@ -198,6 +197,16 @@ def fft_of_lines(x: jax.Array, kind: Kind, n: int, *, axes: int = 1, scale: floa
 def apply(transform: Local | None, x: jax.Array) -> jax.Array:
     """Transform the last axis, or the last two."""
     return x if transform is None else fft_p.bind(x, **transform._asdict())
+
+
+def as_complex(x: jax.Array) -> jax.Array:
+    """`x`, with imaginary parts of zero if it is real."""
+    return x if jnp.iscomplexobj(x) else jax.lax.complex(x, jnp.zeros_like(x))
+
+
+def times_i(k: jax.Array, y: jax.Array) -> jax.Array:
+    """I k y, for real k."""
+    return jax.lax.complex(-k * y.imag, k * y.real)
 
 
 _Step = Callable[[jax.Array], jax.Array]

@@ -1,5 +1,6 @@
 """More or fewer modes of the same field: interpolation, and products without aliases."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,20 +10,12 @@ import jax.numpy as jnp
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import Pencil, transpose
 
-from ._kinds import (
-    PencilTransform,
-    Plan,
-    forward_steps,
-    inverse_steps,
-    kinds_of,
-    run,
-    spectral_shape,
-)
-from ._plan import PencilFFT, checked_block
+from ._plan import Plan, operand
 from ._resize import Resize
+from ._steps import forward_steps, inverse_steps, run, spectral_shape
 from ._trigonometric import NO_SERIES_IF_ORTHOGONAL
 
-# Whose products are of the same kind: those of sines, and of half a wave, are not.
+# Kinds closed under multiplication; sines and types 3 and 4 are not.
 _CLOSED = ("fft", "rfft", "dct1", "dct2")
 
 
@@ -58,7 +51,7 @@ def pad_spectrum(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
     the axis has the kind "rfft").
 
     Example:
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> coarse, fine = (PencilFFT((n, n, n), ProcessGrid(), real=True) for n in (4, 6))
         >>> x = jnp.ones(coarse.input.local_shape)
         >>> y = pad_spectrum(coarse.forward(x), coarse, fine)
@@ -90,7 +83,7 @@ def truncate_spectrum(y: Any, plan: Plan, smaller_plan: Plan) -> jax.Array:
     exchanges of its own.
 
     Example:
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> coarse, fine = (PencilFFT((n, n, n), ProcessGrid(), real=True) for n in (4, 6))
         >>> y = fine.forward(jnp.ones(fine.input.local_shape))
         >>> bool(jnp.allclose(coarse.inverse(truncate_spectrum(y, fine, coarse)), 1.0))
@@ -114,7 +107,7 @@ def padded_inverse(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
         Array in real space, of shape ``(..., *padded_plan.input.local_shape)``.
 
     Example:
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> coarse, fine = (PencilFFT((n, n, n), ProcessGrid()) for n in (4, 6))
         >>> x = jnp.ones(coarse.input.local_shape)
         >>> bool(jnp.allclose(padded_inverse(coarse.forward(x), coarse, fine), 1.0))
@@ -122,7 +115,7 @@ def padded_inverse(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
 
     """
     _check(plan, padded_plan, "padded_inverse")
-    y = checked_block(y, plan.output, where("padded_inverse", plan.grid._comm))
+    y = operand(y, plan, where("padded_inverse", plan.grid.communicator), is_spectrum=True)
     return run(inverse_steps(plan, padded_plan.shape), y)
 
 
@@ -146,7 +139,7 @@ def truncated_forward(x: Any, padded_plan: Plan, plan: Plan) -> jax.Array:
     belong.
 
     Example:
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> coarse, fine = (PencilFFT((n, n, n), ProcessGrid()) for n in (4, 6))
         >>> y = truncated_forward(jnp.ones(fine.input.local_shape), fine, coarse)
         >>> bool(jnp.allclose(coarse.inverse(y), 1.0))
@@ -154,10 +147,8 @@ def truncated_forward(x: Any, padded_plan: Plan, plan: Plan) -> jax.Array:
 
     """
     _check(plan, padded_plan, "truncated_forward")
-    here = where("truncated_forward", plan.grid._comm)
-    x = checked_block(x, padded_plan.input, here)
-    if kinds_of(plan)[-1] == "rfft" and jnp.iscomplexobj(x):
-        raise TypeError(f"{here}: x is {x.dtype}, but the plans are for real arrays; pass x.real")
+    here = where("truncated_forward", plan.grid.communicator)
+    x = operand(x, padded_plan, here, is_spectrum=False)
     return run(forward_steps(plan, padded_plan.shape), x)
 
 
@@ -190,7 +181,7 @@ def dealiased_product(
         TypeError: a plan that is none, or a dtype without a transform.
 
     Example:
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> plan = PencilFFT((8, 8, 8), ProcessGrid(), real=True)
         >>> j = jnp.broadcast_to(plan.input.indices(2), plan.input.local_shape)
         >>> wave = plan.forward(jnp.cos(2 * jnp.pi * 3 * j / 8))
@@ -200,8 +191,8 @@ def dealiased_product(
 
     """
     _check(plan, plan, "dealiased_product")
-    here = where("dealiased_product", plan.grid._comm)
-    kinds = kinds_of(plan)
+    here = where("dealiased_product", plan.grid.communicator)
+    kinds = plan.kinds
     if not set(kinds) <= set(_CLOSED):
         raise ValueError(
             f"{here}: a product of two fields of kinds {kinds} is not one of them; use "
@@ -209,14 +200,14 @@ def dealiased_product(
         )
     if padded_shape is None:
         padded_shape = tuple(-(-3 * n // 2) if n > 1 else 1 for n in plan.shape)
-    shape = static_ints(padded_shape, "padded_shape", "dealiased_product", plan.grid._comm)
+    shape = static_ints(padded_shape, "padded_shape", "dealiased_product", plan.grid.communicator)
     if len(shape) != len(plan.shape) or any(m < n for m, n in zip(shape, plan.shape, strict=True)):
         raise ValueError(
             f"{here}: padded_shape must be nowhere smaller than {plan.shape}, got {shape}"
         )
     inverse = inverse_steps(plan, shape)
     same = a is b
-    a, b = (checked_block(y, plan.output, here) for y in (a, b))
+    a, b = (operand(y, plan, here, is_spectrum=True) for y in (a, b))
     if same:
         fields = run(inverse, a)
         product = fields * fields
@@ -233,25 +224,19 @@ def dealiased_product(
 def _check(plan: Plan, finer: Plan, operation: str) -> None:
     """Raise unless the plans differ in their shape only, and `finer` has nowhere fewer points."""
     for each in (plan, finer):
-        if not isinstance(each, PencilFFT | PencilTransform):
+        if not isinstance(each, Plan):
             raise TypeError(
                 f"{operation}: a plan is a PencilFFT or a PencilTransform, got "
                 f"{type(each).__name__}"
             )
-    here = where(operation, plan.grid._comm)
-    alike = [(p.grid, kinds_of(p), p.norm, p.layout) for p in (plan, finer)]
+    here = where(operation, plan.grid.communicator)
+    alike = [(p.grid, p.kinds, p.norm, p.layout) for p in (plan, finer)]
     if alike[0] != alike[1]:
         raise ValueError(
             f"{here}: the plans may differ in their shape only (same grid, kinds, norm and "
             f"layout), got {plan} and {finer}"
         )
-    weighted = sorted(set(kinds_of(plan)) & set(NO_SERIES_IF_ORTHOGONAL))
-    if plan.norm == "ortho" and weighted:
-        raise ValueError(
-            f"{here}: with norm='ortho', {weighted[0]} multiplies the values on the walls by "
-            "sqrt(2), so that the spectrum is not that of a function at other points; make the "
-            "plans with norm='backward'"
-        )
+    check_series(plan, here)
     if any(n > m for n, m in zip(plan.shape, finer.shape, strict=True)):
         raise ValueError(
             f"{here}: the plan with more points has the shape {finer.shape}, which is smaller "
@@ -259,10 +244,21 @@ def _check(plan: Plan, finer: Plan, operation: str) -> None:
         )
 
 
+def check_series(plan: Plan, here: str) -> None:
+    """Raise unless coefficients of `plan` are those of a function of space."""
+    weighted = sorted(set(plan.kinds) & set(NO_SERIES_IF_ORTHOGONAL))
+    if plan.norm == "ortho" and weighted:
+        raise ValueError(
+            f"{here}: with norm='ortho', {weighted[0]} multiplies the values on the walls by "
+            "sqrt(2), so that the spectrum is not that of a function at other points; make the "
+            "plans with norm='backward'"
+        )
+
+
 def _resized(y: Any, plan: Plan, target: Plan, operation: str) -> jax.Array:
     """The coefficients of `plan` as those of `target`."""
-    y = checked_block(y, plan.output, where(operation, plan.grid._comm))
-    kinds, pencil = kinds_of(plan), plan.output
+    y = operand(y, plan, where(operation, plan.grid.communicator), is_spectrum=True)
+    kinds, pencil = plan.kinds, plan.output
     sizes = list(plan.shape)
     changing = [axis for axis, n in enumerate(plan.shape) if n != target.shape[axis]]
     # The axes of which every rank has all are cut before others are exchanged, and padded after.
@@ -277,9 +273,8 @@ def _resized(y: Any, plan: Plan, target: Plan, operation: str) -> jax.Array:
         y = Resize(kinds[axis], n, m, plan.norm, dimension)(y)
         sizes[axis] = m
         shape = spectral_shape(sizes, kinds)
-        after = Pencil(shape, plan.grid, whole.split, whole.axes)
-        pencil = Pencil(shape, plan.grid, pencil.split, pencil.axes)
-        if whole.split != pencil.split:
+        after, pencil = (dataclasses.replace(p, global_shape=shape) for p in (whole, pencil))
+        if after != pencil:
             y = transpose(y, after, pencil, method=plan.method)
     return y
 
@@ -295,6 +290,4 @@ def _gathered_along(pencil: Pencil, axis: int) -> Pencil:
     if not _is_split(pencil, axis):
         return pencil
     free = next(other for other in pencil.axes if not _is_split(pencil, other))
-    swapped = {axis: free, free: axis}
-    first, second = (swapped.get(a, a) for a in pencil.split)
-    return Pencil(pencil.global_shape, pencil.grid, (first, second), pencil.axes)
+    return pencil.swapped(axis, free)

@@ -54,9 +54,9 @@ def _divided(
 
 def in_chunks(
     x: jax.Array,
-    *,
     first: Local | None,
     second: Local | None,
+    *,
     order: tuple[int, ...],
     scatter: int,
     gather: int,
@@ -70,18 +70,18 @@ def in_chunks(
     them alike.
 
     Args:
-        x: as `across_p` takes it.
+        x: as `Fused` takes it.
         first: along the last axis of `x`, or the last two.
         second: along the last axis of the result, or the last two.
         order: dimension d of the result is dimension order[d] of `x`.
-        scatter: the axis of `x` that becomes split, of its last three.
-        gather: the axis that becomes whole.
+        scatter: the dimension of `x` that becomes split.
+        gather: the dimension that becomes whole.
         whole: its length then.
         comm: the ranks that exchange.
 
     """
     lead, last = x.ndim - 3, x.ndim - 1
-    stays, scatter, gather = lead + 3 - scatter - gather, lead + scatter, lead + gather
+    stays = 3 * (lead + 1) - scatter - gather
     extents = list(x.shape)
     extents[-1] = x.shape[-1] if first is None else first.out_of
     most = options.gpu_chunks

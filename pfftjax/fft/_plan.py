@@ -1,10 +1,10 @@
-"""The transform of a distributed array as a list of steps."""
+"""What a transform of a distributed array is, and the two ways to say it."""
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,113 +14,176 @@ from mpi4py import MPI
 
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import where
-from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid, checked_method, transpose
+from pfftjax.pencils import (
+    ExchangeMethod,
+    Pencil,
+    ProcessGrid,
+    check_dimensions,
+    checked_method,
+)
 
-from ._fused import Local, can_fuse, fused
 from ._grids import shape_and_grid
-from ._local import Kind, fft_of_lines, hermitian_weights
-from ._tuning import Timings, Tuning, tune_plan
+from ._local import hermitian_weights
+from ._steps import SCALES, Steps, forward_steps, inverse_steps, run, spectral_shape, stages
+from ._trigonometric import INVERSES, OFFSETS
+from ._tuning import Timings, Tuning, chosen
 
 Norm = Literal["backward", "ortho", "forward"]
 Layout = Literal["transposed", "natural"]
-Step = Callable[[jax.Array], jax.Array]
 
-
-class _Transform(Local):
-    """Transforms the last axis of a block, or the last two."""
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return fft_of_lines(x, self.kind, self.n, axes=self.axes, scale=self.scale)
+_KINDS = ("fft", "rfft", *INVERSES)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Move:
-    """Takes a block from one pencil to another."""
+class Plan:
+    """A transform of two or three axes of a distributed array, each of a kind of its own.
 
-    source: Pencil
-    target: Pencil
+    `PencilFFT` and `PencilTransform` make plans; they differ in what they are given, and say what
+    the attributes are.
+    """
+
+    shape: tuple[int, ...]
+    grid: ProcessGrid
+    kinds: tuple[str, ...]
+    norm: Norm
+    layout: Layout
     method: ExchangeMethod
+    timings: Timings = dataclasses.field(compare=False, repr=False)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return transpose(x, self.source, self.target, method=self.method)
+    is_scaled_at_the_end: ClassVar[bool] = False
+    """Whether the last transform has the factors of all axes, and not each its own."""
+
+    def __post_init__(self) -> None:
+        here = self._here()
+        checked_method(self.method, type(self).__name__, self.grid.communicator)
+        if len(self.shape) == 2 and self.grid.dims[1] != 1:
+            raise ValueError(
+                f"{here}: an array of two axes is distributed in slabs, over a grid of "
+                f"({self.grid.size}, 1), but the grid is {self.grid.dims}; make one by "
+                "pfftjax.ProcessGrid((None, 1))"
+            )
+        if not isinstance(self.norm, str) or self.norm not in SCALES:
+            raise ValueError(f"{here}: norm must be one of {', '.join(SCALES)}, got {self.norm!r}")
+        if self.layout not in ("transposed", "natural"):
+            raise ValueError(f"{here}: layout must be transposed or natural, got {self.layout!r}")
+
+    def _here(self, method: str = "") -> str:
+        return where(f"{type(self).__name__}{method and '.'}{method}", self.grid.communicator)
 
     @property
-    def backward(self) -> "_Move":
-        return _Move(self.target, self.source, self.method)
+    def spectral_shape(self) -> tuple[int, ...]:
+        """Global shape of the spectrum."""
+        return spectral_shape(self.shape, self.kinds)
 
+    @functools.cached_property
+    def input(self) -> Pencil:
+        """Pencil of the array in real space: whole along the last axis."""
+        return Pencil(self.shape, self.grid)
 
-@dataclasses.dataclass(frozen=True)
-class _Fused:
-    """Moves a block and transforms it before, after, or both, in one pass."""
+    @functools.cached_property
+    def output(self) -> Pencil:
+        """Pencil of the spectrum."""
+        way = stages(Pencil(self.spectral_shape, self.grid))
+        return way[0] if self.layout == "natural" else way[-1]
 
-    first: _Transform | None
-    move: _Move
-    second: _Transform | None
-    private: tuple[bool, bool] = (False, False)
-    """Whether there is a step before, and one after."""
+    @functools.cached_property
+    def _forward(self) -> Steps:
+        return forward_steps(self, self.shape)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        move = self.move
-        ends = move.source, move.target
-        return fused(x, self.first, *ends, self.second, move.method, self.private)
+    @functools.cached_property
+    def _inverse(self) -> Steps:
+        return inverse_steps(self, self.shape)
 
+    def forward(self, x: Any) -> jax.Array:
+        """The spectrum of an array in real space.
 
-_Steps = tuple[_Transform | _Move, ...]
+        Args:
+            x: this rank's block, of shape ``(..., *input.local_shape)``; float32 or float64, and
+                without the kind "rfft" also complex64 or complex128. Integers become
+                floating-point numbers. Donated to the program
+                (``jax.jit(..., donate_argnums=...)``), it becomes the spectrum in place where both
+                have one shape and dtype.
 
+        Returns:
+            This rank's block of the spectrum, of shape ``(..., *output.local_shape)``: complex if
+            `x` is or any kind is "fft" or "rfft", real otherwise.
 
-def fuse(steps: Sequence[Step]) -> list[Step]:
-    """The same steps in fewer passes: moves with the transforms on both sides of them first, then
-    with the one on the side that is left.
-    """
-    result = list(steps)
-    for sides in ((1, 1), (0, 1), (1, 0)):
-        i = 0
-        while i < len(result):
-            begin, end = i - sides[0], i + sides[1] + 1
-            group = result[max(begin, 0) : end]
-            move = result[i]
-            if isinstance(move, _Move) and begin >= 0 and len(group) == sum(sides) + 1:
-                first = group[0] if sides[0] else None
-                second = group[-1] if sides[1] else None
-                if (
-                    (first is None or isinstance(first, _Transform))
-                    and (second is None or isinstance(second, _Transform))
-                    and can_fuse(first, move.source, move.target, second)
-                ):
-                    result[begin:end] = [_Fused(first, move, second)]
-                    i = begin
-            i += 1
-    last = len(result) - 1
-    return [
-        dataclasses.replace(step, private=(i > 0, i < last)) if isinstance(step, _Fused) else step
-        for i, step in enumerate(result)
-    ]
+        Raises:
+            ValueError: a block that does not match its pencil.
+            TypeError: complex numbers where real ones belong, or a dtype without a transform.
 
+        """
+        return run(self._forward, operand(x, self, self._here("forward"), is_spectrum=False))
 
-def between_two_transforms(
-    steps: _Steps, *, last: bool = False
-) -> tuple[_Steps, tuple[_Transform, _Move, _Transform], _Steps]:
-    """The first two transforms with the move between them, or the last two: the steps before,
-    these three, and the steps after.
-    """
-    transforms = [i for i, step in enumerate(steps) if isinstance(step, _Transform)]
-    at = transforms[-2] if last else transforms[0]
-    first, move, second = steps[at : at + 3]
-    assert isinstance(first, _Transform)
-    assert isinstance(move, _Move)
-    assert isinstance(second, _Transform)
-    return steps[:at], (first, move, second), steps[at + 3 :]
+    def inverse(self, y: Any) -> jax.Array:
+        """The array in real space that belongs to a spectrum.
 
+        Args:
+            y: this rank's block of the spectrum, of shape ``(..., *output.local_shape)``. With the
+                kind "rfft", imaginary parts that a Hermitian spectrum does not have are ignored,
+                as by `numpy.fft.irfftn`.
 
-def run(steps: Sequence[Step], x: jax.Array) -> jax.Array:
-    """Apply `steps`, one after the other."""
-    for step in fuse(steps):
-        x = step(x)
-    return x
+        Returns:
+            This rank's block, of shape ``(..., *input.local_shape)``: real if the last kind is
+            "rfft", or `y` is real and no kind is "fft"; complex otherwise.
+
+        Raises:
+            ValueError: a block that does not match its pencil.
+            TypeError: a dtype without a transform.
+
+        """
+        return run(self._inverse, operand(y, self, self._here("inverse"), is_spectrum=True))
+
+    def wavenumbers(self, box_size: Any, dtype: Any = None) -> tuple[jax.Array, ...]:
+        """Wavenumbers of this rank's block of the spectrum.
+
+        Args:
+            box_size: side of the box, in the length unit of choice: a number, or one for each
+                axis: the period, or the distance between the walls. May be traced, and
+                differentiated.
+            dtype: floating-point dtype, JAX's default by default.
+
+        Returns:
+            One array for each global axis, in radians per unit length, which broadcasts against
+            the block, whatever its memory order. Of coefficient k: 2 pi / side times
+            `numpy.fft.fftfreq(n, 1 / n)`, or `rfftfreq`; of "dct1" and "dct2" pi / side times k,
+            of "dst1" and "dst2" times k + 1, and of types 3 and 4 times k + 1/2.
+
+        Example:
+            >>> plan = PencilFFT((4, 6, 5), ProcessGrid())
+            >>> kx, ky, kz = plan.wavenumbers(2 * np.pi)
+            >>> kx.shape, kx.ravel().tolist()
+            ((1, 1, 4), [0.0, 1.0, -2.0, -1.0])
+
+        """
+        here = where("wavenumbers", self.grid.communicator)
+        dtype = wavenumber_dtype(dtype, here)
+        sides = sides_of(box_size, len(self.shape), here)
+        return tuple(
+            wavenumbers_along(self, self.output, axis, side, dtype)
+            for axis, side in enumerate(sides)
+        )
+
+    def hermitian_weights(self, dtype: Any = None) -> jax.Array:
+        """How often each coefficient of this rank's spectrum occurs in the whole spectrum.
+
+        For sums over all modes, as in a power spectrum or an inner product: with "rfft" along the
+        last axis, of n points, 2, but 1 for coefficient 0 and, where n is even, n / 2; 1 without.
+
+        Returns:
+            Array that broadcasts against the block of the spectrum.
+
+        """
+        dtype = jnp.result_type(float) if dtype is None else dtype
+        last = len(self.shape) - 1
+        if self.kinds[last] != "rfft":
+            return jnp.ones((1,) * len(self.shape), dtype)
+        weights = jnp.asarray(hermitian_weights(self.shape[last], dtype))
+        return weights[self.output.indices(last)]
 
 
 @dataclasses.dataclass(frozen=True, init=False)
-class PencilFFT:
+class PencilFFT(Plan):
     """A three-dimensional Fourier transform of an array distributed over a process grid.
 
     In real space, axis 0 is split over the first dimension of the grid and axis 1 over the second.
@@ -149,6 +212,7 @@ class PencilFFT:
             with. "natural" is distributed and ordered as in real space, and costs as many
             redistributions again.
         method: how the ranks exchange what they hold; all give the same bits.
+        kinds: of the transform along each axis: "fft", and along axis 2 of a real plan "rfft".
         timings: what `tune` has measured; empty otherwise, and no part of a plan's value.
 
     Args:
@@ -177,13 +241,12 @@ class PencilFFT:
 
     """
 
-    shape: tuple[int, int, int]
-    grid: ProcessGrid
-    real: bool
-    norm: Norm
-    layout: Layout
-    method: ExchangeMethod
+    is_scaled_at_the_end = True
+
+    kinds: tuple[str, ...] = dataclasses.field(init=False, repr=False)
     timings: Timings = dataclasses.field(init=False, compare=False, repr=False)
+    # What the kinds are made of, so that `dataclasses.replace` gives it to the new plan.
+    real: bool = cast(bool, property(lambda plan: plan.kinds[-1] == "rfft"))
 
     def __init__(
         self,
@@ -196,233 +259,161 @@ class PencilFFT:
         method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
         tune: bool | Tuning = False,
     ) -> None:
-        any_grid = not isinstance(grid, ProcessGrid)
-        whole, grid = shape_and_grid(shape, grid, "PencilFFT", (3,))
+        make = functools.partial(PencilFFT, shape, real=real, norm=norm, layout=layout)
+        grid, method, timings = chosen(make, grid, method, tune)
+        sizes, grid = shape_and_grid(shape, grid, "PencilFFT", (3,))
         if not isinstance(real, bool | np.bool_):
-            raise TypeError(
-                f"{where('PencilFFT', grid._comm)}: real must be True or False, got {real!r}"
-            )
-        spectrum = (*whole[:-1], whole[-1] // 2 + 1) if real else whole
-        attributes = {"shape": whole, "real": real, "norm": norm, "layout": layout}
-        for name, value in {**attributes, "grid": grid, "method": method}.items():
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "timings", Timings())
-        checked_method(method, "PencilFFT", grid._comm)
-        if not isinstance(self.norm, str) or self.norm not in _SCALES:
-            raise ValueError(
-                f"{self._here('PencilFFT')}: norm must be one of {', '.join(_SCALES)}, got "
-                f"{self.norm!r}"
-            )
-        if self.layout not in ("transposed", "natural"):
-            raise ValueError(
-                f"{self._here('PencilFFT')}: layout must be transposed or natural, got "
-                f"{self.layout!r}"
-            )
-        if tune is not False:
-            kinds = ("fft", "fft", "rfft" if real else "fft")
-            tuned = tune_plan(self, kinds, spectrum, tune, any_grid=any_grid)
-            for name in ("grid", "method", "timings"):
-                object.__setattr__(self, name, getattr(tuned, name))
-
-    def _here(self, operation: str) -> str:
-        return where(operation, self.grid._comm)
-
-    @property
-    def spectral_shape(self) -> tuple[int, int, int]:
-        """Global shape of the spectrum."""
-        n0, n1, n2 = self.shape
-        return (n0, n1, n2 // 2 + 1) if self.real else self.shape
-
-    @functools.cached_property
-    def input(self) -> Pencil:
-        """Pencil of the array in real space: whole along axis 2."""
-        return Pencil(self.shape, self.grid, split=(0, 1), axes=(0, 1, 2))
-
-    @functools.cached_property
-    def output(self) -> Pencil:
-        """Pencil of the spectrum."""
-        return self._z if self.layout == "natural" else self._x
-
-    # The spectrum, or what will become it, whole and contiguous along each axis in turn.
-    @functools.cached_property
-    def _z(self) -> Pencil:
-        return Pencil(self.spectral_shape, self.grid, split=(0, 1), axes=(0, 1, 2))
-
-    @functools.cached_property
-    def _y(self) -> Pencil:
-        return Pencil(self.spectral_shape, self.grid, split=(0, 2), axes=(0, 2, 1))
-
-    @functools.cached_property
-    def _x(self) -> Pencil:
-        return Pencil(self.spectral_shape, self.grid, split=(1, 2), axes=(1, 2, 0))
-
-    def _steps(self, along_z: Kind, across: Kind, scale: float) -> _Steps:
-        """From real space to the spectrum. `scale` goes with the last transform."""
-        n0, n1, n2 = self.shape
-        along_x = _Transform(across, n0, 1, scale)
-        move = functools.partial(_Move, method=self.method)
-        if self.grid.dims[1] == 1:
-            # Axis 1 is whole already: two transforms while a plane is in the cache.
-            steps: _Steps = (_Transform(along_z, n2, 2, 1.0), move(self._z, self._x), along_x)
-            back: _Steps = (move(self._x, self._z),)
-        else:
-            steps = (
-                _Transform(along_z, n2, 1, 1.0),
-                move(self._z, self._y),
-                _Transform(across, n1, 1, 1.0),
-                move(self._y, self._x),
-                along_x,
-            )
-            back = (move(self._x, self._y), move(self._y, self._z))
-        return steps + back if self.layout == "natural" else steps
-
-    @functools.cached_property
-    def _forward(self) -> _Steps:
-        kind = Kind.REAL_TO_COMPLEX if self.real else Kind.FORWARD
-        return self._steps(kind, Kind.FORWARD, self._scale(0))
-
-    @functools.cached_property
-    def _inverse(self) -> _Steps:
-        """The steps of `_forward` backward, each with its own inverse."""
-        steps: list[_Transform | _Move] = []
-        for step in reversed(self._forward):
-            if isinstance(step, _Move):
-                steps.append(step.backward)
-            else:
-                steps.append(step._replace(kind=_INVERSES[step.kind], scale=1.0))
-        for i in reversed(range(len(steps))):
-            step = steps[i]
-            if isinstance(step, _Transform):
-                steps[i] = step._replace(scale=self._scale(1))
-                break
-        return tuple(steps)
-
-    def _scale(self, direction: int) -> float:
-        # Exact for any size: a product of Python integers.
-        return float(math.prod(self.shape)) ** _SCALES[self.norm][direction]
-
-    def forward(self, x: Any) -> jax.Array:
-        """The spectrum of an array in real space.
-
-        Args:
-            x: this rank's block, of shape ``(..., *input.local_shape)``; float32 or float64, and
-                with `real=False` also complex64 or complex128. Integers become floating-point
-                numbers. Donated to the program (``jax.jit(..., donate_argnums=...)``), it becomes
-                the spectrum in place where both have one shape and dtype.
-
-        Returns:
-            This rank's block of the spectrum, complex, of shape ``(..., *output.local_shape)``.
-
-        Raises:
-            ValueError: a block that does not match its pencil.
-            TypeError: complex numbers where real ones belong, or a dtype without a transform.
-
-        """
-        x = self._checked(x, self.input, "forward", to_complex=not self.real)
-        if self.real and jnp.iscomplexobj(x):
-            raise TypeError(
-                f"{self._here('PencilFFT.forward')}: x is {x.dtype}, but the plan is for real "
-                "arrays; pass x.real, or make the plan with real=False"
-            )
-        return run(self._forward, x)
-
-    def inverse(self, y: Any) -> jax.Array:
-        """The array in real space that belongs to a spectrum.
-
-        Args:
-            y: this rank's block of the spectrum, of shape ``(..., *output.local_shape)``,
-                complex64 or complex128. With `real=True`, imaginary parts that a Hermitian
-                spectrum does not have are ignored, as by `numpy.fft.irfftn`.
-
-        Returns:
-            This rank's block, real or complex, of shape ``(..., *input.local_shape)``.
-
-        Raises:
-            ValueError: a block that does not match its pencil.
-            TypeError: a dtype without a transform.
-
-        """
-        y = self._checked(y, self.output, "inverse", to_complex=True)
-        return run(self._inverse, y)
-
-    def _checked(self, x: Any, pencil: Pencil, name: str, *, to_complex: bool) -> jax.Array:
-        x = checked_block(x, pencil, self._here(f"PencilFFT.{name}"))
-        return as_complex(x) if to_complex else x
-
-    def wavenumbers(
-        self, box_size: Any, dtype: Any = None
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Wavenumbers of this rank's block of the spectrum.
-
-        Args:
-            box_size: side of the box, in the length unit of choice: a number, or one for each
-                axis. May be traced, and differentiated.
-            dtype: floating-point dtype, JAX's default by default.
-
-        Returns:
-            (kx, ky, kz), by global axis, in radians per unit length: 2 pi / side times
-            `numpy.fft.fftfreq(n, 1 / n)`, for axis 2 of a real plan `numpy.fft.rfftfreq`. Each
-            broadcasts against the block, whatever its memory order.
-
-        Example:
-            >>> plan = PencilFFT((4, 6, 5), ProcessGrid())
-            >>> kx, ky, kz = plan.wavenumbers(2 * np.pi)
-            >>> kx.shape, kx.ravel().tolist()
-            ((1, 1, 4), [0.0, 1.0, -2.0, -1.0])
-
-        """
-        dtype = wavenumber_dtype(dtype, self._here("wavenumbers"))
-        sides = sides_of(box_size, 3, self._here("wavenumbers"))
-        result = []
-        for axis, (n, side) in enumerate(zip(self.shape, sides, strict=True)):
-            index = self.output.indices(axis)
-            if not (self.real and axis == 2):
-                index = jnp.where(index < (n + 1) // 2, index, index - n)
-            result.append(index.astype(dtype) * (2 * np.pi / side))
-        kx, ky, kz = (k.astype(dtype) for k in result)
-        return kx, ky, kz
-
-    def hermitian_weights(self, dtype: Any = None) -> jax.Array:
-        """How often each coefficient of this rank's spectrum occurs in the whole spectrum.
-
-        For sums over all modes, as in a power spectrum or an inner product: with `real=True`, 2
-        but for kz = 0 and, where n2 is even, kz = n2 / 2, which have 1; with `real=False`, 1.
-
-        Returns:
-            Array that broadcasts against the block of the spectrum.
-
-        """
-        dtype = jnp.result_type(float) if dtype is None else dtype
-        if not self.real:
-            return jnp.ones((1, 1, 1), dtype)
-        return jnp.asarray(hermitian_weights(self.shape[2], dtype))[self.output.indices(2)]
+            here = where("PencilFFT", grid.communicator)
+            raise TypeError(f"{here}: real must be True or False, got {real!r}")
+        kinds = ("fft", "fft", "rfft" if real else "fft")
+        super().__init__(sizes, grid, kinds, norm, layout, method, timings)
 
 
-# Powers of n0 n1 n2 that the forward and the inverse transform are multiplied by.
-_SCALES = {"backward": (0.0, -1.0), "ortho": (-0.5, -0.5), "forward": (-1.0, 0.0)}
-_INVERSES = {Kind.FORWARD: Kind.BACKWARD, Kind.REAL_TO_COMPLEX: Kind.COMPLEX_TO_REAL}
+@dataclasses.dataclass(frozen=True, init=False)
+class PencilTransform(Plan):
+    """A transform of two or three axes of a distributed array, each of a kind of its own.
+
+    Periodic axes take "fft", or "rfft" where the array is real; axes between walls take a cosine
+    or sine transform, whose types are those of `scipy.fft.dct` and `scipy.fft.dst`: the type says
+    whether the function is even or odd at each wall, and whether a point lies on it
+    (docs/transforms.md). They act on real arrays, and on real and imaginary parts of complex ones.
+
+    An array of three axes is distributed, and its spectrum laid out, as by `PencilFFT`: the axes
+    are transformed in the order 2, 1, 0, each while it is whole and contiguous. One of two axes is
+    distributed in slabs, over a grid of (P, 1): axis 0 in real space, axis 1 in the spectrum,
+    whose axes are (1, 0) in memory. Leading axes of a block are a batch, which goes in the same
+    messages.
+
+    Real numbers stay real up to the first axis with "fft" or "rfft", in the order of transforms:
+    before that, work and traffic are half. Frozen, hashable and equal by value, as `PencilFFT`;
+    both directions are linear, and have derivatives of any order.
+
+    Attributes:
+        shape: global shape in real space: two or three sizes from 1, for "dct1" from 2.
+        grid: the process grid; for two axes, of (P, 1). Or a communicator, as for `PencilFFT`.
+        kinds: for each axis "fft", "rfft" (the last axis only), "dct1" to "dct4" or "dst1" to
+            "dst4". The inverse of type 2 is type 3 and the other way round, as in scipy.
+        norm: "backward", "ortho" or "forward", for each axis as in numpy.fft and scipy.fft: with
+            "backward", cosine and sine transforms have no factor forward, and backward 1 / 2n, for
+            "dct1" 1 / (2n - 2), for "dst1" 1 / (2n + 2).
+        layout: of the spectrum, as for `PencilFFT`: "transposed" or "natural".
+        method: how the ranks exchange what they hold, as for `PencilFFT`.
+        timings: what `tune` has measured; empty otherwise, and no part of a plan's value.
+
+    Args:
+        tune: as for `PencilFFT`.
+
+    Raises:
+        ValueError: a shape, kinds, a grid, a norm or a layout that do not make sense, or a method
+            that PFFTJAX_SHARED_MEMORY=0 forbids.
+        TypeError: a grid that is neither a `ProcessGrid` nor a communicator, or no method.
+        RuntimeError: `tune` while a program is traced, or with arguments that differ between
+            ranks.
+
+    Example:
+        >>> import scipy.fft
+        >>> plan = PencilTransform((4, 5, 6), ProcessGrid(), ("dct2", "fft", "rfft"))
+        >>> x = np.random.default_rng(0).standard_normal((4, 5, 6))
+        >>> y = plan.forward(plan.input.local_block(x))
+        >>> expected = scipy.fft.rfftn(scipy.fft.dct(x, axis=0), axes=(1, 2))
+        >>> bool(np.allclose(y, plan.output.local_block(expected), atol=1e-4))
+        True
+        >>> bool(np.allclose(plan.inverse(y), plan.input.local_block(x), atol=1e-5))
+        True
+
+    """
+
+    timings: Timings = dataclasses.field(init=False, compare=False, repr=False)
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        grid: ProcessGrid | MPI.Comm | Communicator,
+        kinds: Sequence[str],
+        *,
+        norm: Norm = "backward",
+        layout: Layout = "transposed",
+        method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+        tune: bool | Tuning = False,
+    ) -> None:
+        make = functools.partial(PencilTransform, shape, kinds=kinds, norm=norm, layout=layout)
+        grid, method, timings = chosen(make, grid, method, tune)
+        sizes, grid = shape_and_grid(shape, grid, "PencilTransform", (2, 3))
+        kinds = _checked_kinds(kinds, sizes, where("PencilTransform", grid.communicator))
+        super().__init__(sizes, grid, kinds, norm, layout, method, timings)
 
 
-def checked_block(x: Any, pencil: Pencil, here: str) -> jax.Array:
-    """A block that matches its pencil and has a transform: `x` as an array, or an error."""
-    x = jnp.asarray(x)
-    ndim = len(pencil.axes)
-    if x.ndim < ndim or x.shape[x.ndim - ndim :] != pencil.local_shape:
+def _checked_kinds(given: Sequence[str], shape: tuple[int, ...], here: str) -> tuple[str, ...]:
+    kinds: tuple[Any, ...] = tuple(given) if isinstance(given, tuple | list) else (given,)
+    unknown = [kind for kind in kinds if not isinstance(kind, str) or kind not in _KINDS]
+    if len(kinds) != len(shape) or unknown:
         raise ValueError(
-            f"{here}: the block has shape {x.shape}, but this rank holds "
-            f"{pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes} on "
-            f"{pencil.grid}); leading batch dimensions may precede it"
+            f"{here}: kinds must be one of {', '.join(_KINDS)} for each axis of {shape}, got "
+            f"{given!r}"
         )
+    if "rfft" in kinds[:-1]:
+        raise ValueError(
+            f"{here}: only the last axis can have the kind 'rfft', got {kinds}; it is "
+            "transformed first, and the result is complex"
+        )
+    for axis, (kind, n) in enumerate(zip(kinds, shape, strict=True)):
+        if kind == "dct1" and n < 2:
+            raise ValueError(
+                f"{here}: 'dct1' has a point on each wall and is not defined for the one "
+                f"point of axis {axis} of {shape}; take 'dct2', or two points"
+            )
+    return kinds
+
+
+def operand(
+    x: Any, plan: Plan, here: str, *, is_spectrum: bool, what: str = "the block", name: str = "x"
+) -> jax.Array:
+    """A block of a field or of a spectrum, of a dtype that the plan transforms, or an error.
+
+    Args:
+        x: what was given.
+        plan: the plan that it belongs to.
+        here: how an error begins: operation and rank.
+        is_spectrum: whether it is in Fourier space.
+        what: how an error calls the block.
+        name: how an error calls `x`.
+
+    """
+    x = jnp.asarray(x)
+    pencil, other = (plan.output, plan.input) if is_spectrum else (plan.input, plan.output)
+    hint = ""
+    if name != "x" and x.shape[max(x.ndim - len(plan.shape), 0) :] == other.local_shape:
+        hint = f"; for the other one pass from_spectrum={not is_spectrum}"
+    pencil.check_block(x, here, what=what, hint=hint)
+    check_dimensions(x, here)
     if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool:
         x = x.astype(float)
     if x.dtype not in ("float32", "float64", "complex64", "complex128"):
         raise TypeError(f"{here}: no transform of {x.dtype}; cast to float32 or float64 first")
+    if plan.kinds[-1] == "rfft" and not is_spectrum and jnp.iscomplexobj(x):
+        raise TypeError(
+            f"{here}: {name} is {x.dtype}, but the plan is for real arrays; pass x.real, or make "
+            "the plan with real=False (the kind 'fft')"
+        )
     return x.astype(x.dtype)  # without a weak type
 
 
-def as_complex(x: jax.Array) -> jax.Array:
-    """`x`, with imaginary parts of zero if it is real."""
-    return x if jnp.iscomplexobj(x) else jax.lax.complex(x, jnp.zeros_like(x))
+def wavenumbers_along(
+    plan: Plan, pencil: Pencil, axis: int, side: Any, dtype: Any, *, odd: bool = False
+) -> jax.Array:
+    """Wavenumbers of this rank's part of an axis, in any pencil of the spectrum of `plan`.
+
+    With `odd`, those of derivatives of odd order: zero at the Nyquist frequency n / 2 of an even
+    axis. Its sign is not known, and the wave of least slope through the points has derivative zero
+    on all of them.
+    """
+    kind, n, index = plan.kinds[axis], plan.shape[axis], pencil.indices(axis)
+    if kind in OFFSETS:
+        return ((index.astype(dtype) + OFFSETS[kind]) * (np.pi / side)).astype(dtype)
+    signed = jnp.where(index < (n + 1) // 2, index, index - n) if kind == "fft" else index
+    if odd and n % 2 == 0:
+        signed = jnp.where(index == n // 2, 0, signed)
+    return (signed.astype(dtype) * (2 * np.pi / side)).astype(dtype)
 
 
 def sides_of(box_size: Any, axes: int, here: str) -> tuple[Any, ...]:

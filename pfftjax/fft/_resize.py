@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from ._plan import as_complex
+from ._local import as_complex
 from ._trigonometric import logical_size
 
 # Coefficients are multiplied by (new size / old size) to this power, so that the function is the

@@ -10,10 +10,10 @@ from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
 
 from . import sharded
-from ._plan import Layout, Norm, PencilFFT
+from ._plan import Layout, Norm, PencilFFT, PencilTransform, Plan
 
 
-def global_shape(
+def _global_shape(
     x: Any,
     name: str,
     grid: ProcessGrid,
@@ -32,7 +32,7 @@ def global_shape(
             f"{name}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
             f"pfftjax.ProcessGrid({dims})"
         )
-    here = where(name, grid._comm)
+    here = where(name, grid.communicator)
     sizes = ", ".join(f"n{axis}" for axis in range(axes))
     if shape is None:
         if grid.size > 1 or name.startswith("irfft"):
@@ -49,24 +49,29 @@ def global_shape(
         shape = jnp.shape(x)[-axes:]
         if inverse and layout == "transposed":
             shape = (shape[-1], *shape[:-1])
-    shape = static_ints(shape, "shape", name, grid._comm)
+    shape = static_ints(shape, "shape", name, grid.communicator)
     if len(shape) != axes:
         raise ValueError(f"{here}: shape must be ({sizes}), got {shape}")
     return shape
 
 
-def _plan(
+def plan_of(
     x: Any,
     name: str,
     grid: ProcessGrid,
     shape: Sequence[int] | None,
+    norm: Norm,
     layout: Layout,
-    *,
-    inverse: bool = False,
-    **options: Any,
-) -> PencilFFT:
-    n0, n1, n2 = global_shape(x, name, grid, shape, layout, 3, inverse=inverse)
-    return PencilFFT((n0, n1, n2), grid, layout=layout, **options)
+    method: ExchangeMethod,
+) -> Plan:
+    """The plan of the function `name` for a block."""
+    inverse, real = name.startswith("i"), "rfft" in name
+    axes = 3 if name.endswith("3d") else 2
+    sizes = _global_shape(x, name, grid, shape, layout, axes, inverse=inverse)
+    if axes == 3:
+        return PencilFFT(sizes, grid, real=real, norm=norm, layout=layout, method=method)
+    kinds = ("fft", "rfft" if real else "fft")
+    return PencilTransform(sizes, grid, kinds, norm=norm, layout=layout, method=method)
 
 
 def _same_shape(given: Sequence[int] | None, found: Sequence[int], name: str) -> None:
@@ -123,7 +128,7 @@ def fft3d(
     if sharded.is_global(x):
         _same_shape(shape, x.shape[-3:], "fft3d")
         return sharded.fft3d(x, grid, norm=norm, layout=layout, method=method)
-    return _plan(x, "fft3d", grid, shape, layout, norm=norm, method=method).forward(x)
+    return plan_of(x, "fft3d", grid, shape, norm, layout, method).forward(x)
 
 
 def ifft3d(
@@ -165,8 +170,7 @@ def ifft3d(
     if sharded.is_global(y):
         _same_shape(shape, sharded.shape_in_space(y, layout), "ifft3d")
         return sharded.ifft3d(y, grid, norm=norm, layout=layout, method=method)
-    plan = _plan(y, "ifft3d", grid, shape, layout, inverse=True, norm=norm, method=method)
-    return plan.inverse(y)
+    return plan_of(y, "ifft3d", grid, shape, norm, layout, method).inverse(y)
 
 
 def rfft3d(
@@ -208,7 +212,7 @@ def rfft3d(
     if sharded.is_global(x):
         _same_shape(shape, x.shape[-3:], "rfft3d")
         return sharded.rfft3d(x, grid, norm=norm, layout=layout, method=method)
-    return _plan(x, "rfft3d", grid, shape, layout, norm=norm, method=method, real=True).forward(x)
+    return plan_of(x, "rfft3d", grid, shape, norm, layout, method).forward(x)
 
 
 def irfft3d(
@@ -249,5 +253,4 @@ def irfft3d(
     """
     if sharded.is_global(y) and shape is not None:
         return sharded.irfft3d(y, grid, shape=shape, norm=norm, layout=layout, method=method)
-    options = {"norm": norm, "method": method, "real": True}
-    return _plan(y, "irfft3d", grid, shape, layout, inverse=True, **options).inverse(y)
+    return plan_of(y, "irfft3d", grid, shape, norm, layout, method).inverse(y)

@@ -38,6 +38,7 @@ _SAMPLE_SECONDS = 5e-3
 _MOST_CALLS = 50
 
 _Plan = TypeVar("_Plan")
+_Grid = TypeVar("_Grid")
 Candidate = tuple[tuple[int, int], ExchangeMethod]
 
 
@@ -119,31 +120,55 @@ def candidate_dims(
     return list(dict.fromkeys([rule, *others]))[:_MOST_GRIDS]
 
 
-def tune_plan(
-    plan: _Plan,
-    kinds: Sequence[str],
-    spectrum: Sequence[int],
-    tune: bool | Tuning,
-    *,
-    any_grid: bool,
-) -> _Plan:
-    """The plan with the grid and the method that are fastest, and what was measured. Collective.
+def chosen(
+    make: Callable[..., Any], grid: _Grid, method: ExchangeMethod, how: bool | Tuning
+) -> tuple[_Grid | ProcessGrid, ExchangeMethod, Timings]:
+    """The grid and the method of a plan: as given, or with `how` tuned. `make` makes the plan of
+    both; of a communicator, the grid that the rule takes. Collective if it is tuned.
+    """
+    if how is False:
+        return grid, method, Timings()
+    any_grid = not isinstance(grid, ProcessGrid)
+    plan, timings = tune(make(grid, method=method), how, any_grid=any_grid)
+    return plan.grid, plan.method, timings
+
+
+def tune(
+    plan: _Plan, tuning: bool | Tuning = True, *, any_grid: bool = False
+) -> tuple[_Plan, Timings]:
+    """The same transform with the method, and the process grid, that are fastest. Collective.
+
+    Forward and inverse transforms are timed together, by each method of exchange unless the plan
+    has one other than AUTOMATIC. The keyword `tune` of `PencilFFT` and `PencilTransform` does the
+    same where a plan is made.
 
     Args:
-        plan: what the rule would take.
-        kinds: of its axes.
-        spectrum: its global shape in Fourier space.
-        tune: True, or how.
-        any_grid: whether other grids of the same communicator may be taken.
+        plan: a `PencilFFT` or a `PencilTransform`, as the rule would have it.
+        tuning: how; `Tuning()` for `True`.
+        any_grid: whether other process grids of the same communicator are tried as well.
+
+    Returns:
+        The plan, and what was measured, the fastest first: empty if there was nothing to choose.
+
+    Raises:
+        ValueError: seconds that are not positive, or a file that is none of choices.
+        TypeError: a dtype without a transform.
+        RuntimeError: while a program is traced, or with arguments that differ between ranks.
+
+    Example:
+        >>> from pfftjax import PencilFFT
+        >>> plan, timings = tune(PencilFFT((8, 8, 8), ProcessGrid()), Tuning(seconds=1.0))
+        >>> plan.shape
+        (8, 8, 8)
 
     """
     given: Any = plan
     grid: ProcessGrid = given.grid
-    comm, operation = grid._comm, type(plan).__name__
+    comm, operation = grid.communicator, type(plan).__name__
     here = where(operation, comm)
-    if not isinstance(tune, bool | Tuning):
-        raise TypeError(f"{here}: tune must be a bool or a Tuning, got {type(tune).__name__}")
-    tuning = Tuning() if isinstance(tune, bool) else tune
+    if not isinstance(tuning, bool | Tuning):
+        raise TypeError(f"{here}: tune must be a bool or a Tuning, got {type(tuning).__name__}")
+    tuning = Tuning() if isinstance(tuning, bool) else tuning
     if not tuning.seconds > 0:
         raise ValueError(f"{here}: Tuning.seconds must be positive, got {tuning.seconds!r}")
     if isinstance(jnp.zeros(()), Tracer):
@@ -151,13 +176,13 @@ def tune_plan(
             f"{here}: tune measures, which cannot be done while a program is traced; make the "
             "plan outside of jitted code, and use it inside"
         )
-    dtype = _dtype(tuning.dtype, kinds, here)
+    dtype = _dtype(tuning.dtype, given.kinds, here)
     # Pending programs may communicate.
     jax.effects_barrier()
     key = {
         "operation": operation,
         "shape": list(given.shape),
-        "kinds": list(kinds),
+        "kinds": list(given.kinds),
         "layout": given.layout,
         "dtype": dtype.name,
         "grid": None if any_grid else list(grid.dims),
@@ -174,12 +199,15 @@ def tune_plan(
     if tuning.file is not None:
         entry = _tuning_file.load(tuning.file, key, comm, operation)
         if entry is not None:
-            found = _from_entry(given, entry, comm)
-            # Ranks may no longer share memory.
-            if found.method in different_methods(found.grid, given.method):
-                return found
+            found, timings = _from_entry(given, entry, comm)
+            if found.method in different_methods(
+                found.grid, given.method
+            ):  # ranks may no longer share
+                return found, timings
 
-    dims = candidate_dims(given.shape, spectrum, grid.size) if any_grid else [grid.dims]
+    dims = [grid.dims]
+    if any_grid:
+        dims = candidate_dims(given.shape, given.spectral_shape, grid.size)
     made: dict[tuple[int, int], Any] = {}
 
     def plan_of(candidate: Candidate) -> Any:
@@ -187,17 +215,17 @@ def tune_plan(
         made[at] = grid if at == grid.dims else ProcessGrid(at, comm)
         return dataclasses.replace(given, grid=made[at], method=method)
 
-    chosen, timings = _choose(plan_of, dims, given.method, dtype, tuning.seconds, comm)
+    best, timings = _choose(plan_of, dims, given.method, dtype, tuning.seconds, comm)
     for each in made.values():
         _release(each)
     if tuning.file is not None:
         entry = {
-            "dims": list(chosen[0]),
-            "method": chosen[1].name.lower(),
+            "dims": list(best[0]),
+            "method": best[1].name.lower(),
             "timings": [[list(t.dims), t.method.name.lower(), t.seconds] for t in timings],
         }
-        _tuning_file.save(tuning.file, key, entry, comm, operation)
-    return _with_timings(plan_of(chosen), timings)
+        _tuning_file.save(tuning.file, key, entry, comm, here)
+    return plan_of(best), timings
 
 
 def _dtype(dtype: Any, kinds: Sequence[str], here: str) -> np.dtype:
@@ -218,12 +246,7 @@ def _dtype(dtype: Any, kinds: Sequence[str], here: str) -> np.dtype:
     return np.dtype(real) if is_real else np.result_type(real, np.complex64)
 
 
-def _with_timings(plan: Any, timings: Timings) -> Any:
-    object.__setattr__(plan, "timings", timings)
-    return plan
-
-
-def _from_entry(plan: Any, entry: dict[str, Any], comm: Communicator) -> Any:
+def _from_entry(plan: Any, entry: dict[str, Any], comm: Communicator) -> tuple[Any, Timings]:
     """The plan that a file says."""
     timings = Timings(
         Timing((d[0], d[1]), ExchangeMethod[m.upper()], s) for d, m, s in entry["timings"]
@@ -231,7 +254,7 @@ def _from_entry(plan: Any, entry: dict[str, Any], comm: Communicator) -> Any:
     dims = tuple(entry["dims"])
     grid = plan.grid if dims == plan.grid.dims else ProcessGrid(dims, comm)
     method = ExchangeMethod[entry["method"].upper()]
-    return _with_timings(dataclasses.replace(plan, grid=grid, method=method), timings)
+    return dataclasses.replace(plan, grid=grid, method=method), timings
 
 
 def _release(grid: ProcessGrid) -> None:

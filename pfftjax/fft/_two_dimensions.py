@@ -7,25 +7,8 @@ import jax
 
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
 
-from ._kinds import PencilTransform
 from ._plan import Layout, Norm
-from ._transforms import global_shape
-
-
-def _plan(
-    x: Any,
-    name: str,
-    grid: ProcessGrid,
-    shape: Sequence[int] | None,
-    norm: Norm,
-    layout: Layout,
-    method: ExchangeMethod,
-    *,
-    inverse: bool = False,
-) -> PencilTransform:
-    shape = global_shape(x, name, grid, shape, layout, 2, inverse=inverse)
-    kinds = ("fft", "rfft" if name.removeprefix("i") == "rfft2d" else "fft")
-    return PencilTransform(tuple(shape), grid, kinds, norm=norm, layout=layout, method=method)
+from ._transforms import plan_of
 
 
 def fft2d(
@@ -59,6 +42,7 @@ def fft2d(
 
     Example:
         >>> import numpy as np
+        >>> from pfftjax import PencilTransform
         >>> grid = ProcessGrid((None, 1))
         >>> plan = PencilTransform((4, 5), grid, ("fft", "fft"))
         >>> x = np.random.default_rng(0).standard_normal((4, 5))
@@ -67,7 +51,7 @@ def fft2d(
         True
 
     """
-    return _plan(x, "fft2d", grid, shape, norm, layout, method).forward(x)
+    return plan_of(x, "fft2d", grid, shape, norm, layout, method).forward(x)
 
 
 def ifft2d(
@@ -99,6 +83,7 @@ def ifft2d(
 
     Example:
         >>> import jax.numpy as jnp
+        >>> from pfftjax import PencilTransform
         >>> grid = ProcessGrid((None, 1))
         >>> x = jnp.ones(PencilTransform((4, 5), grid, ("fft", "fft")).input.local_shape)
         >>> y = fft2d(x, grid, shape=(4, 5))
@@ -106,7 +91,7 @@ def ifft2d(
         True
 
     """
-    return _plan(y, "ifft2d", grid, shape, norm, layout, method, inverse=True).inverse(y)
+    return plan_of(y, "ifft2d", grid, shape, norm, layout, method).inverse(y)
 
 
 def rfft2d(
@@ -137,6 +122,7 @@ def rfft2d(
 
     Example:
         >>> import numpy as np
+        >>> from pfftjax import PencilTransform
         >>> grid = ProcessGrid((None, 1))
         >>> plan = PencilTransform((4, 5), grid, ("fft", "rfft"))
         >>> x = np.random.default_rng(0).standard_normal((4, 5))
@@ -145,7 +131,7 @@ def rfft2d(
         True
 
     """
-    return _plan(x, "rfft2d", grid, shape, norm, layout, method).forward(x)
+    return plan_of(x, "rfft2d", grid, shape, norm, layout, method).forward(x)
 
 
 def irfft2d(
@@ -177,6 +163,7 @@ def irfft2d(
 
     Example:
         >>> import jax.numpy as jnp
+        >>> from pfftjax import PencilTransform
         >>> grid = ProcessGrid((None, 1))
         >>> x = jnp.ones(PencilTransform((4, 5), grid, ("fft", "rfft")).input.local_shape)
         >>> y = rfft2d(x, grid, shape=(4, 5))
@@ -184,4 +171,4 @@ def irfft2d(
         True
 
     """
-    return _plan(y, "irfft2d", grid, shape, norm, layout, method, inverse=True).inverse(y)
+    return plan_of(y, "irfft2d", grid, shape, norm, layout, method).inverse(y)

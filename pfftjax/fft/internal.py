@@ -1,11 +1,16 @@
 """What `pfftjax.fft` has for the folders above it, beside what is public."""
 
-from ._gradient import fused_divergence as fused_divergence
-from ._gradient import fused_gradient as fused_gradient
-from ._gradient import times_i as times_i
+from ._fused import What as What
 from ._local import Kind as Kind
+from ._local import as_complex as as_complex
 from ._local import fft_of_lines as fft_of_lines
-from ._plan import between_two_transforms as between_two_transforms
+from ._local import times_i as times_i
+from ._padding import check_series as check_series
+from ._plan import Plan as Plan
 from ._plan import is_length as is_length
-from ._plan import run as run
+from ._plan import operand as operand
 from ._plan import sides_of as sides_of
+from ._plan import wavenumbers_along as wavenumbers_along
+from ._steps import differentiating as differentiating
+from ._steps import run as run
+from ._steps import stages as stages

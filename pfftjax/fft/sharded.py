@@ -49,7 +49,7 @@ class _Shards:
             n, parts = pencil.global_shape[axis], self.grid.dims[d]
             if n % parts:
                 raise ValueError(
-                    f"{where(operation, self.grid._comm)}: axis {axis} of the global shape "
+                    f"{where(operation, self.grid.communicator)}: axis {axis} of the global shape "
                     f"{pencil.global_shape} has {n} points for {parts} ranks of {self.grid}, and "
                     f"JAX shards only what divides; take another grid or layout='natural', or "
                     "call pfftjax's functions of the same name on each rank's own block, which "
@@ -59,7 +59,7 @@ class _Shards:
 
 def _shards(x: Any, grid: ProcessGrid, mesh: Any, operation: str) -> _Shards:
     """How the third and the second axis from the end of `x` are sharded over `grid`."""
-    here = where(operation, checked_grid(grid, operation)._comm)
+    here = where(operation, checked_grid(grid, operation).communicator)
     if np.ndim(x) < 3:
         raise ValueError(f"{here}: x must have three dimensions, got shape {np.shape(x)}")
     if mesh is None:
@@ -174,7 +174,8 @@ def _transform(
     """What `operation` names, of the plan of this shape in real space."""
     if isinstance(grid, ProcessGrid) and len(shape) < 3:
         raise ValueError(
-            f"{where(operation, grid._comm)}: x must have three dimensions, got shape {shape}"
+            f"{where(operation, grid.communicator)}: x must have three dimensions, got "
+            f"shape {shape}"
         )
     forward, real = not operation.startswith("i"), operation.endswith("rfft3d")
     plan = PencilFFT(tuple(shape), grid, real=real, norm=norm, layout=layout, method=method)
@@ -185,8 +186,8 @@ def _transform(
     expected = tuple(source.global_shape[axis] for axis in source.axes)
     if x.shape[-3:] != expected:
         raise ValueError(
-            f"{where(operation, plan.grid._comm)}: x has the global shape {x.shape}, but for "
-            f"{plan.shape} in real space it is (..., *{expected})"
+            f"{where(operation, plan.grid.communicator)}: x has the global shape {x.shape}, "
+            f"but for {plan.shape} in real space it is (..., *{expected})"
         )
     for pencil in (plan.input, plan.output):
         shards.check_sizes(pencil, operation)

@@ -244,13 +244,8 @@ def _datasets(
     for name, values in fields.items():
         _check_name(name, "a field")
         values = on_this_rank(values, f"field {name!r}")
+        pencil.check_block(values, f"field {name!r}")
         lead = values.ndim - ndim
-        if lead < 0 or values.shape[lead:] != pencil.local_shape:
-            raise ValueError(
-                f"field {name!r}: the block has shape {values.shape}, but this rank holds "
-                f"{pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes} on "
-                f"{pencil.grid}); leading batch dimensions may precede it"
-            )
         batch = values.shape[:lead]
         if 0 in batch:
             raise ValueError(f"field {name!r}: a batch of none, of shape {values.shape}")

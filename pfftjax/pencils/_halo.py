@@ -187,13 +187,9 @@ def _steps(x: jax.Array, pencil: Pencil, width: Any, periodic: Any, name: str) -
 
 
 def _check(x: jax.Array, pencil: Pencil, steps: list[Any], name: str) -> None:
-    lead = x.ndim - len(pencil.axes)
-    expected = [*x.shape[: max(lead, 0)], *pencil.local_shape]
+    """Raise unless `x` is a block, with the ghosts of `steps` around it."""
+    lead, padded = x.ndim - len(pencil.axes), list(pencil.local_shape)
     for params in steps if lead >= 0 else []:
-        expected[params["axis"]] += params["before"] + params["after"]
-    if lead < 0 or x.shape != tuple(expected):
-        raise ValueError(
-            f"{where(name, pencil.grid.communicator)}: the block has shape {x.shape}, but this "
-            f"rank holds {pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes})"
-            + (f", with its ghosts {tuple(expected[max(lead, 0) :])}" if steps else "")
-        )
+        padded[params["axis"] - lead] += params["before"] + params["after"]
+    ghosts = tuple(padded) if steps else None
+    pencil.check_block(x, where(name, pencil.grid.communicator), padded=ghosts)

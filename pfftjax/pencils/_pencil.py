@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,16 @@ def block(n: int, parts: int, part: int) -> tuple[int, int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pencil:
+class _Fields:
+    """The attributes of a `Pencil`, which makes them of its arguments."""
+
+    global_shape: tuple[int, ...]
+    grid: ProcessGrid
+    split: tuple[int, int]
+    axes: tuple[int, ...]
+
+
+class Pencil(_Fields):
     """A global array distributed over a process grid, as seen by this rank.
 
     Two axes are split, one over each dimension of the grid; the others are whole on every rank.
@@ -49,21 +59,18 @@ class Pencil:
 
     """
 
-    global_shape: tuple[int, ...]
-    grid: ProcessGrid
-    split: tuple[int, int] = (0, 1)
-    axes: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        checked_grid(self.grid, "Pencil")
-        here = where("Pencil", self.grid.communicator)
+    def __init__(
+        self,
+        global_shape: Sequence[int],
+        grid: ProcessGrid,
+        split: Sequence[int] = (0, 1),
+        axes: Sequence[int] = (),
+    ) -> None:
+        comm = checked_grid(grid, "Pencil").communicator
+        here = where("Pencil", comm)
         shape, axes, split = (
-            static_ints(value, name, "Pencil", self.grid.communicator)
-            for name, value in (
-                ("global_shape", self.global_shape),
-                ("axes", self.axes),
-                ("split", self.split),
-            )
+            static_ints(value, name, "Pencil", comm)
+            for name, value in (("global_shape", global_shape), ("axes", axes), ("split", split))
         )
         ndim = len(shape)
         axes = axes or tuple(range(ndim))
@@ -75,8 +82,7 @@ class Pencil:
             raise ValueError(f"{here}: axes {axes} are not an order of the axes of {shape}")
         if len(split) != 2 or split[0] == split[1] or not set(split) <= set(axes):
             raise ValueError(f"{here}: split {split} must be two different axes of {shape}")
-        for name, value in (("global_shape", shape), ("axes", axes), ("split", split)):
-            object.__setattr__(self, name, value)
+        super().__init__(shape, grid, (split[0], split[1]), axes)
         note_block(self.local_shape)
 
     def range_of(self, axis: int, coords: tuple[int, int] | None = None) -> tuple[int, int]:
@@ -107,6 +113,47 @@ class Pencil:
     def start(self) -> tuple[int, ...]:
         """Global index of this rank's first cell, in memory order."""
         return tuple(self.range_of(axis)[0] for axis in self.axes)
+
+    def check_block(
+        self,
+        x: Any,
+        here: str,
+        *,
+        what: str = "the block",
+        padded: tuple[int, ...] | None = None,
+        hint: str = "",
+    ) -> None:
+        """Raise a ValueError unless an array has the shape of this rank's block, after a batch.
+
+        Args:
+            x: the array.
+            here: how the error begins: operation and rank.
+            what: what the array is, in the error.
+            padded: the shape of the block with its ghosts, if it has any.
+            hint: how the error ends.
+
+        """
+        expected = padded or self.local_shape
+        if x.ndim < len(expected) or x.shape[x.ndim - len(expected) :] != expected:
+            ghosts = f", with its ghosts {padded}" if padded else ""
+            raise ValueError(
+                f"{here}: {what} has shape {x.shape}, but this rank holds {self.local_shape} of "
+                f"{self.global_shape} (axes {self.axes} on {self.grid}){ghosts}; leading batch "
+                f"dimensions may precede it{hint}"
+            )
+
+    def swapped(self, a: int, b: int) -> "Pencil":
+        """The pencil in which two axes change places: in memory, and in what they are split over.
+
+        Example:
+            >>> pencil = Pencil((4, 5, 6), ProcessGrid()).swapped(1, 2)
+            >>> pencil.split, pencil.axes
+            ((0, 2), (0, 2, 1))
+
+        """
+        to = {a: b, b: a}
+        split, axes = ([to.get(axis, axis) for axis in old] for old in (self.split, self.axes))
+        return Pencil(self.global_shape, self.grid, split, axes)
 
     def local_block(self, x: Any) -> Any:
         """Cut this rank's block out of a global array that every rank has.
@@ -162,6 +209,34 @@ class Pencil:
         shape = [1] * len(self.axes)
         shape[self.axes.index(axis)] = count
         return index.reshape(shape)
+
+
+class Change(NamedTuple):
+    """How blocks of one pencil become blocks of another.
+
+    Attributes:
+        order: dimension d of the new block is dimension order[d] of the old one.
+        over: the dimensions of the process grid over which data move.
+        scatter: the dimension of the old block that becomes split; None where nothing moves.
+        gather: the dimension that becomes whole.
+
+    """
+
+    order: tuple[int, ...]
+    over: tuple[int, ...]
+    scatter: int | None
+    gather: int | None
+
+
+def change_of(source: Pencil, target: Pencil) -> Change:
+    """How blocks of `source` become blocks of `target`."""
+    order = tuple(source.axes.index(axis) for axis in target.axes)
+    splits = enumerate(zip(source.grid.dims, source.split, target.split, strict=True))
+    over = tuple(d for d, (ranks, old, new) in splits if ranks > 1 and old != new)
+    if not over:
+        return Change(order, over, None, None)
+    scatter, gather = (source.axes.index(p.split[over[0]]) for p in (target, source))
+    return Change(order, over, scatter, gather)
 
 
 def checked_pencil(pencil: Any, operation: str) -> Pencil:

@@ -80,10 +80,6 @@ class ProcessGrid:
         return self.communicator.mpi
 
     @property
-    def _comm(self) -> Communicator:  # the name that some modules still use
-        return self.communicator
-
-    @property
     def size(self) -> int:
         """The number of ranks."""
         return self.communicator.size

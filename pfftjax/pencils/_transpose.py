@@ -13,7 +13,7 @@ from pfftjax._runtime.ffi import native
 from pfftjax._runtime.primitive import as_array, communicating, linear, where
 
 from ._method import ExchangeMethod, checked_method, refuse_on_cpus
-from ._pencil import Pencil, block, checked_pencil
+from ._pencil import Pencil, block, change_of, checked_pencil
 
 _MOST_DIMENSIONS = native.most_dimensions
 
@@ -114,11 +114,11 @@ mlir.register_lowering(
 )
 
 
-def check_dimensions(x: Any, operation: str, comm: Any) -> None:
+def check_dimensions(x: Any, here: str) -> None:
     """Refuse an array of more dimensions than the C++ core has room for."""
     if x.ndim > _MOST_DIMENSIONS:
         raise ValueError(
-            f"{where(operation, comm)}: x has {x.ndim} dimensions, and at most {_MOST_DIMENSIONS} "
+            f"{here}: x has {x.ndim} dimensions, and at most {_MOST_DIMENSIONS} "
             "are possible; merge batch dimensions by reshape"
         )
 
@@ -173,35 +173,25 @@ def transpose(
             f"{here}: the pencils must have the same grid and global shape; got "
             f"{source.global_shape} on {source.grid} and {target.global_shape} on {target.grid}"
         )
-    differing = [
-        d for d in range(2) if source.grid.dims[d] > 1 and source.split[d] != target.split[d]
-    ]
-    if len(differing) > 1:
+    change = change_of(source, target)
+    if len(change.over) > 1:
         raise ValueError(
             f"{here}: the pencils may differ in one split axis only; got {source.split} and "
             f"{target.split}; go by way of pencils that differ in one each"
         )
     x = as_array(x, "transpose", comm)
-    ndim = len(source.axes)
-    if x.shape[max(x.ndim - ndim, 0) :] != source.local_shape:
-        raise ValueError(
-            f"{here}: the block has shape {x.shape}, but this rank holds {source.local_shape} of "
-            f"{source.global_shape} (axes {source.axes}); leading batch dimensions may precede it"
-        )
-
-    lead = x.ndim - ndim
-    check_dimensions(x, "transpose", comm)
-    order = (*range(lead), *(lead + source.axes.index(axis) for axis in target.axes))
-    if not differing:
+    source.check_block(x, here)
+    lead = x.ndim - len(source.axes)
+    check_dimensions(x, here)
+    order = (*range(lead), *(lead + d for d in change.order))
+    if not change.over or change.scatter is None or change.gather is None:
         return x if order == tuple(range(x.ndim)) else permute_p.bind(x, order=order)
-    dimension = differing[0]
-    scattered, gathered = target.split[dimension], source.split[dimension]
     return transpose_p.bind(
         x,
         order=order,
-        scatter=lead + source.axes.index(scattered),
-        gather=lead + source.axes.index(gathered),
-        whole=source.global_shape[gathered],
+        scatter=lead + change.scatter,
+        gather=lead + change.gather,
+        whole=source.global_shape[source.axes[change.gather]],
         method=method,
-        comm=source.grid.along(dimension),
+        comm=source.grid.along(change.over[0]),
     )

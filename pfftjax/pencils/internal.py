@@ -8,6 +8,7 @@ from ._method import refuse_on_cpus as refuse_on_cpus
 from ._method import refuse_on_gpus as refuse_on_gpus
 from ._overlap import overlapped as overlapped
 from ._pencil import block as block
+from ._pencil import change_of as change_of
 from ._pencil import checked_pencil as checked_pencil
 from ._process_grid import checked_grid as checked_grid
 from ._transpose import transpose_p as transpose_p

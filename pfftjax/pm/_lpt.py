@@ -13,12 +13,12 @@ from jax.core import Tracer
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.fft import PencilFFT, padded_inverse, truncated_forward
 from pfftjax.spectral import gradient
-from pfftjax.spectral.internal import sides
+from pfftjax.spectral.internal import odd_wavenumbers, sides
 
 from ._expected import as_known, expect
 from ._growth import check_cosmology, checked_scale_factors, growth
 from ._particles import Particles, scaled_index
-from ._spectral import field, gradient_wavenumbers, inverse_k2, real_plan
+from ._spectral import field, inverse_k2, real_plan
 
 # Later than this perturbation theory starts no simulation; redshifts are mostly larger.
 _LATEST = 2.0
@@ -157,7 +157,7 @@ def _second_source(
 ) -> jax.Array:
     """The spectrum of the sum over i < j of phi_ii phi_jj - phi_ij^2, laplacian phi = source."""
     kx, ky, kz = plan.wavenumbers(box_size, dtype)
-    gx, gy, gz = gradient_wavenumbers(plan, box_size, dtype)
+    gx, gy, gz = odd_wavenumbers(plan, sides(box_size, plan, "lpt"), dtype)
     potential = inverse_k2(plan, box_size, dtype) * source  # -phi; its sign cancels in products
     finer = plan
     if dealias:

@@ -372,12 +372,10 @@ def readout(field: Any, positions: Any, pencil: Pencil, *, kernel: Kernel = "cic
     form = assignment(kernel, pencil, "readout")
     at = as_positions(positions, pencil, "readout")
     field = _real(field, at.offset.dtype, pencil, "readout")
-    if field.ndim not in (3, 4) or field.shape[-3:] != pencil.local_shape:
-        raise ValueError(
-            f"{where('readout', pencil.grid.communicator)}: the field must be "
-            f"{pencil.local_shape} or (components, *{pencil.local_shape}) on this rank, got "
-            f"{field.shape}"
-        )
+    here = where("readout", pencil.grid.communicator)
+    pencil.check_block(field, here, what="the field")
+    if field.ndim > 4:
+        raise ValueError(f"{here}: the field must be (components, *block), got {field.shape}")
     width = (form.before, form.after)
     padded = halo_exchange(field, pencil, (width, width))
     values = readout_padded(padded if field.ndim == 4 else padded[None], at, pencil, form.points)

@@ -1,9 +1,10 @@
 """Operators on distributed fields that are multiplications in Fourier space.
 
-Each takes this rank's block of a field, a `PencilFFT` plan and, where lengths matter, the side of
-the box; and each can start from a spectrum (`from_spectrum=True`) or end in one
-(`to_spectrum=True`), so that a chain of them transforms once each way. Vectors are three arrays,
-one for each axis. All of them work on any plan: real or complex, any norm and layout, any grid.
+Each takes this rank's block of a field, a plan and, where lengths matter, the side of the box; and
+each can start from a spectrum (`from_spectrum=True`) or end in one (`to_spectrum=True`), so that a
+chain of them transforms once each way. Vectors are arrays, one for each axis. Plans may have two
+axes or three, be real or complex, and have any norm, layout and grid: first derivatives need axes
+that are all periodic, multiplications work between walls, too.
 """
 
 from ._derivatives import curl as curl

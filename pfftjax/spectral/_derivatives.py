@@ -16,6 +16,8 @@ A divergence of spectra is one inverse transform of their sum, a gradient into s
 transform; in a curl from or into spectra nothing can be shared.
 """
 
+import functools
+import operator
 from typing import Any
 
 import jax
@@ -23,24 +25,33 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from pfftjax.fft import PencilFFT
 from pfftjax.fft.internal import (
     Kind,
-    between_two_transforms,
+    Plan,
+    What,
+    differentiating,
     fft_of_lines,
-    fused_divergence,
-    fused_gradient,
     run,
+    stages,
     times_i,
+    wavenumbers_along,
 )
 from pfftjax.pencils import Pencil, transpose
 
-from ._operands import Vector, odd_wavenumbers, operand, real_dtype, sides, vector
+from ._operands import (
+    Vector,
+    check_periodic,
+    odd_wavenumbers,
+    operand,
+    real_dtype,
+    sides,
+    vector,
+)
 
 
 def gradient(
     x: Any,
-    plan: PencilFFT,
+    plan: Plan,
     box_size: Any,
     *,
     from_spectrum: bool = False,
@@ -56,18 +67,19 @@ def gradient(
     Args:
         x: this rank's block of the field, ``(..., *plan.input.local_shape)``, or of its spectrum,
             ``(..., *plan.output.local_shape)``, as `plan.forward` returns it.
-        plan: any `PencilFFT`.
+        plan: any `PencilFFT`, or `PencilTransform` of the kinds "fft" and "rfft", of two axes or
+            three.
         box_size: side of the box, in the length unit of choice: a number, or one for each axis.
             May be traced, and differentiated.
         from_spectrum: whether `x` is a spectrum.
         to_spectrum: whether to return spectra.
 
     Returns:
-        The derivatives along axes 0, 1 and 2, three blocks of the shape of a field, or of a
+        The derivatives along axes 0, 1 and 2, as many blocks of the shape of a field, or of a
         spectrum, in the precision of `x`; in units of `x` per length.
 
     Raises:
-        ValueError: a block that does not match its pencil, or a box that is none.
+        ValueError: a block that does not match its pencil, other kinds, or an invalid box.
         TypeError: complex numbers where real ones belong, or a dtype without a transform.
 
     Of a spectrum it takes 5 exchanges of a spectrum (2 on P x 1 ranks), fewer than three inverse
@@ -75,7 +87,7 @@ def gradient(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> plan = PencilFFT((8, 6, 5), ProcessGrid(), real=True)
         >>> x = 2 * jnp.pi / 8 * plan.input.indices(0) + jnp.zeros(plan.input.local_shape)
         >>> fx, fy, fz = gradient(jnp.sin(x), plan, 2 * jnp.pi)
@@ -83,25 +95,25 @@ def gradient(
         (True, True)
 
     """
+    check_periodic(plan, "gradient")
     x = operand(x, plan, "gradient", from_spectrum=from_spectrum)
     lengths = sides(box_size, plan, "gradient")
-    if to_spectrum:
-        y = x if from_spectrum else plan.forward(x)
-        kx, ky, kz = _spectral(plan, lengths, y)
-        return times_i(kx, y), times_i(ky, y), times_i(kz, y)
-    if from_spectrum:
+    if from_spectrum and not to_spectrum and len(lengths) == 3:
         return _late(x, plan, lengths)
-    x_in_y = _moved(x, plan, 2, 1)
-    return (
-        _moved(_along(_moved(x_in_y, plan, 1, 0), plan, 0, lengths), plan, 0, 2),
-        _moved(_along(x_in_y, plan, 1, lengths), plan, 1, 2),
-        _along(x, plan, 2, lengths),
-    )
+    if from_spectrum or to_spectrum:
+        y = x if from_spectrum else plan.forward(x)
+        parts = [times_i(k, y) for k in odd_wavenumbers(plan, lengths, real_dtype(y))]
+        return tuple(parts if to_spectrum else map(plan.inverse, parts))
+    last, parts = len(lengths) - 1, []
+    for axis in range(last, -1, -1):
+        x = x if axis == last else _moved(x, plan, axis + 1, axis)
+        parts.append(_moved(_along(x, plan, axis, lengths), plan, axis, last))
+    return tuple(parts[::-1])
 
 
 def divergence(
     v: Any,
-    plan: PencilFFT,
+    plan: Plan,
     box_size: Any,
     *,
     from_spectrum: bool = False,
@@ -110,9 +122,9 @@ def divergence(
     """The divergence of a vector field on a periodic box, minus the adjoint of `gradient`.
 
     Args:
-        v: three blocks (vx, vy, vz), or an array with the components in front: of fields, each
-            ``(..., *plan.input.local_shape)``, or of spectra.
-        plan: any `PencilFFT`.
+        v: a block for each axis, (vx, vy, vz), or an array with the components in front: of
+            fields, each ``(..., *plan.input.local_shape)``, or of spectra.
+        plan: as in `gradient`.
         box_size: side of the box, as in `gradient`.
         from_spectrum: whether `v` are spectra.
         to_spectrum: whether to return a spectrum.
@@ -121,14 +133,15 @@ def divergence(
         A block of the shape of a field, or of a spectrum, in the precision of `v`.
 
     Raises:
-        ValueError: blocks that do not match their pencil, no three of them, or a box that is none.
+        ValueError: blocks that do not match their pencil, too few or too many of them, other
+            kinds, or an invalid box.
         TypeError: complex numbers where real ones belong, or a dtype without a transform.
 
     Nyquist frequencies are left out as in `gradient`.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> plan = PencilFFT((8, 6, 5), ProcessGrid(), real=True)
         >>> x = 2 * jnp.pi / 8 * plan.input.indices(0) + jnp.zeros(plan.input.local_shape)
         >>> result = divergence((jnp.sin(x), x * 0, x * 0 + 1), plan, 2 * jnp.pi)
@@ -136,23 +149,29 @@ def divergence(
         True
 
     """
-    vx, vy, vz = vector(v, plan, "divergence", from_spectrum=from_spectrum)
+    check_periodic(plan, "divergence")
+    parts = vector(v, plan, "divergence", from_spectrum=from_spectrum)
     lengths = sides(box_size, plan, "divergence")
-    if from_spectrum:
-        kx, ky, kz = _spectral(plan, lengths, vx)
-        y = times_i(kx, vx) + times_i(ky, vy) + times_i(kz, vz)
+    if to_spectrum and not from_spectrum and len(lengths) == 3:
+        return _early(parts, plan, lengths)
+    if from_spectrum or to_spectrum:
+        ys = parts if from_spectrum else tuple(map(plan.forward, parts))
+        ks = odd_wavenumbers(plan, lengths, real_dtype(ys[0]))
+        y = functools.reduce(operator.add, map(times_i, ks, ys))
         return y if to_spectrum else plan.inverse(y)
-    if to_spectrum:
-        return _early((vx, vy, vz), plan, lengths)
-    dx = _along(_moved(vx, plan, 2, 0), plan, 0, lengths)
-    dy = _along(_moved(vy, plan, 2, 1), plan, 1, lengths)
-    dz = _along(vz, plan, 2, lengths)
-    return _moved(_moved(dx, plan, 0, 1) + dy, plan, 1, 2) + dz
+    last = len(lengths) - 1
+    slopes = [
+        _along(_moved(x, plan, last, axis), plan, axis, lengths) for axis, x in enumerate(parts)
+    ]
+    total = slopes[0]
+    for axis in range(1, last + 1):
+        total = _moved(total, plan, axis - 1, axis) + slopes[axis]
+    return total
 
 
 def curl(
     v: Any,
-    plan: PencilFFT,
+    plan: Plan,
     box_size: Any,
     *,
     from_spectrum: bool = False,
@@ -162,7 +181,7 @@ def curl(
 
     Args:
         v: three blocks, as in `divergence`.
-        plan: any `PencilFFT`.
+        plan: as in `gradient`, of three axes.
         box_size: side of the box, as in `gradient`.
         from_spectrum: whether `v` are spectra.
         to_spectrum: whether to return spectra.
@@ -172,14 +191,15 @@ def curl(
         or of a spectrum, in the precision of `v`.
 
     Raises:
-        ValueError: blocks that do not match their pencil, no three of them, or a box that is none.
+        ValueError: blocks that do not match their pencil, too few or too many of them, other
+            kinds, or an invalid box.
         TypeError: complex numbers where real ones belong, or a dtype without a transform.
 
     Nyquist frequencies are left out as in `gradient`.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> plan = PencilFFT((8, 6, 5), ProcessGrid(), real=True)
         >>> x = 2 * jnp.pi / 8 * plan.input.indices(0) + jnp.zeros(plan.input.local_shape)
         >>> cx, cy, cz = curl((x * 0, jnp.sin(x), x * 0), plan, 2 * jnp.pi)
@@ -187,12 +207,13 @@ def curl(
         (True, True)
 
     """
+    check_periodic(plan, "curl", (3,))
     vx, vy, vz = vector(v, plan, "curl", from_spectrum=from_spectrum)
     lengths = sides(box_size, plan, "curl")
     if from_spectrum or to_spectrum:
         if not from_spectrum:
             vx, vy, vz = plan.forward(vx), plan.forward(vy), plan.forward(vz)
-        kx, ky, kz = _spectral(plan, lengths, vx)
+        kx, ky, kz = odd_wavenumbers(plan, lengths, real_dtype(vx))
         cx = times_i(ky, vz) - times_i(kz, vy)
         cy = times_i(kz, vx) - times_i(kx, vz)
         cz = times_i(kx, vy) - times_i(ky, vx)
@@ -215,13 +236,6 @@ def curl(
 # ---- Between spectra and fields ----------------------------------------------------------------
 
 
-def _spectral(plan: PencilFFT, lengths: Any, y: jax.Array) -> Vector:
-    """Wavenumbers for first derivatives, which broadcast against the block of the spectrum."""
-    dtype = real_dtype(y)
-    kx, ky, kz = (odd_wavenumbers(plan, plan.output, a, lengths[a], dtype) for a in range(3))
-    return kx, ky, kz
-
-
 def _fixed(side: Any) -> Any:
     """The side of the box, or that of a box of wavenumbers 1, 2, ... where it is traced."""
     return 2 * np.pi if isinstance(side, Tracer) else side
@@ -232,71 +246,58 @@ def _scaled(y: jax.Array, side: Any) -> jax.Array:
     return y * (2 * np.pi / side).astype(real_dtype(y)) if isinstance(side, Tracer) else y
 
 
-def _wavenumbers(plan: PencilFFT, lengths: Any, ends: tuple[Pencil, Pencil], y: Any) -> Vector:
+def _wavenumbers(plan: Plan, lengths: Any, ends: tuple[Pencil, Pencil], y: jax.Array) -> Vector:
     """Vectors of wavenumbers: along axis 0 as in the first of the pencils, in which it is whole;
     along the others as in the second.
     """
-    kx, ky, kz = (
-        odd_wavenumbers(plan, ends[axis > 0], axis, _fixed(lengths[axis]), real_dtype(y)).ravel()
-        for axis in range(3)
+    return tuple(
+        wavenumbers_along(
+            plan, ends[axis > 0], axis, _fixed(side), real_dtype(y), odd=True
+        ).ravel()
+        for axis, side in enumerate(lengths)
     )
-    return kx, ky, kz
 
 
-def _late(y: jax.Array, plan: PencilFFT, lengths: Any) -> Vector:
+def _late(y: jax.Array, plan: Plan, lengths: Any) -> Vector:
     """The gradient of a spectrum in real space. i k is a part of two transforms and the move
     between them: those along axis 0 and axis 1, or axes 1 and 2. Two components share the way
     until axis 1 is transformed. The third could share one step more on pencils, but no exchange:
     then it would be rounded in another way than on slabs, where a plane is one step.
     """
-    before, (first, move, second), after = between_two_transforms(plan._inverse)
-    y = run(before, y)
-    ks = _wavenumbers(plan, lengths, (move.source, move.target), y)
-    parts = fused_gradient(y, ks, first, move.source, move.target, second, move.method)
-    dx, dy, dz = (
-        _scaled(run(after, part), side) for part, side in zip(parts, lengths, strict=True)
+    way = differentiating(plan, What.GRADIENT)
+    y = run(way.before, y)
+    parts = way.step.bind(y, *_wavenumbers(plan, lengths, (way.lines, way.others), y))
+    return tuple(
+        _scaled(run(way.after, part), side) for part, side in zip(parts, lengths, strict=True)
     )
-    return dx, dy, dz
 
 
-def _early(v: Vector, plan: PencilFFT, lengths: Any) -> jax.Array:
+def _early(v: Vector, plan: Plan, lengths: Any) -> jax.Array:
     """The spectrum of the divergence of fields: `_late` backward."""
-    before, (first, move, second), after = between_two_transforms(plan._forward, last=True)
-    vx, vy, vz = (run(before, _scaled(x, side)) for x, side in zip(v, lengths, strict=True))
-    ks = _wavenumbers(plan, lengths, (move.target, move.source), vx)
-    ends = move.source, move.target
-    y = fused_divergence((vx, vy, vz), ks, first, *ends, second, move.method)
-    return run(after, y)
+    way = differentiating(plan, What.DIVERGENCE)
+    xs = [run(way.before, _scaled(x, side)) for x, side in zip(v, lengths, strict=True)]
+    (y,) = way.step.bind(*xs, *_wavenumbers(plan, lengths, (way.lines, way.others), xs[0]))
+    return run(way.after, y)
 
 
 # ---- From fields to fields ---------------------------------------------------------------------
 
 
-def _pencil(plan: PencilFFT, axis: int) -> Pencil:
-    """A pencil of real space, in which lines along the axis are whole and contiguous: those that a
-    transform goes through.
-    """
-    split, axes = {2: ((0, 1), (0, 1, 2)), 1: ((0, 2), (0, 2, 1)), 0: ((1, 2), (1, 2, 0))}[axis]
-    return Pencil(plan.shape, plan.grid, split=split, axes=axes)
-
-
-def _moved(x: jax.Array, plan: PencilFFT, source: int, target: int) -> jax.Array:
+def _moved(x: jax.Array, plan: Plan, source: int, target: int) -> jax.Array:
     """From lines along one axis to lines along another."""
     if abs(source - target) == 2 and plan.grid.dims[1] > 1:
         return _moved(_moved(x, plan, source, 1), plan, 1, target)
-    pencils = _pencil(plan, source), _pencil(plan, target)
-    return transpose(x, *pencils, method=plan.method)
+    by_axis = stages(plan.input)[::-1]
+    return transpose(x, by_axis[source], by_axis[target], method=plan.method)
 
 
-def _along(x: jax.Array, plan: PencilFFT, axis: int, lengths: Any) -> jax.Array:
+def _along(x: jax.Array, plan: Plan, axis: int, lengths: Any) -> jax.Array:
     """The derivative along an axis, in the pencil of its lines."""
-    n = plan.shape[axis]
+    n, is_real = plan.shape[axis], plan.kinds[-1] == "rfft"
     there, back = (
-        (Kind.REAL_TO_COMPLEX, Kind.COMPLEX_TO_REAL)
-        if plan.real
-        else (Kind.FORWARD, Kind.BACKWARD)
+        (Kind.REAL_TO_COMPLEX, Kind.COMPLEX_TO_REAL) if is_real else (Kind.FORWARD, Kind.BACKWARD)
     )
-    index = np.arange(n // 2 + 1) if plan.real else np.fft.fftfreq(n, 1 / n)
+    index = np.arange(n // 2 + 1) if is_real else np.fft.fftfreq(n, 1 / n)
     index = np.where(2 * np.abs(index) == n, 0, index)  # as `odd_wavenumbers`
     dtype = real_dtype(x)
     k = (jnp.asarray(index, dtype) * (2 * np.pi / lengths[axis])).astype(dtype)

@@ -1,6 +1,8 @@
 """Multiplications by functions of the wavenumbers."""
 
+import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -8,10 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax.fft import PencilFFT
-from pfftjax.fft.internal import is_length
+from pfftjax.fft.internal import Plan, check_series, is_length
 
-from ._operands import here, operand, real_dtype, sides, times_real
+from ._operands import (
+    check_periodic,
+    here,
+    inverse_square,
+    operand,
+    real_dtype,
+    sides,
+    square,
+    times_real,
+)
 
 Assignment = Literal["ngp", "cic", "tsc", "pcs"]
 
@@ -21,9 +31,9 @@ _ORDERS = {"ngp": 1, "cic": 2, "tsc": 3, "pcs": 4}
 
 def apply(
     x: Any,
-    plan: PencilFFT,
+    plan: Plan,
     box_size: Any,
-    kernel: Callable[[jax.Array, jax.Array, jax.Array], Any],
+    kernel: Callable[..., Any],
     *,
     from_spectrum: bool = False,
     to_spectrum: bool = False,
@@ -33,7 +43,8 @@ def apply(
     Args:
         x: this rank's block of the field, ``(..., *plan.input.local_shape)``, or of its spectrum,
             ``(..., *plan.output.local_shape)``, as `plan.forward` returns it.
-        plan: any `PencilFFT`.
+        plan: any `PencilFFT` or `PencilTransform`; with norm "ortho" not one of the kinds "dct1",
+            "dct3" and "dst3", which weight the values on the walls.
         box_size: side of the box, in the length unit of choice: a number, or one for each axis.
             May be traced, and differentiated.
         kernel: (kx, ky, kz) -> multiplier, real or complex, that broadcasts against the block of
@@ -59,7 +70,7 @@ def apply(
     be differentiated.
 
     Example:
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> plan = PencilFFT((8, 6, 5), ProcessGrid(), real=True)
         >>> x = 2 * jnp.pi / 8 * plan.input.indices(0) + jnp.zeros(plan.input.local_shape)
         >>> y = apply(jnp.sin(x), plan, 2 * jnp.pi, lambda kx, ky, kz: 1 / (1 + kx**2 + ky**2))
@@ -73,20 +84,22 @@ def apply(
 def _apply(
     operation: str,
     x: Any,
-    plan: PencilFFT,
+    plan: Plan,
     box_size: Any,
     kernel: Callable[..., Any],
     from_spectrum: bool,
     to_spectrum: bool,
 ) -> jax.Array:
     x = operand(x, plan, operation, from_spectrum=from_spectrum)
+    check_series(plan, here(operation, plan))
     lengths = sides(box_size, plan, operation)
     # Before anything is exchanged: a kernel that raises does so on its own.
     dtype = real_dtype(x)
     multiplier = jnp.asarray(kernel(*plan.wavenumbers(lengths, dtype)))
-    y_shape = (*x.shape[:-3], *plan.output.local_shape)
+    local_shape, axes = plan.output.local_shape, len(plan.shape)
+    y_shape = (*x.shape[:-axes], *local_shape)
     try:
-        fits = jnp.broadcast_shapes(multiplier.shape, y_shape)[-3:] == plan.output.local_shape
+        fits = jnp.broadcast_shapes(multiplier.shape, y_shape)[-axes:] == local_shape
     except ValueError:
         fits = False
     if not fits:
@@ -103,13 +116,9 @@ def _apply(
     return y if to_spectrum else plan.inverse(y)
 
 
-def _square(kx: jax.Array, ky: jax.Array, kz: jax.Array) -> jax.Array:
-    return kx**2 + ky**2 + kz**2
-
-
 def laplacian(
     x: Any,
-    plan: PencilFFT,
+    plan: Plan,
     box_size: Any,
     *,
     from_spectrum: bool = False,
@@ -119,7 +128,7 @@ def laplacian(
 
     Args:
         x: this rank's block of the field, or of its spectrum, as in `apply`.
-        plan: any `PencilFFT`.
+        plan: any plan, as in `apply`.
         box_size: side of the box: a number, or one for each axis. May be traced.
         from_spectrum: whether `x` is a spectrum.
         to_spectrum: whether to return a spectrum.
@@ -133,7 +142,7 @@ def laplacian(
         TypeError: complex numbers where real ones belong, or a dtype without a transform.
 
     Example:
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> plan = PencilFFT((8, 6, 5), ProcessGrid(), real=True)
         >>> x = 2 * jnp.pi / 8 * plan.input.indices(0) + jnp.zeros(plan.input.local_shape)
         >>> bool(jnp.allclose(laplacian(jnp.sin(x), plan, jnp.pi), -4 * jnp.sin(x), atol=1e-5))
@@ -142,14 +151,14 @@ def laplacian(
     """
 
     def kernel(*k: jax.Array) -> jax.Array:
-        return -_square(*k)
+        return -square(*k)
 
     return _apply("laplacian", x, plan, box_size, kernel, from_spectrum, to_spectrum)
 
 
 def inverse_laplacian(
     x: Any,
-    plan: PencilFFT,
+    plan: Plan,
     box_size: Any,
     *,
     from_spectrum: bool = False,
@@ -161,7 +170,7 @@ def inverse_laplacian(
 
     Args:
         x: this rank's block of the field, or of its spectrum, as in `apply`.
-        plan: any `PencilFFT`.
+        plan: any plan, as in `apply`.
         box_size: side of the box: a number, or one for each axis. May be traced.
         from_spectrum: whether `x` is a spectrum.
         to_spectrum: whether to return a spectrum; `gradient` takes it.
@@ -175,7 +184,7 @@ def inverse_laplacian(
         TypeError: complex numbers where real ones belong, or a dtype without a transform.
 
     Example:
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> plan = PencilFFT((8, 6, 5), ProcessGrid(), real=True)
         >>> x = 2 * jnp.pi / 8 * plan.input.indices(0) + jnp.zeros(plan.input.local_shape)
         >>> phi = inverse_laplacian(3 + jnp.sin(x), plan, 2 * jnp.pi)
@@ -185,16 +194,14 @@ def inverse_laplacian(
     """
 
     def kernel(*k: jax.Array) -> jax.Array:
-        k2 = _square(*k)
-        zero = k2 == 0
-        return jnp.where(zero, 0, -1 / jnp.where(zero, 1, k2))
+        return -inverse_square(*k)
 
     return _apply("inverse_laplacian", x, plan, box_size, kernel, from_spectrum, to_spectrum)
 
 
 def gaussian_smoothing(
     x: Any,
-    plan: PencilFFT,
+    plan: Plan,
     box_size: Any,
     radius: Any,
     *,
@@ -207,7 +214,7 @@ def gaussian_smoothing(
 
     Args:
         x: this rank's block of the field, or of its spectrum, as in `apply`.
-        plan: any `PencilFFT`.
+        plan: any plan, as in `apply`.
         box_size: side of the box: a number, or one for each axis. May be traced.
         radius: R, in the unit of the box. May be traced, and differentiated.
         from_spectrum: whether `x` is a spectrum.
@@ -222,7 +229,7 @@ def gaussian_smoothing(
         TypeError: complex numbers where real ones belong, or a dtype without a transform.
 
     Example:
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> plan = PencilFFT((8, 6, 5), ProcessGrid(), real=True)
         >>> x = 2 * jnp.pi / 8 * plan.input.indices(0) + jnp.zeros(plan.input.local_shape)
         >>> y = gaussian_smoothing(1 + jnp.sin(x), plan, 2 * jnp.pi, 0.5)
@@ -233,14 +240,14 @@ def gaussian_smoothing(
     _check_radius(radius, plan, "gaussian_smoothing")
 
     def kernel(*k: jax.Array) -> jax.Array:
-        return jnp.exp(-0.5 * _square(*k) * radius**2)
+        return jnp.exp(-0.5 * square(*k) * radius**2)
 
     return _apply("gaussian_smoothing", x, plan, box_size, kernel, from_spectrum, to_spectrum)
 
 
 def top_hat_smoothing(
     x: Any,
-    plan: PencilFFT,
+    plan: Plan,
     box_size: Any,
     radius: Any,
     *,
@@ -254,7 +261,7 @@ def top_hat_smoothing(
 
     Args:
         x: this rank's block of the field, or of its spectrum, as in `apply`.
-        plan: any `PencilFFT`.
+        plan: any plan of three axes, as in `apply`.
         box_size: side of the box: a number, or one for each axis. May be traced.
         radius: R, in the unit of the box. May be traced, and differentiated.
         from_spectrum: whether `x` is a spectrum.
@@ -269,7 +276,7 @@ def top_hat_smoothing(
         TypeError: complex numbers where real ones belong, or a dtype without a transform.
 
     Example:
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> plan = PencilFFT((8, 6, 5), ProcessGrid(), real=True)
         >>> x = 2 * jnp.pi / 8 * plan.input.indices(0) + jnp.zeros(plan.input.local_shape)
         >>> y = top_hat_smoothing(1 + jnp.sin(x), plan, 2 * jnp.pi, 1.0)
@@ -278,14 +285,19 @@ def top_hat_smoothing(
 
     """
     _check_radius(radius, plan, "top_hat_smoothing")
+    begin = here("top_hat_smoothing", plan)
+    if len(plan.shape) != 3:
+        raise ValueError(
+            f"{begin}: the mean is that in a sphere, but the plan has the shape {plan.shape}"
+        )
 
     def kernel(*k: jax.Array) -> jax.Array:
-        return top_hat(_square(*k) * radius**2)
+        return top_hat(square(*k) * radius**2)
 
     return _apply("top_hat_smoothing", x, plan, box_size, kernel, from_spectrum, to_spectrum)
 
 
-def _check_radius(radius: Any, plan: PencilFFT, operation: str) -> None:
+def _check_radius(radius: Any, plan: Plan, operation: str) -> None:
     if not is_length(radius, or_zero=True):
         raise ValueError(
             f"{here(operation, plan)}: the radius must be a length in the unit of the box, got "
@@ -312,7 +324,7 @@ def top_hat(x2: jax.Array) -> jax.Array:
 
 def deconvolve(
     x: Any,
-    plan: PencilFFT,
+    plan: Plan,
     kernel: Assignment = "cic",
     *,
     times: int = 1,
@@ -327,7 +339,7 @@ def deconvolve(
 
     Args:
         x: this rank's block of the field, or of its spectrum, as in `apply`.
-        plan: any `PencilFFT`.
+        plan: any plan of the kinds fft and rfft, of two axes or three.
         kernel: as given to `pfftjax.pm.paint`: "cic" or "tsc"; also "ngp" or "pcs".
         times: how often the field was smoothed: 2 for painting and readout together.
         from_spectrum: whether `x` is a spectrum.
@@ -343,7 +355,7 @@ def deconvolve(
     At the Nyquist frequency of an axis it multiplies by (pi / 2)^p, and noise with it.
 
     Example:
-        >>> from pfftjax import ProcessGrid
+        >>> from pfftjax import PencilFFT, ProcessGrid
         >>> plan = PencilFFT((4, 6, 5), ProcessGrid(), real=True)
         >>> x = 2 * jnp.pi / 4 * plan.input.indices(0) + jnp.zeros(plan.input.local_shape)
         >>> y = deconvolve(jnp.sin(x), plan, "cic")
@@ -352,6 +364,7 @@ def deconvolve(
 
     """
     begin = here("deconvolve", plan)
+    check_periodic(plan, "deconvolve")
     if not isinstance(kernel, str) or kernel not in _ORDERS:
         raise ValueError(f"{begin}: kernel must be one of {', '.join(_ORDERS)}, got {kernel!r}")
     if isinstance(times, bool) or not isinstance(times, int) or times < 0:
@@ -360,8 +373,8 @@ def deconvolve(
 
     def inverse_window(*k: jax.Array) -> jax.Array:
         # In a box of sides n the cells have side 1. numpy's sinc has pi in its argument.
-        wx, wy, wz = (jnp.sinc(x / (2 * np.pi)) ** -power for x in k)
-        return wx * wy * wz
+        windows = (jnp.sinc(x / (2 * np.pi)) ** -power for x in k)
+        return functools.reduce(operator.mul, windows)
 
     lengths = tuple(float(n) for n in plan.shape)
     return _apply("deconvolve", x, plan, lengths, inverse_window, from_spectrum, to_spectrum)

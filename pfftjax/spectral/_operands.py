@@ -1,5 +1,7 @@
 """What operators are given, checked; and what all of them do with it."""
 
+import functools
+import operator
 from typing import Any
 
 import jax
@@ -7,63 +9,61 @@ import jax.numpy as jnp
 import numpy as np
 
 from pfftjax._runtime.primitive import where
-from pfftjax.fft import PencilFFT
-from pfftjax.fft.internal import sides_of
-from pfftjax.pencils import Pencil
+from pfftjax.fft.internal import Plan, as_complex, sides_of, wavenumbers_along
+from pfftjax.fft.internal import operand as block_of
 
-Vector = tuple[jax.Array, jax.Array, jax.Array]
+Vector = tuple[jax.Array, ...]
+_NUMBERS = {2: "two", 3: "three"}
+_FOURIER = {"fft", "rfft"}
 
 
-def here(operation: str, plan: PencilFFT) -> str:
+def here(operation: str, plan: Any) -> str:
     """How an error begins."""
-    if not isinstance(plan, PencilFFT):
+    if not isinstance(plan, Plan):
         raise TypeError(
-            f"{operation}: the plan must be a pfftjax.PencilFFT, got {type(plan).__name__}; the "
-            "order is (array, plan, box_size)"
+            f"{operation}: the plan must be a pfftjax.PencilFFT or a PencilTransform, got "
+            f"{type(plan).__name__}; the order is (array, plan, box_size)"
         )
-    return where(operation, plan.grid._comm)
+    return where(operation, plan.grid.communicator)
 
 
-def operand(x: Any, plan: PencilFFT, operation: str, *, from_spectrum: bool) -> jax.Array:
-    """A block of a field, or of a spectrum, of a dtype that the plan transforms."""
+def check_periodic(plan: Plan, operation: str, axes: tuple[int, ...] = (2, 3)) -> None:
+    """Raise unless all axes are periodic, and as many as the operation has a meaning for."""
     begin = here(operation, plan)
-    x = jnp.asarray(x)
-    pencil = plan.output if from_spectrum else plan.input
-    if x.ndim < 3 or x.shape[-3:] != pencil.local_shape:
-        what, other, remedy = (
-            ("spectrum", plan.input, "from_spectrum=False")
-            if from_spectrum
-            else ("field", plan.output, "from_spectrum=True")
-        )
-        hint = f"; for the other one pass {remedy}" if x.shape[-3:] == other.local_shape else ""
+    if not set(plan.kinds) <= _FOURIER or len(plan.shape) not in axes:
+        several = " or ".join(_NUMBERS[n] for n in axes)
         raise ValueError(
-            f"{begin}: the block of the {what} has shape {x.shape}, but this rank holds "
-            f"{pencil.local_shape} of {pencil.global_shape} (axes {pencil.axes} on {plan.grid}); "
-            f"leading batch dimensions may precede it{hint}"
+            f"{begin}: the plan must have {several} axes of the kinds fft and rfft, got "
+            f"{plan.kinds}"
         )
-    if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool:
-        x = x.astype(float)
-    if x.dtype not in ("float32", "float64", "complex64", "complex128"):
-        raise TypeError(f"{begin}: no transform of {x.dtype}; cast to float32 or float64 first")
-    if plan.real and not from_spectrum:
-        if jnp.iscomplexobj(x):
-            raise TypeError(
-                f"{begin}: the field is {x.dtype}, but the plan is for real arrays; pass x.real, "
-                "or make the plan with real=False"
-            )
-    elif not jnp.iscomplexobj(x):
-        x = jax.lax.complex(x, jnp.zeros_like(x))
-    return x.astype(x.dtype)  # without a weak type
 
 
-def vector(v: Any, plan: PencilFFT, operation: str, *, from_spectrum: bool) -> Vector:
-    """Three blocks of one shape and dtype."""
-    begin = here(operation, plan)
-    if not hasattr(v, "__len__") or len(v) != 3:
+def operand(x: Any, plan: Plan, operation: str, *, from_spectrum: bool) -> jax.Array:
+    """A block of a field, or of a spectrum, of a dtype that the plan transforms; complex where the
+    plan makes it so.
+    """
+    what = "spectrum" if from_spectrum else "field"
+    x = block_of(
+        x,
+        plan,
+        here(operation, plan),
+        is_spectrum=from_spectrum,
+        what=f"the block of the {what}",
+        name=f"the {what}",
+    )
+    is_real = not set(plan.kinds) & _FOURIER or (plan.kinds[-1] == "rfft" and not from_spectrum)
+    return x if is_real else as_complex(x)
+
+
+def vector(v: Any, plan: Plan, operation: str, *, from_spectrum: bool) -> Vector:
+    """Blocks of one shape and dtype, one for each axis."""
+    begin, axes = here(operation, plan), len(plan.shape)
+    if not hasattr(v, "__len__") or len(v) != axes:
         got = f"{len(v)} of them" if hasattr(v, "__len__") else type(v).__name__
         raise ValueError(
-            f"{begin}: a vector has three components, a tuple (vx, vy, vz) or an array with the "
-            f"components in front; got {got}"
+            f"{begin}: a vector has {_NUMBERS[axes]} components, a tuple "
+            f"({', '.join(('vx', 'vy', 'vz')[:axes])}) or an array with the components in front; "
+            f"got {got}"
         )
     blocks = [operand(x, plan, operation, from_spectrum=from_spectrum) for x in v]
     if len({x.shape for x in blocks}) > 1:
@@ -71,14 +71,12 @@ def vector(v: Any, plan: PencilFFT, operation: str, *, from_spectrum: bool) -> V
             f"{begin}: the components have shapes {', '.join(str(x.shape) for x in blocks)}; "
             "give them the same batch dimensions"
         )
-    vx, vy, vz = (x.astype(jnp.result_type(*blocks)) for x in blocks)
-    return vx, vy, vz
+    return tuple(x.astype(jnp.result_type(*blocks)) for x in blocks)
 
 
-def sides(box_size: Any, plan: PencilFFT, operation: str) -> tuple[Any, Any, Any]:
+def sides(box_size: Any, plan: Plan, operation: str) -> tuple[Any, ...]:
     """The side of the box along each axis."""
-    x, y, z = sides_of(box_size, 3, here(operation, plan))
-    return x, y, z
+    return sides_of(box_size, len(plan.shape), here(operation, plan))
 
 
 def real_dtype(x: jax.Array) -> np.dtype:
@@ -91,19 +89,23 @@ def times_real(factor: jax.Array, y: jax.Array) -> jax.Array:
     return jax.lax.complex(factor * y.real, factor * y.imag)
 
 
-def odd_wavenumbers(
-    plan: PencilFFT, pencil: Pencil, axis: int, side: Any, dtype: np.dtype
-) -> jax.Array:
-    """Wavenumbers along an axis, in any pencil of the spectrum, for derivatives of odd order.
-
-    Zero at the Nyquist frequency n / 2 of an even axis: its sign is not known, and the wave of
-    least slope through the points has derivative zero on all of them.
+def odd_wavenumbers(plan: Plan, lengths: tuple[Any, ...], dtype: Any) -> Vector:
+    """Wavenumbers of first derivatives, which broadcast against the block of the spectrum: zero at
+    Nyquist frequencies, which have no sign.
     """
-    n = plan.shape[axis]
-    index = pencil.indices(axis)
-    signed = (
-        index if plan.real and axis == 2 else jnp.where(index < (n + 1) // 2, index, index - n)
+    return tuple(
+        wavenumbers_along(plan, plan.output, axis, side, dtype, odd=True)
+        for axis, side in enumerate(lengths)
     )
-    if n % 2 == 0:
-        signed = jnp.where(index == n // 2, 0, signed)
-    return (signed.astype(dtype) * (2 * np.pi / side)).astype(dtype)
+
+
+def square(*k: jax.Array) -> jax.Array:
+    """The squared length of a vector of wavenumbers."""
+    return functools.reduce(operator.add, (x**2 for x in k))
+
+
+def inverse_square(*k: jax.Array) -> jax.Array:
+    """1 / k^2, and 0 at k = 0, where no division by zero is made in any derivative either."""
+    k2 = square(*k)
+    zero = k2 == 0
+    return jnp.where(zero, 0, 1 / jnp.where(zero, 1, k2))

@@ -1,5 +1,7 @@
 """What `pfftjax.spectral` has for the folders above it, beside what is public."""
 
 from ._operands import here as here
+from ._operands import inverse_square as inverse_square
+from ._operands import odd_wavenumbers as odd_wavenumbers
 from ._operands import operand as operand
 from ._operands import sides as sides

@@ -1,5 +1,6 @@
 """Transforms in the memory of what they are given."""
 
+import dataclasses
 import re
 
 import jax
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 
 from pfftjax import PencilFFT
-from pfftjax.fft._fused import Local, fused
-from pfftjax.fft._local import Kind
+from pfftjax.fft._fused import Fused
+from pfftjax.fft._local import Kind, Local
 from tests.distributed import TOLERANCE, assert_block, grids
 from tests.helpers import random
 
@@ -78,9 +79,10 @@ def test_what_only_moves_before_a_transform():
     @jax.jit
     def moved(xs):
         along = Local(Kind.FORWARD, N)
+        steps = [Fused.between(None, p.input, p.output, along, p.method) for p in plans]
         return [
-            fused(2 * x, None, plan.input, plan.output, along, plan.method, (True, False))
-            for plan, x in zip(plans, xs, strict=True)
+            dataclasses.replace(step, private=(True, False))(2 * x)
+            for step, x in zip(steps, xs, strict=True)
         ]
 
     for plan, y in zip(plans, moved([p.input.local_block(whole) for p in plans]), strict=True):

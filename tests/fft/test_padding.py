@@ -9,7 +9,6 @@ import pytest
 
 import pfftjax
 from pfftjax import PencilFFT, PencilTransform
-from pfftjax.fft._kinds import kinds_of
 from pfftjax.fft._trigonometric import logical_size
 from tests.distributed import TOLERANCE, assert_block, grids, methods, points, total
 from tests.helpers import RANK, SIZE, random
@@ -48,7 +47,7 @@ def matrix(kind, n, m, norm):
 
 def resized(plan, target, y):
     """The whole spectrum of another plan."""
-    for axis, kind in enumerate(kinds_of(plan)):
+    for axis, kind in enumerate(plan.kinds):
         rows = matrix(kind, plan.shape[axis], target.shape[axis], plan.norm)
         y = np.moveaxis(np.tensordot(rows, y, (1, axis)), 0, axis)
     return y
@@ -57,7 +56,7 @@ def resized(plan, target, y):
 def weights(plan, target):
     """w with pad^T = r^2 w truncate: at the Nyquist frequencies of axes that change."""
     result = np.ones(plan.spectral_shape)
-    for axis, kind in enumerate(kinds_of(plan)):
+    for axis, kind in enumerate(plan.kinds):
         n, m = plan.shape[axis], target.shape[axis]
         line = np.ones(plan.spectral_shape[axis])
         if n != m and n % 2 == 0 and kind in ("fft", "rfft"):
@@ -110,7 +109,7 @@ def pairs():
 
 
 def dtype_of(plan):
-    return "complex128" if {"fft", "rfft"} & set(kinds_of(plan)) else "float64"
+    return "complex128" if {"fft", "rfft"} & set(plan.kinds) else "float64"
 
 
 def test_coefficients_against_matrices():
@@ -119,7 +118,7 @@ def test_coefficients_against_matrices():
     for plan, fine in pairs():
         Y = random(plan.spectral_shape, dtype_of(plan), 1)
         Z = random(fine.spectral_shape, dtype_of(plan), 2)
-        real = kinds_of(plan)[-1] == "rfft" or dtype_of(plan) == "float64"
+        real = plan.kinds[-1] == "rfft" or dtype_of(plan) == "float64"
         X = random(fine.shape, "float64" if real else "complex128", 3)
         cases.append((plan, fine, Y, Z, X))
 
@@ -167,7 +166,7 @@ def test_coefficients_against_matrices():
         ):
             left, right = total(result[there], v), total(result[here], u)
             assert abs(left - right) < 1e-12 * total(np.abs(result[there]), np.abs(v)).real
-        if set(kinds_of(plan)) <= {"fft", "rfft"}:
+        if set(plan.kinds) <= {"fft", "rfft"}:
             expected = weights(plan, fine) * resized(fine, plan, Z)
             assert_block(result["pulled"], expected, plan.output, 1e-13)
         for name in ("interpolated", "kept"):

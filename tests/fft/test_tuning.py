@@ -18,7 +18,7 @@ from pfftjax import ExchangeMethod, PencilFFT, PencilTransform, ProcessGrid, Tun
 from pfftjax import collectives as pc
 from pfftjax._runtime.communicators import world
 from pfftjax._runtime.options import options
-from pfftjax.fft import Timing, Timings, _tuning_file, default_dims
+from pfftjax.fft import Timing, Timings, _tuning_file, default_dims, tune
 from pfftjax.fft._tuning import _choose, candidate_dims
 from tests.distributed import assert_block, grids, shares_memory, transformed
 from tests.helpers import CONTROL, RANK, SIZE, random
@@ -203,6 +203,18 @@ def test_a_method_is_part_of_a_plan():
     assert table.splitlines()[1].split() == ["4", "x", "1", "SHARED", "500", "ms"]
 
 
+def test_a_plan_that_is_there():
+    plan = PencilFFT((8, 6, 5), grids()[0], real=True, norm="ortho")
+    tuned, timings = tune(plan, Tuning(seconds=1e-9))
+    assert tuned == dataclasses.replace(plan, method=tuned.method)
+    assert tuned.timings == Timings()
+    assert {t.dims for t in timings} <= {plan.grid.dims}
+    tuned, timings = tune(plan, Tuning(seconds=1e-9), any_grid=True)
+    assert len({t.dims for t in timings}) == (len(grids()) if SIZE > 1 else 0)
+    with pytest.raises(TypeError, match=here("PencilFFT") + "tune must be a bool or a Tuning"):
+        tune(plan, 1.0)
+
+
 def test_what_is_refused(path, monkeypatch):
     grid, shape = grids()[0], (4, 4, 4)
     for make in (PencilFFT, lambda *a, **k: PencilTransform(*a, ("fft",) * 3, **k)):
@@ -256,7 +268,7 @@ def test_methods_that_need_shared_memory(monkeypatch):
         plan = PencilFFT((4, 4, 4), grids()[0], method=ExchangeMethod.FUSED)
         shared = dataclasses.replace(plan, method=ExchangeMethod.SHARED)
         x = jnp.ones(plan.input.local_shape)
-        moved = functools.partial(pfftjax.transpose, x, plan.input, plan._y)
+        moved = functools.partial(pfftjax.transpose, x, plan.input, plan.input.swapped(1, 2))
         for function in (plan.forward, shared.forward, lambda _: moved(method=shared.method)):
             with pytest.raises(Exception, match=r"and these do not share any, .*; take Exchange"):
                 jax.block_until_ready(function(x))

@@ -11,8 +11,9 @@ import pytest
 
 from pfftjax import PencilFFT, spectral
 from pfftjax.collectives import allreduce, replicate
-from pfftjax.fft import _gradient
-from pfftjax.fft._plan import between_two_transforms
+from pfftjax.fft._fused import What
+from pfftjax.fft._in_steps import divergence_in_steps, gradient_in_steps
+from pfftjax.fft._steps import differentiating
 from tests.distributed import (
     COMPLEX,
     TOLERANCE,
@@ -173,9 +174,6 @@ def test_the_bits_do_not_depend_on_the_grid():
 def test_elsewhere_in_steps():
     """What other platforms are given, beside our own code."""
 
-    def parameters(first, move, second):
-        return _gradient._parameters(3, first, move.source, move.target, second, move.method)
-
     chosen = [PencilFFT((4, 5, 6), alone(), real=real) for real in (False, True)]
     ks = [[random(n, seed=n) for n in plan.spectral_shape] for plan in chosen]
     xs = [
@@ -188,14 +186,13 @@ def test_elsewhere_in_steps():
     def everything(ks, xs, ys):
         ours, in_steps = [], []
         for plan, k, x, y in zip(chosen, ks, xs, ys, strict=True):
-            _, (first, move, second), _ = between_two_transforms(plan._inverse)
-            params = parameters(first, move, second)
-            ours.append(_gradient.gradient_alone_p.bind(y, *k, **params))
-            in_steps.append(_gradient._gradient_in_steps(y, *k, **params))
-            _, (first, move, second), _ = between_two_transforms(plan._forward, last=True)
-            params = parameters(first, move, second)
-            ours.append([_gradient.divergence_alone_p.bind(*x, *k, **params)])
-            in_steps.append([_gradient._divergence_in_steps(*x, *k, **params)])
+            for what, arrays, elsewhere in (
+                (What.GRADIENT, [y], gradient_in_steps),
+                (What.DIVERGENCE, x, divergence_in_steps),
+            ):
+                step = differentiating(plan, what).step
+                ours.append(step.bind(*arrays, *k))
+                in_steps.append(elsewhere(*arrays, *k, of=step))
         return ours, in_steps
 
     assert_close(*everything(ks, xs, ys), 1e-14)

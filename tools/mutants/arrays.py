@@ -98,7 +98,7 @@ MUTANTS = [
     ),
     Mutant(
         "first derivatives keep the Nyquist frequency",
-        SPECTRAL / "_operands.py",
+        FFT / "_plan.py",
         "signed = jnp.where(index == n // 2, 0, signed)",
         "pass",
         "tests/spectral/test_derivatives.py",
@@ -203,9 +203,9 @@ MUTANTS = [
     ),
     Mutant(
         "fused: the transpose of a gradient keeps its axes",
-        FFT / "_gradient.py",
-        '"along": tuple(order.index(lead + axis) - lead for axis in along)',
-        '"along": along',
+        FFT / "_fused.py",
+        "along=tuple(place[axis] for axis in self.along)",
+        "along=self.along",
         "tests/spectral/test_derivatives.py::test_adjoints",
         1,
     ),
@@ -220,8 +220,8 @@ MUTANTS = [
     Mutant(
         "a method is not part of what ranks compare",
         FFT / "_fused.py",
-        "{what} {method.name.lower()}",
-        "{what}",
+        "{kinds}{ik} {self.method.name.lower()}",
+        "{kinds}{ik}",
         "tests/fft/test_tuning.py::test_a_method_is_part_of_a_plan",
     ),
     Mutant(
