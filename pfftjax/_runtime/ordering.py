@@ -11,6 +11,7 @@ The only module that imports from `jax._src`.
 import dataclasses
 import functools
 import inspect
+import itertools
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import effects as _effects
 from jax._src import xla_bridge as _xla_bridge
+from jax._src.lib import _jax as _xla
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 from mpi4py import MPI
@@ -289,6 +291,28 @@ def _warn_of_few_threads() -> None:
         )
 
 
+_streams = itertools.count(1)
+
+
+def _can_take_streams() -> bool:
+    """Whether programs can be given an order of their own on this JAX."""
+    return hasattr(_xla, "get_execution_stream_id") and hasattr(_xla, "set_execution_stream_id")
+
+
+def _take_stream() -> None:
+    """Give the programs of this thread an order of their own.
+
+    On CPUs XLA runs the programs of one thread one after the other, and knows a thread by a number
+    that the system gives to another one when it has ended. The programs of a new thread would wait
+    for what that one has left under way, and on each rank for something else.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main or not _can_take_streams() or jax.default_backend() != "cpu":
+        return
+    if _xla.get_execution_stream_id() == 0:  # the user has chosen none
+        _xla.set_execution_stream_id(next(_streams))
+
+
 def _note_threads() -> bool:
     """Keep the tokens of every thread that dispatches a program that communicates; whether this
     JAX allows it.
@@ -302,6 +326,7 @@ def _note_threads() -> bool:
         if eff == communication and not getattr(_here, "is_noted", False):
             communicates()
             _here.is_noted = True
+            _take_stream()
             dispatcher = _Dispatcher(threading.current_thread(), vars(self))
             with _dispatchers_lock:
                 _dispatchers[:] = [other for other in _dispatchers if not other.is_over()]
@@ -431,6 +456,7 @@ def change_jax() -> list[str]:
     changes = {
         "each program that communicates waits for the one before it": _keep_token,
         "the end of a program does not wait for what its other threads run": _note_threads,
+        "programs of a thread may wait for those of one that has ended": _can_take_streams,
         "a policy of jax.checkpoint cannot save complex arrays": _let_checkpoint_save_complex,
     }
     return [loss for loss, is_made in changes.items() if not is_made()]

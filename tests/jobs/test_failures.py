@@ -326,6 +326,39 @@ def test_programs_of_several_threads_that_wait_for_each_other():
     assert ended.output.count("0 warnings of few threads") == 3, ended.output
 
 
+@pytest.mark.reproducer
+def test_threads_one_after_the_other_in_another_order_on_each_rank():
+    """The second thread of a rank gets the number of the first, by which XLA orders programs."""
+    assert_succeeds(
+        """
+        comms = [MPI.COMM_WORLD.Dup() for _ in range(2)]
+        w = jnp.ones((200, 200))
+        def program(comm):
+            @jax.jit
+            def run(x):
+                # XLA would run at once, in the thread itself, what is cheap.
+                y = jax.lax.fori_loop(0, 3, lambda _, y: 1e-3 * (y @ w), w)
+                return pc.allreduce(x + 1 + 0 * y[0, 0], comm=comm)
+            return run
+        programs = [program(comm) for comm in comms]
+        for run in programs:
+            run(1.0).block_until_ready()
+        results = [None, None]
+        def work(i):
+            results[i] = programs[i](1.0)
+        for i in (0, 1) if RANK == 0 else (1, 0):
+            thread = threading.Thread(target=work, args=(i,))
+            thread.start()
+            thread.join()
+            time.sleep(0.2)  # the system takes back its number
+        assert [float(result) for result in results] == [2.0 * SIZE] * 2
+        """,
+        ranks=RANKS,
+        limit=60,
+        NPROC="8",
+    )
+
+
 def test_more_programs_under_way_than_xla_has_threads():
     """That could hang, and is warned of. These wait for nobody, and go well."""
     ended = run(THREADS_THAT_CROSS, ranks=2, arguments=["alone"], NPROC="2")
