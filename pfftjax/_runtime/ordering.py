@@ -26,7 +26,7 @@ from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import effects as _effects
 from jax._src import xla_bridge as _xla_bridge
-from jax._src.lib import _jax as _xla
+from jax._src.lib import _jax as _xla  # pyright: ignore[reportPrivateImportUsage]
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 from mpi4py import MPI
