@@ -44,7 +44,10 @@ ON_CPUS_ONLY = {
 }
 CHECKS = [
     export.DisabledSafetyCheck.platform(),
-    *(export.DisabledSafetyCheck.custom_call(name) for name in native.registrations()),
+    *(
+        export.DisabledSafetyCheck.custom_call(name)
+        for name in (*native.registrations(), *native.device_registrations())
+    ),
 ]
 
 
