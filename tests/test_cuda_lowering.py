@@ -170,9 +170,8 @@ def test_methods_of_one_platform():
     assert names == [f"transpose_{half}" for half in halves]
     chunks = [0, 1, 0, 2, 1, 3, 2, 3, 0, 1, 0, 2, 1, 2] * 2 + [0, 1, 0, 1] * 2
     found = re.findall(r"index = (\d)", exported.mlir_module())
+    # The values are checked on the fake device: tests/gpu/test_meshes.py.
     assert [int(i) for i in found] == chunks
-    expected = jax.jit(functools.partial(there_and_back, plans))(x)
-    assert_close(exported.call(x), expected)
 
 
 def test_without_cuda(monkeypatch):

@@ -118,6 +118,32 @@ def test_schedules():
     )
 
 
+def test_transforms_in_chunks():
+    """Each exchange beside the transforms of other chunks, and of other arrays of a gradient."""
+    assert_succeeds(
+        """
+        from pfftjax import spectral
+        spectrum = np.fft.fftn(whole)
+        for dims in ((SIZE, 1), (1, SIZE)):
+            grid = ProcessGrid(dims)
+            plan = PencilFFT(whole.shape, grid, method=ExchangeMethod.PIPELINED)
+            simple = PencilFFT(whole.shape, grid, method=ExchangeMethod.MESSAGES)
+            x = jnp.asarray(plan.input.local_block(whole)) + 0j
+            y = jax.jit(plan.forward)(x)
+            close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+            close(y, plan.output.local_block(spectrum))
+            close(jax.jit(plan.inverse)(y), x)
+            slopes = [spectral.gradient(x, p, 2.0) for p in (plan, simple)]
+            close(*slopes)
+            close(*(spectral.divergence(s, p, 2.0) for s, p in zip(slopes, (plan, simple))))
+            pulled = [jax.vjp(p.forward, x)[1](y)[0] for p in (plan, simple)]
+            close(*pulled)
+        """,
+        preamble=EVERYTHING,
+        **fake_device.environment(),
+    )
+
+
 # A kernel, a copy of staging or of a mirror, the first use of the transport.
 @pytest.mark.parametrize(
     ("failure", "operation"),
