@@ -13,9 +13,9 @@ namespace {
 // that are to be believed: what the other rank did before it left has arrived by then.
 constexpr std::int64_t kLooks = 10;
 
-// Of how many communicators of these ranks this rank has begun to make the duplicates. Every rank
-// that has left the program must have begun as many as those that it has left behind, or one of
-// them waits for it in vain; numbers of communicators need not agree between ranks, these do.
+// The number of communicators of these ranks whose duplicates this rank has begun to make. A rank
+// that has left the program must have begun as many as each of the others, or one of them waits
+// for it in vain. The numbers of communicators may differ between ranks; this count does not.
 std::int64_t CountBegun(std::uint64_t group) {
   std::int64_t begun = 0;
   for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
@@ -44,7 +44,7 @@ std::string Member(const Communicator& comm, int rank) {
 State Gatherings::Answer(const State& asked) {
   State answer = State::Anywhere(asked.question);
   answer.group = asked.group;
-  // After the departures in it: who has left begins no others.
+  // This is read after the departures in the answer: a rank that has left begins no others.
   answer.begun = CountBegun(static_cast<std::uint64_t>(asked.group));
   return answer;
 }

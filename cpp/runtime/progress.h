@@ -41,7 +41,7 @@ struct alignas(64) Progress {
 
   process::Atomic<std::int64_t> signature{0};  // of the program that is running
   process::Atomic<std::int64_t> checks{0};  // comparisons over the ranks begun before collectives
-  // Of messages only: the ranks that it waits for, or kNobody or kAnybody, and its tags.
+  // Only messages set these: the ranks that one waits for, or kNobody or kAnybody, and its tags.
   process::Atomic<int> source{kNobody};
   process::Atomic<int> dest{kNobody};
   process::Atomic<int> send_tag{kAnyTag};

@@ -36,8 +36,8 @@ struct State {
   std::int64_t previous = 0;  // and of the one before
   std::int64_t round = 0;     // echoed: how often the asker had asked
   std::int64_t checks = 0;    // comparisons begun; no fewer than before collective `passed`
-  // Of questions about a communicator's duplicates (gathering.h): its ranks as a hash, and how
-  // many communicators of the same ranks have got theirs, or wait for them.
+  // Questions about a communicator's duplicates (gathering.h) fill these two: a hash of its ranks,
+  // and how many communicators of the same ranks have got theirs, or wait for them.
   std::int64_t group = 0;
   std::int64_t begun = 0;
   ShortText called{};  // the user's lines

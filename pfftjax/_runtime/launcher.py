@@ -1,4 +1,4 @@
-"""Who launched this process, and how many ranks of the job share its node: the only answer.
+"""Answers who launched this process, and how many ranks of the job share its node.
 
 A launcher says so in environment variables, without communication. Where it does not, MPI is asked
 for the ranks that share memory, once, when pfftjax is imported.

@@ -450,7 +450,7 @@ def change_jax() -> list[str]:
     """Wrap the functions inside JAX that do not serve programs that communicate as they are.
 
     Returns:
-        What is worse for it on a JAX where such a function is not the one that is known here.
+        A text for each function that this JAX has not as it is known here: what is worse for it.
 
     """
     changes = {

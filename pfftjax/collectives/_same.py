@@ -22,7 +22,7 @@ from pfftjax._runtime.ffi import native
 from pfftjax._runtime.options import options
 from pfftjax._runtime.primitive import batch_along, check_dtype, communicating, elements
 
-# What is expected of the ranks' values (cpp/collectives/same.h).
+# The members say what the ranks' values are expected to be (cpp/collectives/same.h).
 Expected = native.Expected
 
 
