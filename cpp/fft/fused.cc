@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/scratch.h"
+#include "fft/parcel_boxes.h"
 #include "fft/passage.h"
 #include "pencils/redistribute.h"
 #include "pencils/stream.h"
@@ -216,59 +217,12 @@ int InSteps(Communicator& comm, const Attributes& a, const Task<T>& task, const 
   return code;
 }
 
-// Parcels as boxes: those to others follow each other, and so do those from others, array by
-// array.
-template <typename T>
-class ParcelBoxes : public BoxesOf {
- public:
-  ParcelBoxes(const fft::Parcels<T>& parcels, int arrays, int ranks, int rank)
-      : parcels_(parcels), arrays_(arrays), rank_(rank) {
-    for (int other = 0; other < ranks; ++other) {
-      from_.push_back(incoming_);
-      if (other == rank) continue;
-      outgoing_ += parcels.To(other).count;
-      incoming_ += parcels.From(other).count;
-    }
-  }
-  std::int64_t outgoing() const { return outgoing_; }  // complex numbers of an array
-  std::int64_t incoming() const { return incoming_; }
-  std::int64_t PlaceTo(int rank) const { return parcels_.To(rank).offset; }
-  std::int64_t PlaceFrom(int rank) const { return from_[rank]; }
-
-  void To(int rank, std::vector<Box>* boxes) const override {
-    if (rank != rank_) Append(parcels_.To(rank).count, PlaceTo(rank), outgoing_, boxes);
-  }
-  void From(int rank, std::vector<Box>* boxes) const override {
-    if (rank != rank_) Append(parcels_.From(rank).count, PlaceFrom(rank), incoming_, boxes);
-  }
-
- private:
-  void Append(std::int64_t count, std::int64_t place, std::int64_t of_an_array,
-              std::vector<Box>* boxes) const {
-    Box box;
-    box.dims = 2;
-    box.extent[0] = arrays_;
-    box.stride[0] = of_an_array;
-    box.extent[1] = count;
-    box.stride[1] = 1;
-    box.offset = place;
-    boxes->push_back(box);
-  }
-
-  const fft::Parcels<T>& parcels_;
-  int arrays_;
-  int rank_;
-  std::int64_t outgoing_ = 0;
-  std::int64_t incoming_ = 0;
-  std::vector<std::int64_t> from_;
-};
-
 // The same for several arrays: what a window would hold goes by messages, or by MPI's alltoall.
 template <typename T>
 int ParcelsInSteps(Communicator& comm, Method method, std::uint64_t about, const Task<T>& task,
                    const Passage<T>& passage, const Buffers& buffers, Element element) {
   const auto arrays = static_cast<int>(task.sums.leaving.size());
-  const ParcelBoxes<T> boxes(passage.parcels(), arrays, comm.size, comm.rank);
+  const fft::ParcelBoxes<T> boxes(passage.parcels(), arrays, comm.size, comm.rank);
   const std::int64_t own = passage.parcels().To(comm.rank).count;
   const Scratch scratch(
       static_cast<std::size_t>(arrays * (boxes.outgoing() + boxes.incoming() + own)) * 2 *
