@@ -13,6 +13,11 @@ import time
 import pytest
 from mpi4py import MPI
 
+if os.environ.get("PFFTJAX_TEST_TYPES"):  # what functions take and return is what they say
+    from jaxtyping import install_import_hook
+
+    install_import_hook("pfftjax", "tests.types.checked")
+
 _RANK = MPI.COMM_WORLD.rank
 _SIZE = MPI.COMM_WORLD.size
 _VERDICTS = MPI.COMM_WORLD.Dup()
