@@ -120,7 +120,7 @@ class Reconstruction:
         # Gradients fall by orders of magnitude: their older squares are soon of no use.
         adam = optax.adam(schedule, b2=0.99)
 
-        # What differs between ranks is an argument: the program must be the same on all of them.
+        # A value that differs between ranks is an argument: all of them run the same program.
         @jax.jit
         def improve(x, state, observed):
             def of_x(x):
@@ -213,7 +213,7 @@ def main():
     last = float(jax.jit(run.loss)(white, observed))
     correlation = jax.jit(run.correlation)
     k, r = (np.asarray(x, float) for x in correlation(initial, true_initial))
-    # What the observation tells without any reconstruction.
+    # This is what the observation tells without any reconstruction.
     _, before = (np.asarray(x, float) for x in correlation(observed, true_initial))
 
     fields = {

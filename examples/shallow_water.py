@@ -145,7 +145,7 @@ class Model:
                 f"{nx} x {ny} cells on {down} x {across} ranks leave some of them fewer than "
                 f"{GHOSTS} rows or columns; use fewer ranks, or another --grid"
             )
-        # What crosses to other ranks, as arrays of their own: of each block the first and the
+        # Cells that cross to other ranks are arrays of their own: of each block the first and the
         # last rows, and then, with the ghosts that these have brought, columns.
         edge = 2 * GHOSTS
         self.edge_rows = pfftjax.Pencil((edge * down, nx), grid)

@@ -51,7 +51,7 @@ def methods():
     # The fake device's handlers refuse what is for CPUs only (tools/fake_device).
     have_shared = shares_memory() and "PFFTJAX_FAKE_DEVICE" not in os.environ
     others = () if have_shared else shared
-    # What is for GPUs only has tests of its own (tests/jobs/test_gpu_transports.py).
+    # Operations for GPUs only have tests of their own (tests/jobs/test_gpu_transports.py).
     return [m for m in ExchangeMethod if m not in (*others, ExchangeMethod.PIPELINED)]
 
 

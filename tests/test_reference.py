@@ -10,7 +10,7 @@ from pfftjax._runtime.support import NEWEST_JAX
 from tools.launcher import ROOT
 
 DOCS = ROOT / "docs"
-# What others are made of, or made by.
+# These are parts of other objects, or functions that make them.
 NOT_FOR_USERS = {"collectives": {"Pending"}}
 
 

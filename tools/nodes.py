@@ -21,7 +21,7 @@ from tools import launcher
 
 BRIDGE = "pfftjax0"
 NETWORK = "10.199.0.{}"
-# What is sent between nodes and within one: by every method, by messages and collectives.
+# These tests send data between nodes and within one: by every method, by messages and collectives.
 TESTS = (
     "tests/pencils",
     "tests/collectives/test_values.py",

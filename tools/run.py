@@ -84,7 +84,7 @@ def main() -> int:
         logs = pathlib.Path(name)
         # Compiling is most of the work: all of XLA's passes only where order is at stake.
         fast = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-        # Where others run the same tests as users would.
+        # Other tests run as users would run them.
         faster = {**fast, **cheaper()}
         if "ranks" in arguments.only:
             for n in arguments.ranks:

@@ -54,7 +54,7 @@ def main():
                 check=False,
             ).returncode
         if not sys.argv[1:]:
-            # What moves between GPUs, on a device that is none; these start jobs of their own.
+            # These tests move data between GPUs, on a fake device, and start jobs of their own.
             print("== sanitized, between GPUs", flush=True)
             jobs = ["tests/jobs/test_gpu_transports.py", "tests/jobs/test_fake_device.py"]
             status |= subprocess.run(

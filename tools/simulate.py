@@ -108,7 +108,7 @@ def link(program, objects, flags):
 def run(program, first, seeds, *arguments, seconds=None):
     """One process, and what it says of its seeds. A crash, and no end, are failures as well."""
     command = [program, "--first", str(first), "--seeds", str(seeds), *arguments]
-    # What a job that is ended leaves behind is no leak.
+    # Memory that a job leaves behind when it is ended is no leak.
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
     try:
         ended = subprocess.run(

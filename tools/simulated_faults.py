@@ -27,7 +27,7 @@ class Fault:
 
 
 FAULTS = [
-    # What was wrong once.
+    # These mistakes were in the core once.
     Fault(
         "a rank that has left its program is taken to make no calls any more",
         "runtime/departure.cc",

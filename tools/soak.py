@@ -69,7 +69,7 @@ class Program:
         self.slow_steps = 0
         self.w = jnp.ones((200, 200))
 
-    # What is drawn.
+    # ---- What is drawn
 
     def wait(self) -> float:
         """Seconds for which somebody is late: mostly few."""

@@ -70,7 +70,7 @@ def test_derivatives_at_each_root():
         return jnp.sum(w * y**2) if RANK == root else 0.0 * jnp.sum(y)
 
     def from_the_root(x, root):
-        # What is not read depends on x too: JAX leaves constants out of derivatives.
+        # The part that is not read depends on x too: JAX leaves constants out of derivatives.
         operand = jnp.sin(w * x) if RANK == root else 0 * x
         return jnp.sum((RANK + 1) * pc.scatter(operand, root) ** 2)
 

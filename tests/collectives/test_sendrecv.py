@@ -174,7 +174,7 @@ def test_of_all_ranks():
     assert_equal(pairs, X[partner])
     assert_equal(alone, x)
     assert_equal(nobody, 2 * x)
-    # What nobody has received has no cotangent, but the buffer that stands for it.
+    # A message that nobody has received has no cotangent; the buffer that stands for it has one.
     pulled = jax.jit(jax.grad(lambda x: sum(jnp.sum(y**2) for y in f(x))))(x)
     place = np.arange(SIZE + 1)
     sent = 1 * (place < RANK + 2) * (RANK + 1 < SIZE) + 1 * (place < 1) * (RANK == 0)

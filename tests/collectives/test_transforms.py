@@ -15,7 +15,7 @@ from tests.helpers import BASIC, CASES, CONTROL, RANK, SIZE, assert_close, block
 pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 3), pytest.mark.messages]
 MATRIX = CASES if SIZE == 3 else [case for case in CASES if case.name in BASIC]
 each_case = pytest.mark.parametrize("case", MATRIX, ids=lambda case: case.name)
-# Where the transformation is the point and the operation is not.
+# One operation stands for all in these: they test the transformation.
 two_cases = pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=lambda case: case.name)
 
 

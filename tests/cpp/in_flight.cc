@@ -1,5 +1,5 @@
-// What the watch says of exchanges on a GPU (gpu/in_flight.h), while one thread enqueues them and
-// another looks. The device is a counter: it has done the first so many of all records.
+// Tests what the watch says of exchanges on a GPU (gpu/in_flight.h), while one thread enqueues
+// them and another looks. The device is a counter: it has done the first so many of all records.
 //
 // Built and run by tests/jobs/test_threads.py.
 #include "gpu/in_flight.h"

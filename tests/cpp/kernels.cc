@@ -221,7 +221,7 @@ void TestFarStrides() {
   munmap(memory, bytes);
 }
 
-// What the results cannot tell: that each shape goes the way that is fast for it.
+// The results cannot tell that each shape goes the way that is fast for it.
 Batch PlanOf(const Box& from, const Box& to, std::int64_t element_bytes, std::uintptr_t target) {
   Batch seen{};
   const BoxCopy copy{reinterpret_cast<const void*>(std::uintptr_t{1} << 20), from,

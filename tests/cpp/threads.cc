@@ -166,7 +166,8 @@ const MpiApi* FakeMpi() {
 
 // ---- The tests -----------------------------------------------------------------------------
 
-// What rank `from` has for rank `to` in exchange `number`; the same for all where `to` is -1.
+// Returns what rank `from` has for rank `to` in exchange `number`; the same for all where `to` is
+// -1.
 char Value(int from, int to, std::int64_t number, std::int64_t i) {
   return static_cast<char>(131 * from + 31 * (to + 1) + 7 * number + i + i / 256);
 }
@@ -273,7 +274,7 @@ void Differences(Communicator& comm, int exchanges) {
   }
 }
 
-// What each leaves in its part of the window, all find there; the window grows now and then.
+// All ranks find what each leaves in its part of the window, which grows now and then.
 void Windows(Communicator& comm, const std::vector<Exchange>& plan) {
   std::mt19937 random(comm.rank);
   for (std::size_t n = 0; n < plan.size(); ++n) {
@@ -328,7 +329,7 @@ void Background(Communicator& comm, const std::vector<Exchange>& plan) {
   }
 }
 
-// What goes before its messages are through leaves its memory to them.
+// A stream that goes before its messages are through leaves its memory to them.
 void Abandoned(Communicator& comm) {
   constexpr std::int64_t kBlock = 50'000'000;  // larger than any spare memory
   char* memory = nullptr;

@@ -345,7 +345,7 @@ void Check(int group, const Message& message, Seen& seen) {
   Expect(state.passed == Collectives(state.count) - (checking ? 1 : 0), "number of calls: " + all);
 }
 
-// What a watch does for its rank on one communicator.
+// This thread does what a watch does for its rank on one communicator.
 void Watch(int rank, int number, Channel& control, Seen& seen) {
   Message message{};
   while (control.mail.Take({rank, kAnswerTag}, &message)) {

@@ -113,7 +113,7 @@ def test_vmap_is_one_transform_of_a_batch():
 WRAPS = {
     "plain": lambda f: f,
     "checkpoint": jax.checkpoint,
-    # Which saves spectra: JAX by itself refuses to save complex numbers.
+    # This form saves spectra: JAX by itself refuses to save complex numbers.
     "save": functools.partial(jax.checkpoint, policy=save_collectives),
 }
 

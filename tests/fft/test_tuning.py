@@ -54,7 +54,7 @@ def test_the_rule():
     assert default_dims((1024, 1024, 1024), 256) == (256, 1)
     assert default_dims((5, 5), 7) == (7, 1)
     assert PencilFFT((20, 20, 20), WORLD).grid.dims == (SIZE, 1)
-    # What the rule takes, even if ranks idle; then only grids without idle ranks.
+    # The rule's choice comes first, even if ranks idle; then only grids without idle ranks.
     assert candidate_dims((9, 2, 9), (9, 2, 9), 4) == [(2, 2)]
     assert candidate_dims((1, 1, 9), (1, 1, 9), 4) == [(2, 2)]
     assert candidate_dims((64, 64, 64), (64, 64, 33), 16)[:2] == [(16, 1), (4, 4)]
@@ -116,7 +116,7 @@ def test_tuned_plans(path):
         machine = content["choices"][0]["key"]["machine"]
         assert machine["ranks"] == SIZE
         assert machine["devices"] == [jax.local_devices()[0].device_kind]
-        # Of another machine: stays, and is not taken for this one.
+        # The entry of another machine stays, and is not taken for this one.
         content["choices"][0]["key"]["machine"]["mpi"] = "another"
         path.write_text(json.dumps(content))
     CONTROL.Barrier()

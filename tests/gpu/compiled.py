@@ -24,7 +24,8 @@ from tests.pm.universe import cosmology
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
-# Of xla/stream_executor/device_description.proto; the figures are those of NVIDIA's data sheets.
+# The fields are those of xla/stream_executor/device_description.proto; the figures are those of
+# NVIDIA's data sheets.
 DESCRIPTION = """
 gpu_device_info {{
   threads_per_block_limit: 1024
@@ -123,7 +124,7 @@ def compiled(function: Any, *operands: Any, device: str = "H200", **options: Any
     lowered = jitted.trace(*operands).lower(lowering_platforms=("cuda",))
     program = lowered.compile()
     computations: dict[str, list[Operation]] = {}
-    # Of fusions, comparators and the like only the calls are operations of a stream.
+    # Only the calls of fusions, comparators and the like are operations of a stream.
     for block in re.split(r"\n\n+(?=%|ENTRY)", program.as_text()):
         head, _, body = block.partition("{\n")
         match = re.match(r"(ENTRY )?%(\S+) \(", head)

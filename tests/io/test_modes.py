@@ -56,7 +56,7 @@ def test_what_is_there_is_kept_unless_it_is_named(how, folder, monkeypatch):
     with _file.opened(path) as file:
         np.testing.assert_allclose(file["x"][...], np.arange(1, 9, 2))
 
-    # What cannot be kept is refused, and all of the old file stays.
+    # Contents that cannot be kept are refused, and all of the old file stays.
     def refused(error, said, *more, **options):
         raised_everywhere(error, said, save, path, *more, **how, **options, mode="a")
         assert_equal(load(path, "phi", last), last.local_block(new))

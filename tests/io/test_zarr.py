@@ -134,7 +134,7 @@ def test_compressed_parts_and_what_is_refused(folder, monkeypatch):
     said = f"save on rank {SIZE - 1} of {SIZE}: no space left"
     raised_everywhere(OSError, said, save, folder / "z", block, pencil, format="zarr")
     assert sorted(p.name for p in folder.glob("z*")) == []
-    # What was there before stays, where the new one cannot take its place.
+    # The old array stays where the new one cannot take its place.
     monkeypatch.undo()
     save(folder / "z", block, pencil, format="zarr")
     rename = os.rename

@@ -72,7 +72,7 @@ def assert_killed(script, text, **options):
     assert re.search(text, ended.output), ended.output
 
 
-# Of each operation two programs, which differ in one thing that all ranks must mean alike. No two
+# Each operation has two programs, which differ in one thing that all ranks must mean alike. No two
 # pairs are of one size, and so all programs are new where they are first called.
 PAIRS = """
 import itertools

@@ -9,7 +9,7 @@ from tools import fake_device, launcher
 
 pytestmark = pytest.mark.timeout(300)
 
-# Of the ordinary tests, those that say most in little time: every operation, its adjoint, every
+# These ordinary tests say most in little time: every operation, its adjoint, every
 # pair of pencils, any halo and any counts.
 TESTS = {
     2: ["tests/collectives/test_adjoint.py", "tests/collectives/test_rooted.py"],

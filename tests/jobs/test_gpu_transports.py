@@ -236,7 +236,7 @@ if SIZE == 2:
 os.environ["PFFTJAX_FAKE_NCCL_FAIL"] = "ncclAllReduce"
 assert "NCCL says 'invalid argument' in ncclAllReduce" in refusal(using("nccl"), pc.allreduce)
 
-# What it would take for a message of another size, or wait for.
+# These are exchanges that a transport would take for a message of another size, or wait for.
 try:
     left, sent = (RANK - 1) % SIZE, x[: 1 + RANK // (SIZE - 1)]
     jax.block_until_ready(pc.sendrecv(sent, x[:1], left, (RANK + 1) % SIZE, collective=True))
@@ -286,7 +286,8 @@ assert "PFFTJAX_NCCL=/nowhere" in refusal(using("nccl"))
 jax.block_until_ready(pc.alltoall(x, comm=using("ipc")))  # the second time it can
 assert chosen().transport.startswith("ipc"), chosen()
 
-# What one rank cannot pin all leave; an exchange that fails on one rank fails on all.
+# All ranks leave memory that one of them cannot pin; an exchange that fails on one rank fails on
+# all.
 def fail(call):
     os.environ["PFFTJAX_FAKE_FAIL"] = call if RANK == 1 else ""
 fail("pin:1")

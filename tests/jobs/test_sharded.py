@@ -122,7 +122,7 @@ for dims in splits:
         both = Mesh(np.array(jax.devices()).reshape(1, 2, 2), ("o", "a", "b"))
         check(pfftjax.fft3d(globally(x, both, S), grid), turn(np.fft.fftn(x)), S)
 
-    # What is refused, on every rank.
+    # These calls are refused, on every rank.
     refused(ValueError, "does not say how it is sharded; give mesh=",
             jax.jit(lambda a: sharded.fft3d(a, grid)), X)
     refused(ValueError, "does not say how", sharded.fft3d, x, grid)

@@ -88,7 +88,7 @@ def test_they_know_when_and_where_they_are():
         after = jax.eval_shape(lambda p: jax.lax.scan(body, p, length=2)[0], particles)
         assert jax.tree.structure(after) == jax.tree.structure(particles)
     assert float(jax.jit(lambda p: body(p, None)[0])(owned).scale_factor) == 0.0
-    # What is not known goes with any, and stays unknown: groups of steps can be a scan, too.
+    # An unknown scale factor goes with any, and stays unknown: groups of steps can be a scan, too.
     end = jax.eval_shape(lambda p: _simulated(p, [0.5, 0.6]), unknown)
     assert end.scale_factor is None
     assert end.box_size is None

@@ -87,7 +87,7 @@ def _universes():
 def test_the_universe_is_the_same_on_every_grid():
     """Initial conditions, particles and densities, and the gradient."""
     ((_, loss, (delta, _, end, density), gradient), *others), _ = _universes()
-    # Of this rank alone, and so without the other ranks.
+    # This is the number of this rank alone, without the other ranks.
     order = np.lexsort(np.asarray(end.cell).T[::-1])
     cell, offset, momentum = (np.asarray(x)[order] for x in (end.cell, end.offset, end.momentum))
     for plan, part, (delta_here, _, end_here, density_here), gradient_here in others:
@@ -112,7 +112,7 @@ def test_particles_are_where_they_belong():
         from_elsewhere = int((owners(end.cell[:used], plan.input) != RANK).sum())
         if SIZE > 1:
             assert CONTROL.allreduce(from_elsewhere) > 0.03 * end.total
-        # What is not there is nowhere, and the units of the box are those of its sides.
+        # Absent particles are nowhere, and the units of the box are those of its sides.
         assert not np.any(np.asarray(end.offset)[used:])
         x = np.asarray(end.coordinates(BOX))[:used]
         assert np.all((x >= 0) & (x <= BOX))

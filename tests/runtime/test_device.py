@@ -27,7 +27,7 @@ FRACTION = {"XLA_CLIENT_MEM_FRACTION": "0.5"}
         # A workstation with one.
         ({}, 2, 4, 1, Binding(0, 1, 4, 0.187)),
         (PER_TASK, 2, 4, 1, Binding(0, 1, 4, 0.187)),
-        # What the launcher gives to each task: its own.
+        # The launcher gives each task a device of its own.
         (PER_TASK, 3, 4, 4, Binding(0, 1, 1)),
         (PER_TASK, 7, 8, 4, Binding(0, 1, 2, 0.375)),
         # Half of the node, counted from its first visible GPU.

@@ -69,9 +69,7 @@ struct Work {
   std::int64_t record = 0;
   std::function<bool()> is_ready{};  // it waits for this, if any
 
-  bool IsReady() {
-    return is_ready ? is_ready() : !event || event->done.load() >= record;
-  }
+  bool IsReady() { return is_ready ? is_ready() : !event || event->done.load() >= record; }
 };
 
 struct Stream {
@@ -98,7 +96,7 @@ class Runtime {
   std::deque<const char*> freed;
   std::mt19937 random{Seed()};
 
-  // What stands in front of every call.
+  // These checks stand in front of every call.
   int Begin(const char* call) {
     const char* fail = std::getenv("PFFTJAX_FAKE_FAIL");
     if (fail_ != (fail ? fail : "")) {
@@ -146,7 +144,7 @@ class Runtime {
     if (!first || first != last || !first->is_pinned) return kNotPinned;
     return first->is_freed ? kFreed : kOk;
   }
-  // What is in no table is XLA's.
+  // Memory that is in no table is XLA's.
   int CheckDevice(const void* address) {
     const Region* region = Find(address);
     if (!region) return kOk;
@@ -230,7 +228,7 @@ int MakeStream(StreamHandle* stream) {
   });
 }
 
-// What is in it still runs.
+// Operations in it still run.
 int FreeStream(StreamHandle stream) {
   Runtime& runtime = The();
   const std::lock_guard lock(runtime.mutex);
@@ -260,7 +258,7 @@ int Record(EventHandle handle, StreamHandle stream) {
   return Call("record", [&](Runtime&) {
     const Event event = AsEvent(handle);
     const std::int64_t record = ++event->recorded;
-    // Of two records in two streams the later may run first.
+    // The later of two records in two streams may run first.
     auto run = [event, record] { event->done.store(std::max(event->done.load(), record)); };
     AsStream(stream).work.push_back({std::move(run), {}});
     return kOk;

@@ -75,7 +75,7 @@ struct Operation {
   std::size_t done = 0;
 };
 
-// What a stream runs at once; operations with one peer in one direction follow each other.
+// Holds what a stream runs at once; operations with one peer in one direction follow each other.
 struct Work {
   std::vector<Operation> operations;
   std::function<void()> at_end;
@@ -243,7 +243,7 @@ NCCL_FUNCTION Result ncclCommInitRank(Comm* comm, int ranks, UniqueId id, int ra
   return kSuccess;
 }
 
-// What is enqueued still refers to it.
+// Enqueued operations still refer to it.
 NCCL_FUNCTION Result ncclCommAbort(Comm) { return kSuccess; }
 
 NCCL_FUNCTION Result ncclCommGetAsyncError(Comm, Result* error) {

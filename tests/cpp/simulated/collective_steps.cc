@@ -276,7 +276,8 @@ void Split(Rank& rank, std::int64_t number, Random random) {
   std::vector<Started> started;
   const auto wait = [&](std::size_t which) {
     Started& one = started[which];
-    // What was not started in this way is refused, and can still be waited for as it was.
+    // A wait for another kind of start is refused, and the start can still be waited for as it
+    // was.
     if (random.Chance(0.2)) {
       const ffi::Error error = CallHandler<bool, Operand, Ticket, Token, Result, TokenResult>(
           "pfftjax_wait", Site(number), !one.same_for_all, one.x.Any(), one.ticket.As<ffi::U32>(),

@@ -1,4 +1,4 @@
-// What is right at the end of a program, or after an error that was caught: nobody is ended for
+// These programs are right at their end, or after an error that was caught: nobody is ended for
 // it.
 #include <algorithm>
 

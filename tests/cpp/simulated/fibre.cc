@@ -52,7 +52,7 @@ char* TakeStack() {
   return static_cast<char*>(memory) + kGuard;
 }
 
-// What the C++ runtime knows of exceptions that are being handled: as much as two words, which
+// The C++ runtime keeps two words about exceptions that are being handled, which
 // belong to a stack and not to the thread.
 struct Exceptions {
   void* caught = nullptr;

@@ -168,8 +168,8 @@ class Meeting {
     return true;
   }
 
-  // What MPI does about ranks that do not fit is undefined. Here they wait for ever, or, if only
-  // the sizes differ, get an error.
+  // MPI does not define what happens to ranks that do not fit. Here they wait for ever, or, if
+  // only the sizes differ, get an error.
   void Look() {
     if (!IsOneCollective()) return;
     if (!IsOneSize()) {

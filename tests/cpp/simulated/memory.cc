@@ -38,7 +38,7 @@ std::unordered_map<std::uintptr_t, Line>& Lines() {
   static auto* lines = new std::unordered_map<std::uintptr_t, Line>;
   return *lines;
 }
-// What a release of each atomic has told.
+// Holds what a release of each atomic has told.
 std::unordered_map<std::uintptr_t, Knowledge>& Releases() {
   static auto* releases = new std::unordered_map<std::uintptr_t, Knowledge>;
   return *releases;

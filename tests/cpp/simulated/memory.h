@@ -22,7 +22,7 @@ void CheckRead(const void* data, std::size_t bytes);
 void Acquire(const void* atomic);
 void Store(const void* atomic, bool is_released);
 
-// Of memory that is not shared nothing is noted: ThreadSanitizer sees to a rank's own threads.
+// Nothing is noted of memory that is not shared: ThreadSanitizer sees to a rank's own threads.
 inline void NoteWrite(const void* data, std::size_t bytes) {
   if (IsShared(data)) CheckWrite(data, bytes);
 }
@@ -36,7 +36,7 @@ inline void NoteStore(const void* atomic, bool is_released) {
   if (IsShared(atomic)) Store(atomic, is_released);
 }
 
-// What the running rank knows, to be sent with a message, and its arrival. Empty where no rank has
+// Returns what the running rank knows, to be sent with a message. It is empty where no rank has
 // mapped shared memory.
 using Knowledge = std::vector<std::uint32_t>;
 Knowledge Tell();

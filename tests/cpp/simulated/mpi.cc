@@ -173,7 +173,7 @@ void Comm::Match(int rank) {
   Box& box = boxes[static_cast<std::size_t>(rank)];
   for (std::size_t i = 0; i < box.receives.size();) {
     const Receive receive = box.receives[i];
-    // Of each sender the first message that it would take; one of those that have arrived.
+    // The candidates are the first message of each sender; one that has arrived is drawn.
     std::vector<bool> is_seen(members.size());
     std::vector<Message*> found;
     for (const auto& message : box.messages) {
@@ -205,7 +205,7 @@ void Comm::Match(int rank) {
 
 void Message::Happen() {
   const Process& receiver = comm->ProcessOf(to);
-  // What a rank sends to itself does not travel.
+  // A message of a rank to itself does not travel.
   const auto arrival = [&](std::int64_t much) {
     return from == to ? scheduler->now() + TheJob().network.latency
                       : Arrival(*sender, receiver, much);

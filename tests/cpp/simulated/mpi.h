@@ -1,7 +1,7 @@
 // An MPI for simulated ranks: messages and collectives that take as long, and come in any order,
 // as the standard allows.
 //
-// What is modelled: messages of one pair, communicator and tag do not overtake each other, all
+// The model: messages of one pair, communicator and tag do not overtake each other, all
 // others may; a message is copied at once or waits for its receiver, and MPI need not say which;
 // what a rank has begun may go on only while that rank is in a call of MPI's; a collective ends on
 // a rank as soon as that rank has what it needs, or only when all have come.
@@ -137,7 +137,7 @@ enum class Kind {
   kDuplicate,
 };
 
-// What a rank brings to a collective.
+// Holds what a rank brings to a collective.
 struct Part {
   Kind kind = Kind::kBarrier;
   std::int64_t count = 0;

@@ -40,7 +40,7 @@ inline ffi::Error Make(const Rank& rank, std::int64_t number, Call call, std::in
   return CallHandler<Token, TokenResult>("pfftjax_barrier", site, Token{}, TokenResult{});
 }
 
-// What Python's hooks do about an error that nobody catches.
+// Does what Python's hooks do about an error that nobody catches.
 inline void EndJobOn(const ffi::Error& error) {
   if (error.failure()) AbortJob(error.message().c_str());
 }

@@ -1,4 +1,4 @@
-// What a simulated rank runs: operations, called as XLA calls them, and what Python does around
+// A simulated rank runs operations, called as XLA calls them, and what Python does around
 // them.
 #pragma once
 

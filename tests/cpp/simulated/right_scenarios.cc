@@ -105,7 +105,7 @@ void SlowNetwork(Case& c) {
   c.job.scheduler.pace.stops = 0;
   c.job.network.jitter = 0.5;
   const std::uint64_t seed = c.random.Next();
-  // Who has sent a message, as even ranks do, may end while it is on its way.
+  // A rank that has sent a message, as even ranks do, may end while it is on its way.
   const bool ends_in_messages = c.random.Chance(0.5);
   std::vector<Time> delays;
   for (int rank = 0; rank < c.job.ranks; ++rank) {

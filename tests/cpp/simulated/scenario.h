@@ -59,7 +59,7 @@ class Case {
 
 struct Scenario {
   const char* name;
-  // Of how many schedules in a hundred, about.
+  // About how many schedules in a hundred are of this scenario.
   double share;
   int most_ranks;
   void (*run)(Case& c);
@@ -67,7 +67,7 @@ struct Scenario {
 };
 const std::vector<Scenario>& Scenarios();
 
-// What the files of scenarios have.
+// These are the scenarios of each file.
 std::vector<Scenario> RightScenarios();
 std::vector<Scenario> WrongScenarios();
 std::vector<Scenario> EndingScenarios();

@@ -1,5 +1,5 @@
-// Who runs: the fibres of all ranks, one at a time, in the order of a virtual clock, all of it
-// drawn from one seed.
+// The scheduler runs the fibres of all ranks, one at a time, in the order of a virtual clock, all
+// of it drawn from one seed.
 //
 // Each fibre has a time at which it goes on. At a Point it may lose its turn for a while, mostly a
 // short one; so fibres pass each other in any order. When nobody can run now, the clock jumps.
@@ -26,7 +26,7 @@ class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
   std::uint64_t Next();
-  // Of 0 ... n - 1.
+  // Draws one of 0 ... n - 1.
   std::int64_t Below(std::int64_t n) {
     return static_cast<std::int64_t>(Next() % static_cast<std::uint64_t>(n));
   }
@@ -48,20 +48,20 @@ class Random {
 
 struct Event;
 
-// What each rank has of its own: a process, with its static objects.
+// Each rank has a process of its own, with its static objects.
 struct Process {
   int rank = 0;
   int node = 0;
   double slowness = 1.0;
   Time stopped_until = 0;  // by a signal, with all of its threads
   bool is_dead = false;
-  // Of MPI.
+  // The following belong to MPI.
   int waits_in_mpi = 0;          // threads in a call of MPI's that waits
   std::vector<Event*> to_leave;  // what goes on when this rank next calls MPI
   void (*at_finalize)() = nullptr;
   bool is_finalized = false;
   int open_requests = 0;
-  // What this rank knows of the others' progress (memory.h).
+  // Holds what this rank knows of the others' progress (memory.h).
   std::vector<std::uint32_t> knows;
 
   struct Object {
@@ -111,7 +111,7 @@ class Scheduler {
   void Run();
   void Schedule(Event& event, Time time);
 
-  // Of the running fibre: waits until Wake, or until a time. `where` is for the report of a hang.
+  // Lets the running fibre wait until Wake, or until a time. `where` is for the report of a hang.
   void Block(const char* where, Time until = -1);
   void Wake(Task& task);
   void Sleep(Time time);
@@ -136,7 +136,7 @@ class Scheduler {
 
   Random random;
   Pace pace;
-  // What a process does, for the report of a hang.
+  // Says what a process does, for the report of a hang.
   std::function<std::string(Process&)> describe;
   std::string failure;
   bool is_over = false;

@@ -40,7 +40,7 @@ inline std::int64_t NumberOf(std::uint64_t step, int from, int to, std::int64_t 
   return 256 * std::int64_t{ByteOf(step, from, to, 2 * i)} + ByteOf(step, from, to, 2 * i + 1);
 }
 
-// What the files of steps have.
+// These are the steps of each file.
 std::vector<StepKind> CollectiveSteps();
 std::vector<StepKind> ArraySteps();
 std::vector<StepKind> MessageSteps();

@@ -1,5 +1,5 @@
-// What cpp/runtime/errors.h and cpp/runtime/call.cc use of XLA's header, which takes five times as
-// long to compile.
+// This is as much of XLA's header as cpp/runtime/errors.h and call.cc use; the header takes five
+// times as long to compile.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// What the handlers use of XLA's header, over plain memory: so that the simulation calls them as
-// XLA does, without XLA. A handler gives its function, with its type, to whoever calls it.
+// This is as much of XLA's header as the handlers use, over plain memory: so the simulation calls
+// them as XLA does, without XLA. A handler gives its function, with its type, to whoever calls it.
 #pragma once
 
 #include <cstddef>
