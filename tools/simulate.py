@@ -20,7 +20,7 @@ import sys
 from tools.launcher import ROOT
 
 SIMULATED = ROOT / "tests" / "cpp" / "simulated"
-# The core without GPUs, transforms, and what is of Python's or of an MPI library's.
+# The core without GPUs and transforms, and without the parts for Python and for an MPI library.
 CORE = (
     "base/pages collectives/collectives collectives/exchange collectives/messages "
     "collectives/same collectives/scan collectives/split pencils/box pencils/pencils "
@@ -29,7 +29,7 @@ CORE = (
     "runtime/departure runtime/gathering runtime/inquiry runtime/node runtime/shared_memory "
     "runtime/terminate runtime/watch runtime/window"
 ).split()
-# Calls of the system whose place the simulation takes.
+# System calls that the simulation replaces.
 WRAPPED = (
     "memfd_create ftruncate posix_fallocate fallocate open close mmap munmap stat fstat "
     "sched_getaffinity"
@@ -72,7 +72,7 @@ def compile_all(folder, sources, core, flags, jobs):
 
 
 def digest(core, flags):
-    """Of everything that a build is made of."""
+    """A hash of everything that a build is made of."""
     found = hashlib.sha256(repr(flags).encode())
     for folder in (core, SIMULATED):
         for path in sorted(folder.rglob("*")):
@@ -92,6 +92,8 @@ def build(sanitize=None, core=ROOT / "cpp", folder=None, jobs=2):
         return program
     sources = [core / f"{name}.cc" for name in CORE] + sorted(SIMULATED.glob("*.cc"))
     objects = compile_all(folder, sources, core, flags, jobs)
+    for stale in set(folder.glob("*.o")) - set(objects):  # of files that have moved since
+        stale.unlink()
     link(program, objects, flags)
     made_of.write_text(now)
     return program
