@@ -5,7 +5,7 @@ before these and over which a function maps. Tests check the annotations (PFFTJA
 tests/conftest.py); at run time nothing does.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from jax import Array
 from jaxtyping import Bool, Complex, Float, Inexact, Int, Num, Shaped
@@ -14,6 +14,8 @@ from jaxtyping import Bool, Complex, Float, Inexact, Int, Num, Shaped
 Block: TypeAlias = Inexact[Array, "... _n0 _n1 _n2"]
 RealBlock: TypeAlias = Float[Array, "... _n0 _n1 _n2"]
 ComplexBlock: TypeAlias = Complex[Array, "... _n0 _n1 _n2"]
+# An array, or a container of such, of any depth: types cannot tell how the caller has built it.
+PyTree: TypeAlias = Any
 # What MPI carries, and what it adds.
 AnyArray: TypeAlias = Shaped[Array, "..."]
 Numbers: TypeAlias = Num[Array, "..."]

@@ -42,7 +42,7 @@ class Communicator:
         is_world = mpi == MPI.COMM_WORLD
         world_ranks = [] if is_world else _world_ranks(mpi)
         self.number: int = native.add_communicator(MPI._addressof(mpi), world_ranks)
-        self.mpi = mpi
+        self.mpi: MPI.Intracomm = mpi
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
 

@@ -65,10 +65,7 @@ class Binding:
 
 
 def choose(
-    environment: Mapping[str, str],
-    local_rank: int,
-    local_ranks: int | None,
-    node_gpus: int,
+    environment: Mapping[str, str], local_rank: int, local_ranks: int | None, node_gpus: int
 ) -> Binding:
     """The GPU of a rank, from what is known before CUDA starts.
 

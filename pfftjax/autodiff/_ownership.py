@@ -5,12 +5,13 @@ import enum
 import inspect
 import operator
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import SupportsIndex, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import where
 from pfftjax.pencils.internal import is_block, is_distributed
@@ -38,7 +39,11 @@ class Owner(enum.Enum):
 
 
 # An argument: its position, or its name where it is passed by keyword.
-Key = int | str
+Key: TypeAlias = int | str
+# What names arguments: one, several, or a dict from them to trees of booleans.
+Arguments: TypeAlias = Key | Collection[Key]
+# A function of the user's: of any arguments, to a pytree.
+Function: TypeAlias = Callable[..., PyTree]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Signature:
     parameters: tuple[str, ...]
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> "Signature":
+    def of(cls, function: Function) -> "Signature":
         try:
             kinds = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
@@ -65,13 +70,13 @@ class Signature:
         return self.parameters[key] if key < len(self.parameters) else f"argument {key}"
 
 
-def positions_of(argnums: Any, args: tuple[Any, ...], operation: str) -> tuple[int, ...]:
+def positions_of(argnums: object, args: Sequence[PyTree], operation: str) -> tuple[int, ...]:
     """``argnums`` of JAX as positions from 0."""
     given = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
     positions = []
     for value in given:
         try:
-            position = operator.index(value)
+            position = operator.index(value) if isinstance(value, SupportsIndex) else None
         except TypeError:
             position = None
         if position is None or isinstance(value, bool):
@@ -86,16 +91,16 @@ def positions_of(argnums: Any, args: tuple[Any, ...], operation: str) -> tuple[i
 
 
 def declared(
-    given: Any,
+    given: Arguments,
     option: str,
     signature: Signature,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    args: Sequence[PyTree],
+    kwargs: Mapping[str, PyTree],
     operation: str,
-) -> dict[Key, Any]:
+) -> dict[Key, PyTree]:
     """What ``shared`` or ``own`` names: arguments, each with a prefix tree of booleans."""
 
-    def key(named: Any) -> Key:
+    def key(named: object) -> Key:
         if isinstance(named, str):
             if named in kwargs:
                 return named
@@ -124,7 +129,7 @@ def declared(
     return {key(named): mask for named, mask in entries}
 
 
-def masks(mask: Any, value: Any, label: str, operation: str) -> list[bool]:
+def masks(mask: PyTree, value: PyTree, label: str, operation: str) -> list[bool]:
     """A prefix tree of booleans, one for each leaf of `value`."""
     flags = jax.tree.leaves(mask)
     if not all(isinstance(flag, bool) for flag in flags):
@@ -142,7 +147,7 @@ def masks(mask: Any, value: Any, label: str, operation: str) -> list[bool]:
     return jax.tree.leaves(spread)
 
 
-def owners(shared: Any, own: Any, value: Any, label: str, operation: str) -> list[Owner]:
+def owners(shared: PyTree, own: PyTree, value: PyTree, label: str, operation: str) -> list[Owner]:
     """Whose each leaf of an argument is; `shared` and `own` are masks, or None where not named."""
     number = len(jax.tree.leaves(value))
     of_all = [None] * number if shared is None else masks(shared, value, label, operation)
@@ -163,13 +168,13 @@ def owners(shared: Any, own: Any, value: Any, label: str, operation: str) -> lis
     return result
 
 
-def labels(value: Any, name: str) -> list[str]:
+def labels(value: PyTree, name: str) -> list[str]:
     """The names of the leaves of an argument, for messages."""
     paths, _ = jax.tree_util.tree_flatten_with_path(value)
     return [name + jax.tree_util.keystr(path) for path, _ in paths]
 
 
-def _unrecognised(value: Any) -> list[bool]:
+def _unrecognised(value: PyTree) -> list[bool]:
     """For each leaf: whether nothing shows that it is a rank's own part."""
     nodes = jax.tree.leaves(value, is_leaf=is_distributed)
     result = []
@@ -182,14 +187,14 @@ def _unrecognised(value: Any) -> list[bool]:
     return result
 
 
-_said: set[Any] = set()
+_said: set[tuple[object, str]] = set()
 
 
 def warn_of_undeclared(
-    value: Any,
+    value: PyTree,
     owned: list[Owner],
     name: str,
-    function: Callable[..., Any],
+    function: Function,
     operation: str,
     comm: Communicator,
     stacklevel: int,

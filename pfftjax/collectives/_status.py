@@ -6,7 +6,6 @@ communicators, and the C++ core writes to it when the message has come: no Pytho
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from mpi4py import MPI
@@ -32,8 +31,8 @@ def with_status(
     operation: str,
     status: MPI.Status | None,
     comm: Communicator,
-    receive: Callable[[int], Any],
-) -> Any:
+    receive: Callable[[int], jax.Array],
+) -> jax.Array:
     """The result of `receive(number of the status)`.
 
     Inside a program, `status` is written when the result is there. Outside it is valid on return.

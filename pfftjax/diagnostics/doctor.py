@@ -4,7 +4,6 @@ import dataclasses
 import os
 import shutil
 import subprocess
-from typing import Any
 
 import jax
 import numpy as np
@@ -69,7 +68,7 @@ def doctor() -> int:
     return status
 
 
-def _cpu() -> Any:
+def _cpu() -> object:
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:

@@ -3,7 +3,6 @@
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +31,7 @@ class ExchangeTime:
     raw: float
 
 
-def _seconds(work: Callable[[], Any], comm: MPI.Intracomm) -> float:
+def _seconds(work: Callable[[], object], comm: MPI.Intracomm) -> float:
     comm.Barrier()
     start = time.perf_counter()
     work()
