@@ -111,7 +111,7 @@ def _register_world() -> Communicator:
 world = _register_world()
 
 
-# What operations take as ``comm=``: None for MPI_COMM_WORLD.
+# Operations take one of these as ``comm=``; None stands for MPI_COMM_WORLD.
 Comm = MPI.Comm | Communicator | None
 
 

@@ -78,7 +78,7 @@ class _Program:
     lists: dict[int, _List] = dataclasses.field(default_factory=dict)
     number: int = dataclasses.field(default_factory=itertools.count().__next__)
     messages: hashlib.blake2b = dataclasses.field(default_factory=hashlib.blake2b)
-    # For each operation: the communicators with a collective that is certain to precede it.
+    # Each operation has here the communicators with a collective that is certain to precede it.
     preceding: dict[mlir.ir.Operation, frozenset[int]] = dataclasses.field(default_factory=dict)
 
 
@@ -89,9 +89,9 @@ def _write(operation: mlir.ir.OpView, **attributes: np.int64 | str) -> None:
     operation.attributes[_CONFIG] = mlir.ir.DictAttr.get(entries)
 
 
-# What a custom call says before it is recorded, and where there is one rank.
+# A custom call says this before it is recorded, and where there is one rank.
 NO_LIST = {"signature": np.int64(0), "program": ""}
-# What an operation says in addition that knows its place, before it is recorded.
+# An operation that knows its place says this in addition, before it is recorded.
 NO_PLACE = {"place": np.int64(0)}
 
 _programs: weakref.WeakKeyDictionary[mlir.ir.Module, _Program] = weakref.WeakKeyDictionary()

@@ -159,7 +159,7 @@ def is_temporary(operand: mlir.ir.Value) -> bool:
 
 
 def platforms_of(ctx: mlir.LoweringRuleContext) -> tuple[str, ...]:
-    """What a rule lowers for: more than one where a program is exported for several."""
+    """The platforms a rule lowers for: more than one where a program is exported for several."""
     return tuple(ctx.platforms or ctx.module_context.platforms)
 
 
@@ -227,7 +227,7 @@ class _Dispatcher:
     kept: dict[str, Any]
 
     def last(self) -> Any:
-        """What is ready once the last of these programs has ended; None if there is none."""
+        """An array that is ready once the last of these programs has ended; None without one."""
         return getattr(self.kept["current_tokens"].get(communication), "_buf", None)
 
     def is_busy(self) -> bool:
@@ -440,7 +440,7 @@ def _let_checkpoint_save_complex() -> bool:
             case (_core.Jaxpr() as jaxpr, int(residuals)) if not options:
                 outvars = list(jaxpr.outvars)
                 first = len(outvars) - residuals
-                # What JAX does not take for an array it leaves alone.
+                # JAX leaves alone what it does not take for an array.
                 hidden = [
                     _core.Var(_core.abstract_token) if i >= first and is_complex(var) else var
                     for i, var in enumerate(outvars)

@@ -42,8 +42,8 @@ _DTYPES = frozenset(np.dtype(name) for name in native.elements)
 
 # The parameters of an equation, each of a type of its own.
 Params: TypeAlias = dict[str, Any]
-# What JAX hands to rules: operands and their tangents, which of the operands of a linear function
-# it is transposed for, and where each has its batch axis.
+# JAX hands these to rules: the operands and their tangents, the operands of a linear function with
+# the unknown ones among them, and the batch axis of each.
 Operands: TypeAlias = Sequence[jax.Array]
 Tangent: TypeAlias = jax.Array | ad.Zero
 Tangents: TypeAlias = Sequence[Tangent]
@@ -58,12 +58,12 @@ _BatchedParams: TypeAlias = Callable[[int, Params], Params]
 
 
 def elements(x: ShapedArray | jax.Array, *_: object, **__: object) -> str:
-    """What most operations must agree on: the dtype and the number of elements."""
+    """The dtype and the number of elements, on which ranks agree in most operations."""
     return f"{np.dtype(x.dtype).name}[{x.size}]"
 
 
 def not_compared(*_: object, **__: object) -> None:
-    """What a message between two ranks must agree on: the other ranks need not make it."""
+    """Nothing: ranks that are not part of a message between two need not make it."""
 
 
 def like_operand(x: ShapedArray, *_: object, **__: object) -> ShapedArray:
@@ -159,7 +159,7 @@ def communicating(
     # The token goes through the primitives that an operation is made of.
     made_of = mlir.lower_fun(on_gpus, multiple_results) if on_gpus else handled()
     rule = by_platform(on_cpus, made_of)
-    # Not from JAX's cache of lowered operations: each call site is its own.
+    # Each call site is its own, so none comes from JAX's cache of lowered operations.
     mlir.register_lowering(primitive, rule, cacheable=False)
     return primitive
 

@@ -69,7 +69,7 @@ def of_cray(library: str, environment: Mapping[str, str]) -> tuple[bool, bool]:
 
 
 def settings() -> dict[str, str | int]:
-    """What the core is told.
+    """The settings that the core takes.
 
     Example:
         >>> settings()["arena_bytes"] == options.gpu_arena_bytes

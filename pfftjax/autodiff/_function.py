@@ -41,7 +41,7 @@ _SAME_RESULT = (
 
 @dataclasses.dataclass(frozen=True)
 class Declaration:
-    """What the user says of the arguments and the result of a function."""
+    """The user's word on the arguments and the result of a function."""
 
     shared: Arguments = ()
     own: Arguments = ()
@@ -55,7 +55,7 @@ class OverRanks:
 
     Called with these (`primals`), it is one function of P processes: shared arguments enter as one
     value (`replicate`), every rank's copies are variables of their own inside (`traced`), and the
-    result that all ranks have alike is that of rank 0. Any of JAX's transformations may be applied
+    result that all ranks have alike is that of rank 0. All of JAX's transformations may be applied
     to it, and applied again to what they give.
     """
 

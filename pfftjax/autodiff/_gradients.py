@@ -43,7 +43,7 @@ def _derivative(
         whole.warn()
         return result
 
-    # As JAX has it; not all callables have a name.
+    # Not all callables have a name; JAX copies what there is, too.
     assigned = [name for name in functools.WRAPPER_ASSIGNMENTS if hasattr(function, name)]
     return functools.wraps(function, assigned=assigned, updated=())(differentiated)
 

@@ -31,7 +31,7 @@ class UndeclaredArgumentWarning(UserWarning):
 
 
 class Owner(enum.Enum):
-    """Whose a leaf of an argument is."""
+    """The ranks that a leaf of an argument belongs to."""
 
     ALL = "shared"
     EACH = "own"
@@ -40,7 +40,7 @@ class Owner(enum.Enum):
 
 # An argument: its position, or its name where it is passed by keyword.
 Key: TypeAlias = int | str
-# What names arguments: one, several, or a dict from them to trees of booleans.
+# Users name arguments one by one, several at once, or in a dict to trees of booleans.
 Arguments: TypeAlias = Key | Collection[Key]
 # A function of the user's: of any arguments, to a pytree.
 Function: TypeAlias = Callable[..., PyTree]
@@ -98,7 +98,7 @@ def declared(
     kwargs: Mapping[str, PyTree],
     operation: str,
 ) -> dict[Key, PyTree]:
-    """What ``shared`` or ``own`` names: arguments, each with a prefix tree of booleans."""
+    """The arguments that ``shared`` or ``own`` names, each with a prefix tree of booleans."""
 
     def key(named: object) -> Key:
         if isinstance(named, str):
@@ -148,7 +148,7 @@ def masks(mask: PyTree, value: PyTree, label: str, operation: str) -> list[bool]
 
 
 def owners(shared: PyTree, own: PyTree, value: PyTree, label: str, operation: str) -> list[Owner]:
-    """Whose each leaf of an argument is; `shared` and `own` are masks, or None where not named."""
+    """The owners of an argument's leaves, by the masks given; None where it is not named."""
     number = len(jax.tree.leaves(value))
     of_all = [None] * number if shared is None else masks(shared, value, label, operation)
     of_each = [False] * number if own is None else masks(own, value, label, operation)
@@ -162,7 +162,7 @@ def owners(shared: PyTree, own: PyTree, value: PyTree, label: str, operation: st
         if is_shared:
             result.append(Owner.ALL)
         else:
-            # What a tree of booleans says False of has been declared, too.
+            # A tree of booleans declares the leaves of which it says False, too.
             is_known = is_own or is_shared is not None
             result.append(Owner.EACH if is_known else Owner.UNKNOWN)
     return result

@@ -80,7 +80,7 @@ def _differentiable(primitive: Primitive, adjoint: Primitive | Callable[..., jax
         (x,), (tangent,) = primals, tangents
         if op not in (MIN, MAX):
             return jvp_of_sum(primals, tangents, op=op, comm=comm)
-        # Where several elements attain the extreme, the mean of their tangents, as in jnp.max.
+        # Elements that attain the extreme share it: the mean of their tangents, as in jnp.max.
         y = primitive.bind(x, op=op, comm=comm)
         attained = (x == y).astype(x.dtype)
         number = primitive.bind(attained, op=SUM, comm=comm)

@@ -18,7 +18,7 @@ from pfftjax._runtime.primitive import (
 
 
 def _in_place(_: object, x: mlir.ir.Value, *, comm: Communicator, **__: object) -> bool:
-    """Where the ranks may share memory: MPI would want a copy of the operand first."""
+    """Whether the ranks may share memory; MPI would want a copy of the operand first."""
     may_share = comm.size <= (launcher.here.local_ranks or comm.size)
     return options.shared_memory and may_share and is_temporary(x)
 

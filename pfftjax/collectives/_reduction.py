@@ -15,7 +15,7 @@ from pfftjax._runtime.primitive import Params, as_array, elements, where
 _OPS: tuple[tuple[str, MPI.Op], ...] = tuple(
     (reduction.name, getattr(MPI, reduction.name)) for reduction in native.Reduction
 )
-# Of arrays that are not pairs, or of one-sided communication.
+# These are for pairs, or for one-sided communication.
 _WITHOUT_MEANING = (MPI.MAXLOC, MPI.MINLOC, MPI.REPLACE, MPI.NO_OP, MPI.OP_NULL)
 _INDEX = {name: index for index, (name, _) in enumerate(_OPS)}
 SUM, MIN, MAX = _INDEX["SUM"], _INDEX["MIN"], _INDEX["MAX"]
@@ -37,7 +37,7 @@ def name_of(op: int) -> str:
 
 
 def elements_and_op(x: ShapedArray, *, op: int, **_: object) -> str:
-    """What ranks that reduce must agree on."""
+    """Elements and operation, on which ranks that reduce must agree."""
     return f"{elements(x)} {name_of(op)}"
 
 

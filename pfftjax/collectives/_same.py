@@ -70,7 +70,7 @@ def _jvp(primals: Operands, tangents: Tangents, **params: object) -> tuple[jax.A
 
 ad.primitive_jvps[same_p] = _jvp
 ad.primitive_transposes[same_p] = lambda cotangent, _, **__: [cotangent]
-# In front: labels say what lies in one operand, and hold for each of the batch.
+# A batch goes in front: labels say what lies in one operand, and hold for each of the batch.
 batch_along(same_p, (0, 0))
 
 

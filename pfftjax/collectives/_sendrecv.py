@@ -46,15 +46,15 @@ def _received(
 sendrecv_p = communicating(
     "sendrecv", result=_received, agreement=not_compared, attributes=_ENVELOPE
 )
-# Of all ranks of the communicator, which makes it a collective like the others: it is compared in
-# the first call, and goes from GPU to GPU. The sizes may differ between pairs.
+# All ranks of the communicator make this call, a collective like the others: it is compared in the
+# first call, and goes from GPU to GPU. The sizes may differ between pairs.
 sendrecv_all_p = communicating(
     "sendrecv_all",
     result=_received,
     agreement=lambda x, **_: np.dtype(x.dtype).name,
     attributes=_RANKS,
 )
-# With a second operand: what the result is where nothing arrives.
+# The second operand is the result where nothing arrives.
 sendrecv_status_p = communicating(
     "sendrecv_status",
     result=lambda x, template, **_: template.update(weak_type=False),

@@ -19,7 +19,7 @@ NO_STATUS = -1
 
 # Programs that write to a status may run as long as the process lives, and so does the status.
 _numbers: dict[int, tuple[MPI.Status, int]] = {}
-# For calls outside of programs: these come and go, and share one status while none waits for it.
+# Calls outside of programs come and go, and share one status while none waits for it.
 _spare: list[tuple[MPI.Status, int]] = []
 
 

@@ -101,7 +101,7 @@ def _report(job: Job) -> str:
 
 
 def _with_transport(here: Info, comm: MPI.Intracomm) -> Info:
-    """With the transport that GPUs choose at their first exchange, made here. Collective."""
+    """Add the transport that GPUs choose at their first exchange, made here. Collective."""
     has_gpus = "CUDA" in here.platforms and bool(here.gpus)
     if comm.allreduce(has_gpus, op=MPI.LAND):
         gpu = jax.local_devices(backend="gpu")[0]
