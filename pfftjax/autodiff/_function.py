@@ -63,8 +63,7 @@ class OverRanks:
         self,
         function: Function,
         positions: tuple[int, ...],
-        args: tuple[PyTree, ...],
-        kwargs: Mapping[str, PyTree],
+        arguments: dict[Key, PyTree],
         declaration: Declaration,
         operation: str,
     ):
@@ -72,8 +71,7 @@ class OverRanks:
             raise TypeError(f"{operation}: the function to differentiate is {function!r}")
         self.function = function
         self.positions = positions
-        self.args = args
-        self.kwargs = dict(kwargs)
+        self.arguments = arguments
         self.operation = operation
         self.comm = as_private(declaration.comm, operation)
         self.declaration = declaration
@@ -83,32 +81,28 @@ class OverRanks:
     def _owned(self) -> dict[Key, list[Owner]]:
         """For every argument that is named or differentiated: whose its leaves are."""
         of_all, of_each = (
-            declared(given, option, self.signature, self.args, self.kwargs, self.operation)
+            declared(given, option, self.signature, self.arguments, self.operation)
             for option, given in (
                 ("shared", self.declaration.shared),
                 ("own", self.declaration.own),
             )
         )
-        result = {}
-        for key in {**dict.fromkeys(self.positions), **of_all, **of_each}:
-            if isinstance(key, str) and key not in self.kwargs:
-                continue  # left at its default
-            result[key] = owners(
+        return {
+            key: owners(
                 of_all.get(key),
                 of_each.get(key),
-                self._argument(key),
+                self.arguments[key],
                 self.signature.called(key),
                 self.operation,
             )
-        return result
-
-    def _argument(self, key: Key) -> PyTree:
-        return self.kwargs[key] if isinstance(key, str) else self.args[key]
+            for key in {**dict.fromkeys(self.positions), **of_all, **of_each}
+            if key in self.arguments  # and not left at its default
+        }
 
     @property
     def primals(self) -> tuple[PyTree, ...]:
         """The arguments that are differentiated."""
-        return tuple(self.args[position] for position in self.positions)
+        return tuple(self.arguments[position] for position in self.positions)
 
     @property
     def leaves_it_to_jax(self) -> bool:
@@ -116,28 +110,18 @@ class OverRanks:
         return self.comm.size == 1 or jax_tracks_ranks()
 
     def __call__(self, *primals: PyTree) -> PyTree:
-        args = list(self.args)
-        for position, primal in zip(self.positions, primals, strict=True):
-            args[position] = primal
+        arguments = self._with(self.arguments, primals)
         if self.leaves_it_to_jax:
-            return self.function(*args, **self.kwargs)
-        kwargs = dict(self.kwargs)
-        self._compare_shared(
-            {key: kwargs[key] if isinstance(key, str) else args[key] for key in self.owned},
-            "a shared argument",
-        )
-        for key in self.owned:
-            if isinstance(key, str):
-                kwargs[key] = self._entered(kwargs[key], self.owned[key])
-            else:
-                args[key] = self._entered(args[key], self.owned[key])
-        entered = tuple(args[position] for position in self.positions)
+            return self._called(arguments)
+        declared = {key: arguments[key] for key in self.owned}
+        self._compare_shared(declared, "a shared argument")
+        for key, value in declared.items():
+            arguments[key] = self._entered(value, self.owned[key])
+        entered = tuple(arguments[position] for position in self.positions)
         static = []
 
         def of_arrays(*entered: PyTree) -> list[PyTree]:
-            for position, value in zip(self.positions, entered, strict=True):
-                args[position] = value
-            result, aux = self._split(self.function(*args, **kwargs))
+            result, aux = self._split(self._called(self._with(arguments, entered)))
             leaves, tree = jax.tree.flatten(aux)
             # JAX hands on what is no array as it is.
             static[:] = [jax.tree.structure(result), tree, leaves]
@@ -152,6 +136,16 @@ class OverRanks:
             return result
         aux = [next(leaves) if isinstance(x, jax.Array) else x for x in aux_leaves]
         return result, jax.tree.unflatten(aux_tree, aux)
+
+    def _with(
+        self, arguments: Mapping[Key, PyTree], primals: Sequence[PyTree]
+    ) -> dict[Key, PyTree]:
+        return {**arguments, **dict(zip(self.positions, primals, strict=True))}
+
+    def _called(self, arguments: Mapping[Key, PyTree]) -> PyTree:
+        by_position = (arguments[key] for key in arguments if not isinstance(key, str))
+        by_name = {key: value for key, value in arguments.items() if isinstance(key, str)}
+        return self.function(*by_position, **by_name)
 
     def _split(self, returned: PyTree) -> tuple[PyTree, PyTree]:
         if not self.declaration.has_aux:
@@ -254,7 +248,7 @@ class OverRanks:
             return
         for position in self.positions:
             warn_of_undeclared(
-                self.args[position],
+                self.arguments[position],
                 self.owned[position],
                 self.signature.called(position),
                 self.function,

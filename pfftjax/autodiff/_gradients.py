@@ -10,7 +10,7 @@ from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Comm
 
 from ._function import Declaration, OverRanks
-from ._ownership import Arguments, Function, positions_of
+from ._ownership import Arguments, Function, Key, positions_of
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
@@ -30,8 +30,9 @@ def _derivative(
     operation = f"pfftjax.{name}"
 
     def differentiated(*args: _P.args, **kwargs: _P.kwargs) -> PyTree:
-        positions = positions_of(argnums, args, operation)
-        whole = OverRanks(function, positions, args, kwargs, declaration, operation)
+        positions = positions_of(argnums, len(args), operation)
+        arguments: dict[Key, PyTree] = {**dict(enumerate(args)), **kwargs}
+        whole = OverRanks(function, positions, arguments, declaration, operation)
         if is_forward:
             whole.refuse_own()
         numbers = tuple(range(len(positions))) if isinstance(argnums, (tuple, list)) else 0

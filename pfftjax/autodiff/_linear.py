@@ -8,7 +8,7 @@ from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Comm
 
 from ._function import Declaration, OverRanks
-from ._ownership import Arguments, Function
+from ._ownership import Arguments, Function, Key
 
 
 def _over_ranks(
@@ -17,8 +17,9 @@ def _over_ranks(
     operation = f"pfftjax.{name}"
     if not isinstance(primals, (tuple, list)):
         raise TypeError(f"{operation}: primals must be a tuple or a list, got {primals!r}")
+    arguments: dict[Key, PyTree] = dict(enumerate(primals))
     positions = tuple(range(len(primals)))
-    return OverRanks(function, positions, tuple(primals), {}, declaration, operation)
+    return OverRanks(function, positions, arguments, declaration, operation)
 
 
 def jvp(

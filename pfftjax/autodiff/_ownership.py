@@ -5,7 +5,7 @@ import enum
 import inspect
 import operator
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import SupportsIndex, TypeAlias
 
 import jax
@@ -70,8 +70,8 @@ class Signature:
         return self.parameters[key] if key < len(self.parameters) else f"argument {key}"
 
 
-def positions_of(argnums: object, args: Sequence[PyTree], operation: str) -> tuple[int, ...]:
-    """``argnums`` of JAX as positions from 0."""
+def positions_of(argnums: object, number: int, operation: str) -> tuple[int, ...]:
+    """``argnums`` of JAX as positions from 0, for so many positional arguments."""
     given = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
     positions = []
     for value in given:
@@ -81,12 +81,12 @@ def positions_of(argnums: object, args: Sequence[PyTree], operation: str) -> tup
             position = None
         if position is None or isinstance(value, bool):
             raise TypeError(f"{operation}: argnums must be integers, got {argnums!r}")
-        if not -len(args) <= position < len(args):
+        if not -number <= position < number:
             raise ValueError(
-                f"{operation}: argnums={argnums!r}, but the function was called with {len(args)} "
+                f"{operation}: argnums={argnums!r}, but the function was called with {number} "
                 "positional arguments"
             )
-        positions.append(position % len(args))
+        positions.append(position % number)
     return tuple(positions)
 
 
@@ -94,21 +94,19 @@ def declared(
     given: Arguments,
     option: str,
     signature: Signature,
-    args: Sequence[PyTree],
-    kwargs: Mapping[str, PyTree],
+    arguments: Mapping[Key, PyTree],
     operation: str,
 ) -> dict[Key, PyTree]:
     """The arguments that ``shared`` or ``own`` names, each with a prefix tree of booleans."""
 
     def key(named: object) -> Key:
         if isinstance(named, str):
-            if named in kwargs:
+            if named in arguments:
                 return named
-            if named in signature.parameters and signature.parameters.index(named) < len(args):
-                return signature.parameters.index(named)
-            known = [*signature.parameters, *kwargs]
-            if named in known:
-                return named  # left at its default
+            if named in signature.parameters:
+                position = signature.parameters.index(named)
+                return position if position in arguments else named  # left at its default
+            known = [*signature.parameters, *(key for key in arguments if isinstance(key, str))]
             raise ValueError(
                 f"{operation}: {option} names {named!r}, but the arguments of {signature.name} "
                 f"are {', '.join(known) or 'not named'}"
@@ -119,7 +117,8 @@ def declared(
                 f"booleans, got {named!r}; has_aux, holomorphic and allow_int are keyword "
                 "arguments"
             )
-        return positions_of(named, args, f"{operation}: {option}")[0]
+        number = sum(not isinstance(key, str) for key in arguments)
+        return positions_of(named, number, f"{operation}: {option}")[0]
 
     if isinstance(given, Mapping):
         entries = list(given.items())
