@@ -198,7 +198,7 @@ def _keep_token() -> bool:
 
     def get_token_input(
         self: _dispatch.RuntimeTokenSet, eff: _effects.Effect, devices: list[Any]
-    ) -> object:
+    ) -> Any:
         if len(devices) == 1 and eff == communication:
             token = self.current_tokens.get(eff)
             array = getattr(token, "_buf", None)
@@ -330,7 +330,7 @@ def _note_threads() -> bool:
 
     def noted(
         self: _dispatch.RuntimeTokenSet, eff: _effects.Effect, *arguments: Any, **options: Any
-    ) -> object:
+    ) -> Any:
         if eff == communication and not getattr(_here, "is_noted", False):
             communicates()
             _here.is_noted = True

@@ -42,12 +42,12 @@ _DTYPES = frozenset(np.dtype(name) for name in native.elements)
 
 # The parameters of an equation, each of a type of its own.
 Params: TypeAlias = dict[str, Any]
-# JAX hands these to rules: the operands and their tangents, the operands of a linear function with
-# the unknown ones among them, and the batch axis of each.
-Operands: TypeAlias = Sequence[jax.Array]
+# JAX hands these to rules: the operands, of which small constants are NumPy arrays, their tangents,
+# the operands of a linear function of which some are unknown, and the batch axis of each.
+Operands: TypeAlias = Sequence[jax.Array | np.ndarray]
 Tangent: TypeAlias = jax.Array | ad.Zero
 Tangents: TypeAlias = Sequence[Tangent]
-Primal: TypeAlias = jax.Array | ad.UndefinedPrimal
+Primal: TypeAlias = ArrayLike | ad.UndefinedPrimal
 Axes: TypeAlias = Sequence[int | None]
 Agreement: TypeAlias = Callable[..., str | None]
 Attributes: TypeAlias = Mapping[str, Callable[..., object]] | Callable[..., Mapping[str, object]]
@@ -245,7 +245,9 @@ def linear(
 
     """
 
-    def jvp(primals: Operands, tangents: Tangents, **params: object) -> tuple[jax.Array, Tangent]:
+    def jvp(
+        primals: Sequence[ArrayLike], tangents: Tangents, **params: object
+    ) -> tuple[jax.Array, Tangent]:
         why_not = differentiable(**params)  # before anything is sent
         if why_not is not None:
             raise TypeError(f"{primitive.name}: {why_not}")
@@ -255,7 +257,7 @@ def linear(
         return y, primitive.bind(tangents[0], *primals[1:], **params)
 
     def transpose(
-        cotangent: Tangent, x: ad.UndefinedPrimal, *others: jax.Array, **params: object
+        cotangent: Tangent, x: ad.UndefinedPrimal, *others: ArrayLike, **params: object
     ) -> list[jax.Array | None]:
         # Also for a cotangent that is known to be zero on this rank (a loss on one rank only):
         # the others wait for this one.
@@ -281,7 +283,7 @@ def zero_tangent(y: jax.Array) -> ad.Zero:
 def constant(primitive: Primitive) -> None:
     """Give a primitive the derivative of one whose result depends on no value: zero."""
 
-    def jvp(primals: Operands, _: object, **params: object) -> tuple[PyTree, PyTree]:
+    def jvp(primals: Sequence[ArrayLike], _: object, **params: object) -> tuple[PyTree, PyTree]:
         y = primitive.bind(*primals, **params)
         return y, jax.tree.map(zero_tangent, y)
 

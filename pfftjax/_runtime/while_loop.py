@@ -13,6 +13,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.extend.core.primitives import while_p
 from jax.interpreters import batching
+from jax.typing import ArrayLike
 
 from .ordering import communication
 
@@ -21,13 +22,13 @@ _jax_rule = batching.fancy_primitive_batchers[while_p]
 
 def _carry_the_predicate(
     axis_data: Any,
-    args: Sequence[jax.Array],
+    args: Sequence[ArrayLike],
     dims: Sequence[int | None],
     *,
     cond_jaxpr: ClosedJaxpr,
     body_jaxpr: ClosedJaxpr,
     **params: Any,
-) -> tuple[Sequence[jax.Array], Sequence[int]]:
+) -> tuple[Sequence[jax.Array], Sequence[int | None]]:
     if communication not in cond_jaxpr.effects:
         return _jax_rule(
             axis_data, args, dims, cond_jaxpr=cond_jaxpr, body_jaxpr=body_jaxpr, **params
@@ -37,14 +38,14 @@ def _carry_the_predicate(
     first_body = params["cond_nconsts"]
     first_carry = first_body + params["body_nconsts"]
 
-    def loop(*operands: jax.Array) -> list[jax.Array]:
+    def loop(*operands: ArrayLike) -> list[jax.Array]:
         condition_constants = operands[:first_body]
         body_constants = operands[first_body:first_carry]
 
-        def going_on(carry: list[jax.Array]) -> jax.Array:
+        def going_on(carry: list[ArrayLike]) -> ArrayLike:
             return condition(*condition_constants, *carry)[0]
 
-        def step(state: tuple[jax.Array, list[jax.Array]]) -> tuple[jax.Array, list[jax.Array]]:
+        def step(state: tuple[ArrayLike, list[ArrayLike]]) -> tuple[ArrayLike, list[ArrayLike]]:
             carry = body(*body_constants, *state[1])
             return going_on(carry), carry
 

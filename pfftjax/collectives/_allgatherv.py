@@ -30,8 +30,8 @@ allgatherv_p = moving_rows("allgatherv")
 def _adjoint(
     cotangent: jax.Array,
     x: ShapedArray,
-    count: jax.Array,
-    counts: jax.Array,
+    count: ArrayLike,
+    counts: ArrayLike,
     *,
     capacity: int,
     comm: Communicator,

@@ -8,7 +8,7 @@ own and all of them are alike, and under ``PFFTJAX_CHECK=1``, each call compares
 `same` wants the same bits. `compare` names arrays in its errors and lets ranks differ by rounding.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import jax
@@ -22,7 +22,6 @@ from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.options import options
 from pfftjax._runtime.primitive import (
-    Operands,
     Tangent,
     Tangents,
     batch_along,
@@ -64,7 +63,9 @@ same_p.def_impl(call_sites.noted("same", _at_once))
 
 
 # Tangents and cotangents go by: they are those of the identity, and need not be alike.
-def _jvp(primals: Operands, tangents: Tangents, **params: object) -> tuple[jax.Array, Tangent]:
+def _jvp(
+    primals: Sequence[ArrayLike], tangents: Tangents, **params: object
+) -> tuple[jax.Array, Tangent]:
     return same_p.bind(*primals, **params), tangents[0]
 
 
