@@ -42,8 +42,8 @@ _DTYPES = frozenset(np.dtype(name) for name in native.elements)
 
 # The parameters of an equation, each of a type of its own.
 Params: TypeAlias = dict[str, Any]
-# JAX hands these to rules: the operands, of which small constants are NumPy arrays, their tangents,
-# the operands of a linear function of which some are unknown, and the batch axis of each.
+# JAX hands these to rules: the operands (small constants are NumPy arrays), their tangents, the
+# operands of a linear function, of which some are unknown, and the batch axis of each.
 Operands: TypeAlias = Sequence[jax.Array | np.ndarray]
 Tangent: TypeAlias = jax.Array | ad.Zero
 Tangents: TypeAlias = Sequence[Tangent]
