@@ -7,7 +7,7 @@ which is another such operation. Forward mode, reverse mode and any nesting of t
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import (
     Any,
     Concatenate,
@@ -338,22 +338,20 @@ def where(operation: str, comm: Communicator) -> str:
     return f"{operation} on rank {comm.rank} of {comm.size}"
 
 
-def static_int(value: SupportsIndex | None, name: str, operation: str, comm: Communicator) -> int:
+def static_int(value: object, name: str, operation: str, comm: Communicator) -> int:
     """`value` as a Python int; it is part of the compiled program."""
     try:
-        if value is not None:
+        if isinstance(value, SupportsIndex):
             return operator.index(value)
     except TypeError:
         pass
     raise TypeError(
-        f"{where(operation, comm)}: {name} must be a static integer, got {value!r}; it is "
-        "part of the compiled program (pass it as a Python int, or make it a static argument)"
+        f"{where(operation, comm)}: {name} must be a static integer, got {value!r}; it is part of "
+        "the compiled program (pass it as a Python int, or make it a static argument)"
     )
 
 
-def static_ints(
-    values: Iterable[SupportsIndex], name: str, operation: str, comm: Communicator
-) -> tuple[int, ...]:
+def static_ints(values: Any, name: str, operation: str, comm: Communicator) -> tuple[int, ...]:
     """`values` as Python ints; nothing is rounded."""
     try:
         return tuple(operator.index(value) for value in values)
@@ -363,7 +361,7 @@ def static_ints(
         ) from None
 
 
-def root_rank(root: SupportsIndex, operation: str, comm: Communicator) -> int:
+def root_rank(root: object, operation: str, comm: Communicator) -> int:
     """`root`, checked."""
     root = static_int(root, "root", operation, comm)
     if not 0 <= root < comm.size:
