@@ -13,10 +13,16 @@ import time
 import pytest
 from mpi4py import MPI
 
-if os.environ.get("PFFTJAX_TEST_TYPES"):  # what functions take and return is what they say
+_CHECKS_TYPES = bool(os.environ.get("PFFTJAX_TEST_TYPES"))
+if _CHECKS_TYPES:  # what functions take and return is what they say
     from jaxtyping import install_import_hook
 
-    install_import_hook("pfftjax", "tests.types.checked")
+    # As for Python's type checkers, an int is a float and a float is a complex number. It is a
+    # text, for the hook writes it into each module, and names nothing of `tests`, which pytest
+    # imports in a way of its own.
+    install_import_hook(
+        "pfftjax", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+    )
 
 _RANK = MPI.COMM_WORLD.rank
 _SIZE = MPI.COMM_WORLD.size
@@ -44,6 +50,11 @@ def pytest_collection_modifyitems(config, items):
         marker = item.get_closest_marker("ranks")
         if marker and not (marker.args and set(marker.args) <= {1, 2, 3, 4}):
             raise pytest.UsageError(f"{item.nodeid}: `ranks` takes numbers from 1 to 4")
+        if item.get_closest_marker("wrong_types"):
+            if marker and marker.args == (1,):
+                raise pytest.UsageError(f"{item.nodeid}: `wrong_types` needs more than one rank")
+            if _CHECKS_TYPES:
+                item.add_marker(pytest.mark.skip(reason="hands over wrong types on purpose"))
         is_elsewhere = marker and _SIZE not in marker.args
         (left_out if is_elsewhere else chosen).append(item)
     if left_out and config.getoption("--share-ranks"):
@@ -64,6 +75,9 @@ def pytest_configure(config):
     )
     config.addinivalue_line("markers", "memory: large arrays, or measures; not in small chunks")
     config.addinivalue_line("markers", "gpu: needs a GPU")
+    config.addinivalue_line(
+        "markers", "wrong_types: hands over wrong types; not where annotations are checked"
+    )
     config.addinivalue_line("markers", "reproducer: of what once hung or ended right jobs")
     if _RANK > 0:  # the report of rank 0 speaks for all
         config.pluginmanager.unregister(name="terminalreporter")

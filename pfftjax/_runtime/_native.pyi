@@ -18,17 +18,7 @@ def configure(
     shared_memory: bool,
     local_ranks: int = 0,
 ) -> None: ...
-def configure_transports(
-    name: str,
-    nccl: str,
-    nccl_wheel: str,
-    arena_bytes: int,
-    chunk_bytes: int,
-    does_mpi_say: bool,
-    does_mpi_take_pointers: bool,
-    is_cray: bool,
-    is_cray_enabled: bool,
-) -> None: ...
+def configure_transports(**settings: str | int) -> None: ...  # those of transports.settings
 def gpu_transports() -> list[tuple[int, str, str]]: ...
 def choose_simd(name: str) -> None: ...
 def simd() -> str: ...

@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 T = TypeVar("T")
 
-# What the other ranks raise, if the error on the failing one is of such a type: the first that
-# fits. So `except FileNotFoundError` means the same on every rank.
+# The other ranks raise the first of these types that fits the error of the failing one, so that
+# `except FileNotFoundError` means the same on every rank.
 _TYPES = (
     FileNotFoundError,
     FileExistsError,
@@ -65,7 +65,7 @@ def together(comm: MPI.Intracomm, operation: str) -> Iterator[None]:
 
 
 def on_root(work: Callable[[], T], comm: MPI.Intracomm, operation: str) -> T:
-    """What `work` returns on rank 0, on every rank; or its error, as `together`. Collective."""
+    """Do `work` on rank 0 for all ranks; they get its result, or its error. Collective."""
     result = None
     with together(comm, operation):
         if comm.rank == 0:

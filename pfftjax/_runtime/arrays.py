@@ -5,7 +5,7 @@ before these and over which a function maps. Tests check the annotations (PFFTJA
 tests/conftest.py); at run time nothing does.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from jax import Array
 from jaxtyping import Bool, Complex, Float, Inexact, Int, Num, Shaped
@@ -14,10 +14,13 @@ from jaxtyping import Bool, Complex, Float, Inexact, Int, Num, Shaped
 Block: TypeAlias = Inexact[Array, "... _n0 _n1 _n2"]
 RealBlock: TypeAlias = Float[Array, "... _n0 _n1 _n2"]
 ComplexBlock: TypeAlias = Complex[Array, "... _n0 _n1 _n2"]
-# What MPI carries, and what it adds.
+# An array, or a container of such, of any depth: types cannot tell how the caller has built it.
+PyTree: TypeAlias = Any
+# MPI carries the former and adds the latter.
 AnyArray: TypeAlias = Shaped[Array, "..."]
 Numbers: TypeAlias = Num[Array, "..."]
-# One number as an array, for each particle a vector, a number, whether it is there, and a name.
+# The first is one number as an array; each particle has a vector, a number, a name, and may be
+# absent.
 Scalar: TypeAlias = Inexact[Array, ""]
 Vectors: TypeAlias = Float[Array, "_particles 3"]
 Weights: TypeAlias = Float[Array, "_particles"]

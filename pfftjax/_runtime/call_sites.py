@@ -13,7 +13,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jaxlib
@@ -21,6 +21,8 @@ from jax.extend import source_info_util
 
 from .communicators import Communicator
 from .ffi import native
+
+_Result = TypeVar("_Result")
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _JAX = tuple(os.path.dirname(os.path.abspath(str(m.__file__))) + os.sep for m in (jax, jaxlib))
@@ -83,11 +85,11 @@ def note_lowered(comm: int, key: str, before: str, signature: int, program: int)
     native.note_call(comm, key, before, signature, program, line)
 
 
-def noted(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:
+def noted(name: str, implementation: Callable[..., _Result]) -> Callable[..., _Result]:
     """`implementation` of primitive `name`, for calls outside of jit, which are noted each."""
     operation = _NAMES.get(name, name)
 
-    def run(*operands: Any, comm: Communicator, **params: Any) -> Any:
+    def run(*operands: object, comm: Communicator, **params: object) -> _Result:
         if comm.size == 1:
             return implementation(*operands, comm=comm, **params)
         native.note_eager_call(comm.number, operation, user_line())

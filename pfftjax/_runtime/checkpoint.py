@@ -5,12 +5,17 @@ exchanges would save no memory. Repeating a collective in the backward pass is s
 repeats it at the same place.
 """
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from jax.extend.core import Primitive, Var
+from jax.extend.core import JaxprEqn, Primitive, Var
 from jax.interpreters import partial_eval
 
 _communicating: set[Primitive] = set()
+
+# The equation in the program that is known and in the one that is staged for the backward pass,
+# which of its results are unknown there and which have been instantiated, and the residuals.
+_Split: TypeAlias = tuple[JaxprEqn | None, JaxprEqn | None, list[bool], list[bool], list[Var]]
 
 
 def recompute(primitive: Primitive) -> None:
@@ -25,7 +30,9 @@ def never_repeat(primitive: Primitive) -> None:
     For messages, which the other rank would have to repeat as well, and for what can be done once.
     """
 
-    def partial_eval_rule(_: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
+    def partial_eval_rule(
+        _: object, unknown: Sequence[bool], instantiated: Sequence[bool], eqn: JaxprEqn
+    ) -> _Split:
         outs = len(eqn.outvars)
         if any(unknown):
             residuals = _not_ready(eqn, instantiated)
@@ -35,7 +42,7 @@ def never_repeat(primitive: Primitive) -> None:
     partial_eval.partial_eval_jaxpr_custom_rules[primitive] = partial_eval_rule
 
 
-def _not_ready(eqn: Any, instantiated: Any) -> list[Any]:
+def _not_ready(eqn: JaxprEqn, instantiated: Sequence[bool]) -> list[Var]:
     return [
         var
         for var, ready in zip(eqn.invars, instantiated, strict=True)
@@ -43,7 +50,7 @@ def _not_ready(eqn: Any, instantiated: Any) -> list[Any]:
     ]
 
 
-def save_collectives(primitive: Primitive, *_: Any, **__: Any) -> bool:
+def save_collectives(primitive: Primitive, *_: object, **__: object) -> bool:
     """Policy for `jax.checkpoint`: keep what was communicated, recompute the rest.
 
     For programs in which an exchange costs more than the memory for its result. Combine it with
@@ -60,8 +67,12 @@ def save_collectives(primitive: Primitive, *_: Any, **__: Any) -> bool:
     return primitive in _communicating
 
 
-def _partial_eval(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
-    # An equation goes to the known program, the staged (backward) one, or both.
+def _partial_eval(
+    saveable: Callable[..., object],
+    unknown: Sequence[bool],
+    instantiated: Sequence[bool],
+    eqn: JaxprEqn,
+) -> _Split:
     residuals = _not_ready(eqn, instantiated)
     outs = len(eqn.outvars)
     if any(unknown):

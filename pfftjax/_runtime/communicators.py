@@ -42,7 +42,7 @@ class Communicator:
         is_world = mpi == MPI.COMM_WORLD
         world_ranks = [] if is_world else _world_ranks(mpi)
         self.number: int = native.add_communicator(MPI._addressof(mpi), world_ranks)
-        self.mpi = mpi
+        self.mpi: MPI.Intracomm = mpi
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
 
@@ -111,7 +111,7 @@ def _register_world() -> Communicator:
 world = _register_world()
 
 
-# What operations take as ``comm=``: None for MPI_COMM_WORLD.
+# Operations take one of these as ``comm=``; None stands for MPI_COMM_WORLD.
 Comm = MPI.Comm | Communicator | None
 
 

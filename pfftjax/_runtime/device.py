@@ -20,10 +20,10 @@ from . import launcher, machine
 from .options import options
 from .ordering import backends_have_started
 
-# Of a GPU's memory, XLA's part by default.
+# XLA takes this part of a GPU's memory by default.
 _MEMORY = 0.75
 _MEMORY_VARIABLE = "XLA_CLIENT_MEM_FRACTION"
-# Any of these is a decision of the user's. JAX refuses the two names of the fraction together.
+# Each of these is a decision of the user's. JAX refuses the two names of the fraction together.
 _OF_MEMORY = (
     _MEMORY_VARIABLE,
     "XLA_PYTHON_CLIENT_MEM_FRACTION",
@@ -36,7 +36,7 @@ _DRIVER = pathlib.Path("/proc/driver/nvidia/gpus")
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """What was decided for this rank.
+    """The decision for this rank.
 
     Attributes:
         device: number of its GPU among those that the process sees; None where JAX was left alone.
@@ -65,10 +65,7 @@ class Binding:
 
 
 def choose(
-    environment: Mapping[str, str],
-    local_rank: int,
-    local_ranks: int | None,
-    node_gpus: int,
+    environment: Mapping[str, str], local_rank: int, local_ranks: int | None, node_gpus: int
 ) -> Binding:
     """The GPU of a rank, from what is known before CUDA starts.
 

@@ -118,7 +118,7 @@ def _register_all() -> frozenset[str]:
     return frozenset(found)
 
 
-# For tests: arrays on CPUs take the way of those on GPUs (tools/fake_device).
+# Tests set this: arrays on CPUs then take the way of those on GPUs (tools/fake_device).
 is_fake_device = bool(os.environ.get("PFFTJAX_FAKE_DEVICE"))
 family, library_version = _load()
 # XLA's names of the platforms whose arrays can be communicated.

@@ -23,7 +23,6 @@ import dataclasses
 import hashlib
 import itertools
 import weakref
-from typing import Any
 
 import numpy as np
 from jax.interpreters import mlir
@@ -39,9 +38,11 @@ _MOST_LINES = 64
 class _List:
     """The collectives of one program on one communicator, so far."""
 
-    digest: Any = dataclasses.field(default_factory=hashlib.blake2b)
+    digest: hashlib.blake2b = dataclasses.field(default_factory=hashlib.blake2b)
     lines: list[str] = dataclasses.field(default_factory=list)
-    carriers: list[tuple[Any, str]] = dataclasses.field(default_factory=list)  # with their keys
+    carriers: list[tuple[mlir.ir.OpView, str]] = dataclasses.field(
+        default_factory=list
+    )  # with their keys
 
     def add(self, line: str) -> None:
         self.digest.update(line.encode() + b"\n")
@@ -62,7 +63,7 @@ class _List:
             _write(carrier, signature=np.int64(self.signature), program=program)
 
 
-def _key(digest: Any) -> str:
+def _key(digest: hashlib.blake2b) -> str:
     """Eight characters, as cpp/runtime/call_sites.h takes them."""
     return base64.b64encode(digest.digest()[:6]).decode()
 
@@ -76,29 +77,29 @@ def _as_number(key: str) -> np.int64:
 class _Program:
     lists: dict[int, _List] = dataclasses.field(default_factory=dict)
     number: int = dataclasses.field(default_factory=itertools.count().__next__)
-    messages: Any = dataclasses.field(default_factory=hashlib.blake2b)
-    # For each operation: the communicators with a collective that is certain to precede it.
-    preceding: dict[Any, frozenset[int]] = dataclasses.field(default_factory=dict)
+    messages: hashlib.blake2b = dataclasses.field(default_factory=hashlib.blake2b)
+    # Each operation has here the communicators with a collective that is certain to precede it.
+    preceding: dict[mlir.ir.Operation, frozenset[int]] = dataclasses.field(default_factory=dict)
 
 
-def _write(operation: Any, **attributes: Any) -> None:
-    config = operation.attributes[_CONFIG]
+def _write(operation: mlir.ir.OpView, **attributes: np.int64 | str) -> None:
+    config = mlir.ir.DictAttr(operation.attributes[_CONFIG])
     entries = {config[i].name: config[i].attr for i in range(len(config))}
     entries |= {name: mlir.ir_attribute(value) for name, value in attributes.items()}
     operation.attributes[_CONFIG] = mlir.ir.DictAttr.get(entries)
 
 
-# What a custom call says before it is recorded, and where there is one rank.
+# A custom call says this before it is recorded, and where there is one rank.
 NO_LIST = {"signature": np.int64(0), "program": ""}
-# What an operation says in addition that knows its place, before it is recorded.
+# An operation that knows its place says this in addition, before it is recorded.
 NO_PLACE = {"place": np.int64(0)}
 
-_programs: weakref.WeakKeyDictionary[Any, _Program] = weakref.WeakKeyDictionary()
+_programs: weakref.WeakKeyDictionary[mlir.ir.Module, _Program] = weakref.WeakKeyDictionary()
 
 
 def record(
-    ctx: Any,
-    token: Any,
+    ctx: mlir.LoweringRuleContext,
+    token: mlir.ir.Value,
     operation: mlir.ir.OpView,
     communicator: int,
     call: str,

@@ -63,7 +63,7 @@ _SECONDS_FOR_THE_FIRST = 5.0
 
 
 def _let_the_first_speak(value: BaseException | None) -> None:
-    """Where every rank raises the same error, let the first one print it and end the job.
+    """Let the first rank print an error that every rank raises, and end the job.
 
     The others speak only if it does not end: it may have caught the error.
     """
@@ -141,10 +141,10 @@ def _abort_on_error() -> None:
 
 
 def _leave_before_finalize() -> None:
-    """Where a program finalizes MPI itself, finish its asynchronous work first.
+    """Finish the asynchronous work of a program that finalizes MPI itself first.
 
-    Inside MPI_Finalize is too late for MPICH: it ends in an error if another thread was in MPI
-    when it began. Only a caller who had taken the function from mpi4py before gets there.
+    A wait inside MPI_Finalize comes too late for MPICH, which ends in an error if another thread
+    was in MPI when it began. A caller gets there who had taken the function from mpi4py before.
     """
     finalize = MPI.Finalize
 

@@ -35,7 +35,7 @@ class Launch:
     launcher: str | None = None
 
 
-# For each launcher the variables that have the first four fields of `Launch`, in their order, with
+# Each launcher has variables for the first four fields of `Launch`, in their order, with
 # alternatives; "-" for none. The first launcher whose ranks are there counts, as mpirun itself may
 # have been started by srun, one task a node. A later one adds what that leaves out, and is the one
 # to name, where it counts the same ranks: srun, jsrun and flux also set what MPI looks for.
@@ -51,7 +51,7 @@ _VARIABLES = {
     "jsrun": "JSM_NAMESPACE_SIZE JSM_NAMESPACE_RANK JSM_NAMESPACE_LOCAL_SIZE "
     "JSM_NAMESPACE_LOCAL_RANK",
     "flux": "FLUX_JOB_SIZE FLUX_TASK_RANK - FLUX_TASK_LOCAL_ID",
-    # Not SLURM_NTASKS, which a batch script sees without having been started as many times.
+    # A batch script sees SLURM_NTASKS without having been started as many times.
     "srun": "SLURM_STEP_NUM_TASKS SLURM_PROCID - SLURM_LOCALID",
 }
 
@@ -77,7 +77,7 @@ def _tasks_on_node(environment: Mapping[str, str]) -> int | None:
 
 
 def _said_by(launcher: str, environment: Mapping[str, str]) -> Launch:
-    """What one launcher's variables say."""
+    """The start of this process, as one launcher's variables describe it."""
     names = _VARIABLES[launcher].split()
     ranks, rank, local_ranks, local_rank = (_number(environment, name) for name in names)
     if launcher == "srun":
@@ -108,7 +108,7 @@ def read(environment: Mapping[str, str]) -> Launch:
 
 
 def asked_of_mpi(launch: Launch) -> Launch:
-    """With the place on the node that MPI says where the launcher does not. Collective."""
+    """Ask MPI for the place on the node where the launcher does not say it. Collective."""
     if not MPI.Is_initialized():
         return launch  # an error soon, which says what to do (ffi.py)
     world = MPI.COMM_WORLD
@@ -155,7 +155,7 @@ def warn_alone(
     mpi: str,
     is_child: Callable[[str], bool] = _is_child_of_rank,
 ) -> str | None:
-    """What to warn of where a launcher started several processes, and each is a job of its own.
+    """A warning where a launcher started several processes, and each is a job of its own.
 
     Args:
         environment: the variables of this process.

@@ -32,25 +32,28 @@
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
+
+# Result of dataclasses.field(), which stands for a value of the type of the field.
+_Field: TypeAlias = Any
 
 
-def _option(variable: str, default: Any, parse: Callable[[str], Any], what: str) -> Any:
+def _option(variable: str, default: object, parse: Callable[[str], object], what: str) -> _Field:
     """A field of `Options`: what `variable` sets, which must be `what`."""
     metadata = {"variable": variable, "parse": parse, "what": what}
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def _flag(variable: str, default: bool) -> Any:
+def _flag(variable: str, default: bool) -> _Field:
     return _option(variable, default, {"1": True, "0": False}.__getitem__, "1 or 0")
 
 
-def _choice(variable: str, *choices: str) -> Any:
+def _choice(variable: str, *choices: str) -> _Field:
     values = {name: "" if name == "auto" else name for name in choices}
     return _option(variable, "", values.__getitem__, f"one of {', '.join(choices)}")
 
 
-def _number(variable: str, default: float, least: float, most: float = 1e9) -> Any:
+def _number(variable: str, default: float, least: float, most: float = 1e9) -> _Field:
     """A number of the type of `default`."""
 
     def parse(text: str) -> float:

@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import jax
 import numpy as np
@@ -80,15 +80,18 @@ _effects.shardable_ordered_effects.add_type(Communication)
 communication = Communication()
 EFFECTS: frozenset[_effects.Effect] = frozenset({communication, SlowDispatch()})
 
+# A lowering rule: (ctx, *operands, **params) -> results.
+Rule: TypeAlias = Callable[..., Sequence[mlir.ir.Value]]
+
 _abstract_token = getattr(jax.ffi, "abstract_token", None) or _core.abstract_token
 
 
 def ordered_ffi_rule(
     target: str,
-    attributes: Callable[..., Mapping[str, Any]],
+    attributes: Callable[..., Mapping[str, object]],
     lowered: Callable[..., None] = lambda *_, **__: None,
     in_place: Callable[..., bool] = lambda *_, **__: False,
-) -> Callable[..., Any]:
+) -> Rule:
     """The lowering rule of an operation that communicates: a custom call between two tokens.
 
     Args:
@@ -105,15 +108,16 @@ def ordered_ffi_rule(
         target, has_side_effect=True, operand_output_aliases={0: 0}
     )
 
-    def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
+    def rule(
+        ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, **params: object
+    ) -> Sequence[mlir.ir.Value]:
         _refuse_global_arrays(ctx)
         with_tokens = ctx.replace(
-            avals_in=(*ctx.avals_in, _abstract_token),
-            avals_out=(*ctx.avals_out, _abstract_token),
+            avals_in=(*ctx.avals_in, _abstract_token), avals_out=(*ctx.avals_out, _abstract_token)
         )
         before = ctx.tokens_in.get(communication)
         after: Any
-        make = in_place_rule if in_place(ctx, *operands, **params) else ffi_rule
+        make = cast(Rule, in_place_rule if in_place(ctx, *operands, **params) else ffi_rule)
         on_gpus = platforms_of(ctx) != ("cpu",)
         taken = _apart(operands) if on_gpus else operands
         *results, after = make(with_tokens, *taken, before, **attributes(**params))
@@ -124,7 +128,7 @@ def ordered_ffi_rule(
     return rule
 
 
-def _apart(values: Sequence[Any]) -> Sequence[Any]:
+def _apart(values: Sequence[mlir.ir.Value]) -> Sequence[mlir.ir.Value]:
     """The same values, which XLA may not compute together with what made them or takes them.
 
     XLA's compiler for GPUs fuses a call with slices that make its operands and with updates by its
@@ -134,9 +138,9 @@ def _apart(values: Sequence[Any]) -> Sequence[Any]:
     return stablehlo.OptimizationBarrierOp(values).results if values else values
 
 
-def is_donated(operand: Any) -> bool:
+def is_donated(operand: mlir.ir.Value) -> bool:
     """Whether it is an argument that is donated to the program."""
-    if not isinstance(operand.owner, mlir.ir.Block):
+    if not isinstance(operand, mlir.ir.BlockArgument):
         return False
     function: Any = operand.owner.owner.attributes
     if "arg_attrs" not in function:
@@ -145,7 +149,7 @@ def is_donated(operand: Any) -> bool:
     return "tf.aliasing_output" in given or "jax.buffer_donor" in given
 
 
-def is_temporary(operand: Any) -> bool:
+def is_temporary(operand: mlir.ir.Value) -> bool:
     """Whether it is probably of no use after the operation: not an argument that is the caller's.
     Those of a loop are its own.
     """
@@ -154,19 +158,19 @@ def is_temporary(operand: Any) -> bool:
     return not is_argument or is_donated(operand)
 
 
-def platforms_of(ctx: Any) -> tuple[str, ...]:
-    """What a rule lowers for: more than one where a program is exported for several."""
+def platforms_of(ctx: mlir.LoweringRuleContext) -> tuple[str, ...]:
+    """The platforms a rule lowers for: more than one where a program is exported for several."""
     return tuple(ctx.platforms or ctx.module_context.platforms)
 
 
-def is_exporting(ctx: Any) -> bool:
+def is_exporting(ctx: mlir.LoweringRuleContext) -> bool:
     """Whether a program is lowered by `jax.export`, to be run by a process that may have more than
     this one.
     """
     return bool(getattr(ctx.module_context.lowering_parameters, "for_export", False))
 
 
-def _refuse_global_arrays(ctx: Any) -> None:
+def _refuse_global_arrays(ctx: mlir.LoweringRuleContext) -> None:
     axes = ctx.module_context.axis_context
     if isinstance(axes, mlir.ShardingContext) and axes.num_devices > 1:
         raise ValueError(
@@ -192,7 +196,9 @@ def _keep_token() -> bool:
     ]:
         return False
 
-    def get_token_input(self: Any, eff: Any, devices: Any) -> Any:
+    def get_token_input(
+        self: _dispatch.RuntimeTokenSet, eff: _effects.Effect, devices: list[Any]
+    ) -> Any:
         if len(devices) == 1 and eff == communication:
             token = self.current_tokens.get(eff)
             array = getattr(token, "_buf", None)
@@ -221,7 +227,7 @@ class _Dispatcher:
     kept: dict[str, Any]
 
     def last(self) -> Any:
-        """What is ready once the last of these programs has ended; None if there is none."""
+        """An array that is ready once the last of these programs has ended; None without one."""
         return getattr(self.kept["current_tokens"].get(communication), "_buf", None)
 
     def is_busy(self) -> bool:
@@ -317,12 +323,14 @@ def _note_threads() -> bool:
     """Keep the tokens of every thread that dispatches a program that communicates; whether this
     JAX allows it.
     """
-    tokens: Any = _dispatch.RuntimeTokenSet
+    tokens = _dispatch.RuntimeTokenSet
     if not (hasattr(tokens, "get_token_input") and hasattr(tokens, "set_token_result")):
         return False
     get_token_input, set_token_result = tokens.get_token_input, tokens.set_token_result
 
-    def noted(self: Any, eff: Any, *arguments: Any, **options: Any) -> Any:
+    def noted(
+        self: _dispatch.RuntimeTokenSet, eff: _effects.Effect, *arguments: Any, **options: Any
+    ) -> Any:
         if eff == communication and not getattr(_here, "is_noted", False):
             communicates()
             _here.is_noted = True
@@ -335,7 +343,7 @@ def _note_threads() -> bool:
             _warn_of_few_threads()
         return get_token_input(self, eff, *arguments, **options)
 
-    def set_and_wait(self: Any, eff: Any, token: Any) -> None:
+    def set_and_wait(self: _dispatch.RuntimeTokenSet, eff: _effects.Effect, token: Any) -> None:
         set_token_result(self, eff, token)
         if _run_at_once and eff == communication:
             token.block_until_ready()
@@ -423,16 +431,16 @@ def _let_checkpoint_save_complex() -> bool:
     if insert is None:
         return False
 
-    def is_complex(var: Any) -> bool:
-        dtype = getattr(var.aval, "dtype", None)
+    def is_complex(var: object) -> bool:
+        dtype = getattr(getattr(var, "aval", None), "dtype", None)
         return dtype is not None and np.issubdtype(dtype, np.complexfloating)
 
-    def insert_but_for_complex(*arguments: Any, **options: Any) -> Any:
+    def insert_but_for_complex(*arguments: object, **options: object) -> object:
         match arguments:
             case (_core.Jaxpr() as jaxpr, int(residuals)) if not options:
                 outvars = list(jaxpr.outvars)
                 first = len(outvars) - residuals
-                # What JAX does not take for an array it leaves alone.
+                # JAX leaves alone what it does not take for an array.
                 hidden = [
                     _core.Var(_core.abstract_token) if i >= first and is_complex(var) else var
                     for i, var in enumerate(outvars)

@@ -7,42 +7,66 @@ which is another such operation. Forward mode, reverse mode and any nesting of t
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import (
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    overload,
+    runtime_checkable,
+)
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
+from jax.typing import ArrayLike
 
 from . import call_sites, first_call
+from .arrays import PyTree
 from .checkpoint import recompute
 from .communicators import Communicator
 from .ffi import is_fake_device, native, platforms
-from .ordering import EFFECTS, is_exporting, ordered_ffi_rule, platforms_of
+from .ordering import EFFECTS, Rule, is_exporting, ordered_ffi_rule, platforms_of
+
+_P = ParamSpec("_P")
+_Tree = TypeVar("_Tree")
 
 _DTYPES = frozenset(np.dtype(name) for name in native.elements)
 
-Params = Any
-Agreement = Callable[..., str | None]
-Attributes = Mapping[str, Callable[[Any], Any]] | Callable[..., Mapping[str, Any]]
+# The parameters of an equation, each of a type of its own.
+Params: TypeAlias = dict[str, Any]
+# JAX hands these to rules: the operands (small constants are NumPy arrays), their tangents, the
+# operands of a linear function, of which some are unknown, and the batch axis of each.
+Operands: TypeAlias = Sequence[jax.Array | np.ndarray]
+Tangent: TypeAlias = jax.Array | ad.Zero
+Tangents: TypeAlias = Sequence[Tangent]
+Primal: TypeAlias = ArrayLike | ad.UndefinedPrimal
+Axes: TypeAlias = Sequence[int | None]
+Agreement: TypeAlias = Callable[..., str | None]
+Attributes: TypeAlias = Mapping[str, Callable[..., object]] | Callable[..., Mapping[str, object]]
 # Axis of the operand to which a batch axis is moved, and axis of the result at which it then
 # appears, or (**params) -> these. One message carries the batch.
-Batch = tuple[int, int] | Callable[..., tuple[int, int | None]]
-_BatchedParams = Callable[[int, Params], Params]
+Batch: TypeAlias = tuple[int, int] | Callable[..., tuple[int, int | None]]
+_BatchedParams: TypeAlias = Callable[[int, Params], Params]
 
 
-def elements(x: Any, *_: Any, **__: Any) -> str:
-    """What most operations must agree on: the dtype and the number of elements."""
+def elements(x: ShapedArray | jax.Array, *_: object, **__: object) -> str:
+    """The dtype and the number of elements, on which ranks agree in most operations."""
     return f"{np.dtype(x.dtype).name}[{x.size}]"
 
 
-def not_compared(*_: Any, **__: Any) -> None:
-    """What a message between two ranks must agree on: the other ranks need not make it."""
+def not_compared(*_: object, **__: object) -> None:
+    """Nothing: ranks that are not part of a message between two need not make it."""
 
 
-def like_operand(x: Any, *_: Any, **__: Any) -> Any:
+def like_operand(x: ShapedArray, *_: object, **__: object) -> ShapedArray:
     """The result of most operations: of the shape and dtype of the operand."""
     return x.update(weak_type=False)
 
@@ -54,12 +78,12 @@ def _same_params(_: int, params: Params) -> Params:
 def communicating(
     name: str,
     *,
-    result: Callable[..., Any] = like_operand,
+    result: Callable[..., ShapedArray | list[ShapedArray]] = like_operand,
     agreement: Agreement = elements,
     attributes: Attributes = lambda **_: {},
     in_place: Callable[..., bool] = lambda *_, **__: False,
     multiple_results: bool = False,
-    on_gpus: Callable[..., Any] | None = None,
+    on_gpus: Callable[..., object] | None = None,
     check_on_cpus: Callable[..., None] = lambda **_: None,
     has_place: bool = False,
 ) -> Primitive:
@@ -90,12 +114,12 @@ def communicating(
     )
     recompute(primitive)
 
-    def further(**params: Any) -> Mapping[str, Any]:
+    def further(**params: object) -> Mapping[str, object]:
         if callable(attributes):
             return attributes(**params)
         return {key: as_type(params[key]) for key, as_type in attributes.items()}
 
-    def all_attributes(*, comm: Communicator, **params: Any) -> Mapping[str, Any]:
+    def all_attributes(*, comm: Communicator, **params: object) -> Mapping[str, object]:
         return {
             "comm": np.int64(comm.number),
             "ranks": np.int64(comm.size),
@@ -104,7 +128,15 @@ def communicating(
             **further(**params),
         }
 
-    def lowered(ctx: Any, token: Any, call: Any, /, *, comm: Communicator, **params: Any) -> None:
+    def lowered(
+        ctx: mlir.LoweringRuleContext,
+        token: mlir.ir.Value,
+        call: mlir.ir.OpView,
+        /,
+        *,
+        comm: Communicator,
+        **params: object,
+    ) -> None:
         if comm.size > 1:
             line = agreement(*ctx.avals_in, comm=comm, **params)
             # A handler for CPUs and one for GPUs would wait for each other for ever.
@@ -115,19 +147,19 @@ def communicating(
                 ctx, token, call, comm.number, what, listed=listed, has_place=has_place
             )
 
-    def handled(**options: Any) -> Callable[..., Any]:
-        return ordered_ffi_rule(f"pfftjax_{name}", all_attributes, lowered, **options)
-
+    handled = functools.partial(ordered_ffi_rule, f"pfftjax_{name}", all_attributes, lowered)
     by_handler = handled(in_place=in_place)
 
-    def on_cpus(ctx: Any, *operands: Any, **params: Any) -> Any:
+    def on_cpus(
+        ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, **params: object
+    ) -> Sequence[mlir.ir.Value]:
         check_on_cpus(**params)
         return by_handler(ctx, *operands, **params)
 
     # The token goes through the primitives that an operation is made of.
     made_of = mlir.lower_fun(on_gpus, multiple_results) if on_gpus else handled()
     rule = by_platform(on_cpus, made_of)
-    # Not from JAX's cache of lowered operations: each call site is its own.
+    # Each call site is its own, so none comes from JAX's cache of lowered operations.
     mlir.register_lowering(primitive, rule, cacheable=False)
     return primitive
 
@@ -137,14 +169,16 @@ def as_on_gpus(platform: str) -> bool:
     return platform != "cpu" or is_fake_device
 
 
-def by_platform(on_cpus: Callable[..., Any], on_gpus: Callable[..., Any]) -> Callable[..., Any]:
+def by_platform(on_cpus: Rule, on_gpus: Rule) -> Rule:
     """One lowering rule made of two, of which the second is good for both platforms.
 
     JAX would choose between two for itself, but fails to (0.10.2) where a program is exported for
     both and the rules are not to be cached.
     """
 
-    def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
+    def rule(
+        ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, **params: object
+    ) -> Sequence[mlir.ir.Value]:
         wanted = platforms_of(ctx)
         if not any(map(as_on_gpus, wanted)):
             return on_cpus(ctx, *operands, **params)
@@ -168,7 +202,9 @@ def batch_along(
 ) -> None:
     """Give a primitive of one operand its batching rule; the arguments are those of `linear`."""
 
-    def batched(operands: Any, axes: Any, **params: Any) -> Any:
+    def batched(
+        operands: Operands, axes: Sequence[int], **params: object
+    ) -> tuple[PyTree, int | list[int] | None]:
         (x,), (axis,) = operands, axes
         into, out_of = batch(**params) if callable(batch) else batch
         result = primitive.bind(
@@ -179,7 +215,7 @@ def batch_along(
     batching.primitive_batchers[primitive] = batched
 
 
-def batch_in_front(operands: Any, axes: Any) -> tuple[int, list[jax.Array]]:
+def batch_in_front(operands: Operands, axes: Axes) -> tuple[int, list[jax.Array]]:
     """The size of a batch, and its operands with that axis in front; what has none is repeated."""
     size = next(x.shape[d] for x, d in zip(operands, axes, strict=True) if d is not None)
     return size, [
@@ -191,7 +227,7 @@ def batch_in_front(operands: Any, axes: Any) -> tuple[int, list[jax.Array]]:
 def linear(
     primitive: Primitive,
     *,
-    adjoint: Primitive | Callable[..., Any],
+    adjoint: Primitive | Callable[..., jax.Array],
     batch: Batch | None = None,
     batched_params: _BatchedParams = _same_params,
     differentiable: Callable[..., str | None] = lambda **_: None,
@@ -209,7 +245,9 @@ def linear(
 
     """
 
-    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    def jvp(
+        primals: Sequence[ArrayLike], tangents: Tangents, **params: object
+    ) -> tuple[jax.Array, Tangent]:
         why_not = differentiable(**params)  # before anything is sent
         if why_not is not None:
             raise TypeError(f"{primitive.name}: {why_not}")
@@ -218,7 +256,9 @@ def linear(
             return y, zero_tangent(y)
         return y, primitive.bind(tangents[0], *primals[1:], **params)
 
-    def transpose(cotangent: Any, x: Any, *others: Any, **params: Any) -> Any:
+    def transpose(
+        cotangent: Tangent, x: ad.UndefinedPrimal, *others: ArrayLike, **params: object
+    ) -> list[jax.Array | None]:
         # Also for a cotangent that is known to be zero on this rank (a loss on one rank only):
         # the others wait for this one.
         cotangent = ad.instantiate_zeros(cotangent)
@@ -235,7 +275,7 @@ def linear(
         batch_along(primitive, batch, batched_params)
 
 
-def zero_tangent(y: Any) -> Any:
+def zero_tangent(y: jax.Array) -> ad.Zero:
     """The tangent of a result that does not depend on what is differentiated."""
     return ad.Zero(jax.typeof(y).to_tangent_aval())
 
@@ -243,14 +283,14 @@ def zero_tangent(y: Any) -> Any:
 def constant(primitive: Primitive) -> None:
     """Give a primitive the derivative of one whose result depends on no value: zero."""
 
-    def jvp(primals: Any, _: Any, **params: Any) -> Any:
+    def jvp(primals: Sequence[ArrayLike], _: object, **params: object) -> tuple[PyTree, PyTree]:
         y = primitive.bind(*primals, **params)
         return y, jax.tree.map(zero_tangent, y)
 
     ad.primitive_jvps[primitive] = jvp
 
 
-def as_array(x: Any, operation: str, comm: Communicator, *, weak: bool = False) -> jax.Array:
+def as_array(x: ArrayLike, operation: str, comm: Communicator, *, weak: bool = False) -> jax.Array:
     """`x` as a JAX array of a dtype that can be sent; with `weak`, a weak type is kept."""
     array = jnp.asarray(x)
     check_dtype(array, operation, comm)
@@ -269,11 +309,21 @@ def check_dtype(array: jax.Array, operation: str, comm: Communicator) -> None:
         raise TypeError(f"{where(operation, comm)}: dtype {array.dtype} cannot be sent; {remedy}")
 
 
-def over_leaves(operation: Callable[..., Any]) -> Callable[..., Any]:
+@runtime_checkable
+class OverLeaves(Protocol[_P]):
+    """An operation on one array, or on each array of a pytree, which stays as it is built."""
+
+    @overload
+    def __call__(self, x: ArrayLike, /, *args: _P.args, **kwargs: _P.kwargs) -> jax.Array: ...
+    @overload
+    def __call__(self, x: _Tree, /, *args: _P.args, **kwargs: _P.kwargs) -> _Tree: ...
+
+
+def over_leaves(operation: Callable[Concatenate[ArrayLike, _P], jax.Array]) -> OverLeaves[_P]:
     """Let `operation`, on one array, take a pytree of arrays: one call for each leaf, in order."""
 
     @functools.wraps(operation)
-    def on_tree(x: Any, *arguments: Any, **options: Any) -> Any:
+    def on_tree(x: PyTree, *arguments: _P.args, **options: _P.kwargs) -> PyTree:
         if isinstance(x, jax.Array) or jax.tree_util.all_leaves([x]):
             return operation(x, *arguments, **options)
         if x is None:
@@ -288,15 +338,17 @@ def where(operation: str, comm: Communicator) -> str:
     return f"{operation} on rank {comm.rank} of {comm.size}"
 
 
-def static_int(value: Any, name: str, operation: str, comm: Communicator) -> int:
+def static_int(value: object, name: str, operation: str, comm: Communicator) -> int:
     """`value` as a Python int; it is part of the compiled program."""
     try:
-        return operator.index(value)
+        if isinstance(value, SupportsIndex):
+            return operator.index(value)
     except TypeError:
-        raise TypeError(
-            f"{where(operation, comm)}: {name} must be a static integer, got {value!r}; it is "
-            "part of the compiled program (pass it as a Python int, or make it a static argument)"
-        ) from None
+        pass
+    raise TypeError(
+        f"{where(operation, comm)}: {name} must be a static integer, got {value!r}; it is part of "
+        "the compiled program (pass it as a Python int, or make it a static argument)"
+    )
 
 
 def static_ints(values: Any, name: str, operation: str, comm: Communicator) -> tuple[int, ...]:
@@ -309,7 +361,7 @@ def static_ints(values: Any, name: str, operation: str, comm: Communicator) -> t
         ) from None
 
 
-def root_rank(root: Any, operation: str, comm: Communicator) -> int:
+def root_rank(root: object, operation: str, comm: Communicator) -> int:
     """`root`, checked."""
     root = static_int(root, "root", operation, comm)
     if not 0 <= root < comm.size:

@@ -40,7 +40,7 @@ _CUDA = 0
 
 
 def mpi_takes_cuda_pointers() -> bool | None:
-    """What the MPI in this process says of itself; None where it does not say."""
+    """Whether the MPI in this process says that it does; None where it does not say."""
     if MPI.Is_finalized():
         return None
     # A name is searched for in what mpi4py is linked with: the very MPI that it runs on.
@@ -48,7 +48,7 @@ def mpi_takes_cuda_pointers() -> bool | None:
     if family != "openmpi":
         ask = getattr(library, "MPIX_GPU_query_support", None)
         supported = ctypes.c_int(0)
-        # Where it is there the other is not asked, which ends the job in some of Cray's MPICH.
+        # The other one, which ends the job in some of Cray's MPICH, is asked only without this.
         if ask is not None:
             known = ask(_CUDA, ctypes.byref(supported)) == MPI.SUCCESS
             return bool(supported.value) if known else None
@@ -61,7 +61,7 @@ NEWEST_JAX = (0, 12)
 
 
 def warn_of_jax(version: Sequence[int], lost: Sequence[str]) -> str | None:
-    """What to warn of where JAX is newer than the tested ones, or lacks what pfftjax changes.
+    """A warning where JAX is newer than the tested ones, or lacks what pfftjax changes.
 
     >>> warn_of_jax((0, 12, 3), []) is None
     True

@@ -5,7 +5,6 @@ import importlib.util
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 from .ffi import library_version, native, platforms
 from .options import options
@@ -69,8 +68,8 @@ def of_cray(library: str, environment: Mapping[str, str]) -> tuple[bool, bool]:
     return "CRAY MPICH" in library, environment.get("MPICH_GPU_SUPPORT_ENABLED") == "1"
 
 
-def settings() -> dict[str, Any]:
-    """What the core is told.
+def settings() -> dict[str, str | int]:
+    """The settings that the core takes.
 
     Example:
         >>> settings()["arena_bytes"] == options.gpu_arena_bytes
@@ -92,6 +91,6 @@ def settings() -> dict[str, Any]:
     }
 
 
-def configure(**changed: Any) -> None:
+def configure(**changed: str | int) -> None:
     """Tell the core; once, when pfftjax is imported, and by tests with other settings."""
     native.configure_transports(**{**settings(), **changed})

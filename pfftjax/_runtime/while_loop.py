@@ -6,12 +6,14 @@ conditions with effects, and finished rows are then silently changed. A loop tha
 predicate has no communication in the condition, and JAX does it right.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.extend.core.primitives import while_p
 from jax.interpreters import batching
+from jax.typing import ArrayLike
 
 from .ordering import communication
 
@@ -19,8 +21,14 @@ _jax_rule = batching.fancy_primitive_batchers[while_p]
 
 
 def _carry_the_predicate(
-    axis_data: Any, args: Any, dims: Any, *, cond_jaxpr: Any, body_jaxpr: Any, **params: Any
-) -> Any:
+    axis_data: Any,
+    args: Sequence[ArrayLike],
+    dims: Sequence[int | None],
+    *,
+    cond_jaxpr: ClosedJaxpr,
+    body_jaxpr: ClosedJaxpr,
+    **params: Any,
+) -> tuple[Sequence[jax.Array], Sequence[int | None]]:
     if communication not in cond_jaxpr.effects:
         return _jax_rule(
             axis_data, args, dims, cond_jaxpr=cond_jaxpr, body_jaxpr=body_jaxpr, **params
@@ -30,14 +38,14 @@ def _carry_the_predicate(
     first_body = params["cond_nconsts"]
     first_carry = first_body + params["body_nconsts"]
 
-    def loop(*operands: Any) -> Any:
+    def loop(*operands: ArrayLike) -> list[jax.Array]:
         condition_constants = operands[:first_body]
         body_constants = operands[first_body:first_carry]
 
-        def going_on(carry: Any) -> Any:
+        def going_on(carry: list[ArrayLike]) -> ArrayLike:
             return condition(*condition_constants, *carry)[0]
 
-        def step(state: Any) -> Any:
+        def step(state: tuple[ArrayLike, list[ArrayLike]]) -> tuple[ArrayLike, list[ArrayLike]]:
             carry = body(*body_constants, *state[1])
             return going_on(carry), carry
 

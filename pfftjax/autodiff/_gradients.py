@@ -1,35 +1,38 @@
-"""Derivatives of a total: gradients, Jacobians, Hessians."""
+"""PyTrees of a total: gradients, Jacobians, Hessians."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
 
 import jax
 
+from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Comm
 
-from ._function import OverRanks
-from ._ownership import positions_of
+from ._function import Declaration, OverRanks
+from ._ownership import Arguments, Function, Key, positions_of
 
-# What names arguments: a position or a name, several, or a dict to trees of booleans.
-Arguments = int | str | Sequence[int | str] | Mapping[Any, Any]
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
 
 
 def _derivative(
-    transform: Callable[..., Any],
-    operation: str,
-    function: Callable[..., Any],
+    transform: Function,
+    name: str,
+    function: Callable[_P, PyTree],
     argnums: int | Sequence[int],
-    given: Mapping[str, Any],
+    declaration: Declaration,
     *,
-    of_gradient: Callable[[Any, Any], Any] | None = None,
+    of_gradient: Callable[[PyTree, PyTree], PyTree] | None = None,
     is_forward: bool = False,
-) -> Callable[..., Any]:
-    """What `transform`, one of JAX's, makes of `function` as one function of all ranks."""
+) -> Callable[_P, PyTree]:
+    """What `transform`, JAX's of this name, makes of `function` as one function of all ranks."""
+    operation = f"pfftjax.{name}"
 
-    def differentiated(*args: Any, **kwargs: Any) -> Any:
-        positions = positions_of(argnums, args, operation)
-        whole = OverRanks(function, positions, args, kwargs, operation=operation, **given)
+    def differentiated(*args: _P.args, **kwargs: _P.kwargs) -> PyTree:
+        positions = positions_of(argnums, len(args), operation)
+        arguments: dict[Key, PyTree] = {**dict(enumerate(args)), **kwargs}
+        whole = OverRanks(function, positions, arguments, declaration, operation)
         if is_forward:
             whole.refuse_own()
         numbers = tuple(range(len(positions))) if isinstance(argnums, (tuple, list)) else 0
@@ -41,13 +44,13 @@ def _derivative(
         whole.warn()
         return result
 
-    # As JAX has it; not all callables have a name.
+    # Not all callables have a name; JAX copies what there is, too.
     assigned = [name for name in functools.WRAPPER_ASSIGNMENTS if hasattr(function, name)]
     return functools.wraps(function, assigned=assigned, updated=())(differentiated)
 
 
 def value_and_grad(
-    fun: Callable[..., Any],
+    fun: Callable[_P, _Result],
     argnums: int | Sequence[int] = 0,
     shared: Arguments = (),
     *,
@@ -56,7 +59,7 @@ def value_and_grad(
     holomorphic: bool = False,
     allow_int: bool = False,
     comm: Comm = None,
-) -> Callable[..., Any]:
+) -> Callable[_P, tuple[_Result, PyTree]]:
     r"""Value and gradient of a total that all ranks compute together.
 
     `jax.value_and_grad` with the one thing that it cannot know: which arguments are the same on
@@ -126,22 +129,17 @@ def value_and_grad(
         True
 
     """
-    given = {"shared": shared, "own": own, "has_aux": has_aux, "comm": comm}
     transform = functools.partial(
         jax.value_and_grad, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int
     )
+    declaration = Declaration(shared, own, has_aux=has_aux, comm=comm)
     return _derivative(
-        transform,
-        "pfftjax.value_and_grad",
-        fun,
-        argnums,
-        given,
-        of_gradient=lambda value, gradients: (value, gradients),
+        transform, "value_and_grad", fun, argnums, declaration, of_gradient=lambda *both: both
     )
 
 
 def grad(
-    fun: Callable[..., Any],
+    fun: Callable[_P, PyTree],
     argnums: int | Sequence[int] = 0,
     shared: Arguments = (),
     *,
@@ -150,7 +148,7 @@ def grad(
     holomorphic: bool = False,
     allow_int: bool = False,
     comm: Comm = None,
-) -> Callable[..., Any]:
+) -> Callable[_P, PyTree]:
     """Gradient of a total that all ranks compute together; see `value_and_grad`.
 
     Args:
@@ -179,19 +177,19 @@ def grad(
         True
 
     """
-    given = {"shared": shared, "own": own, "has_aux": has_aux, "comm": comm}
     transform = functools.partial(
         jax.value_and_grad, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int
     )
 
-    def gradient(value: Any, gradients: Any) -> Any:
+    def gradient(value: PyTree, gradients: PyTree) -> PyTree:
         return (gradients, value[1]) if has_aux else gradients
 
-    return _derivative(transform, "pfftjax.grad", fun, argnums, given, of_gradient=gradient)
+    declaration = Declaration(shared, own, has_aux=has_aux, comm=comm)
+    return _derivative(transform, "grad", fun, argnums, declaration, of_gradient=gradient)
 
 
 def jacrev(
-    fun: Callable[..., Any],
+    fun: Callable[_P, PyTree],
     argnums: int | Sequence[int] = 0,
     shared: Arguments = (),
     *,
@@ -200,7 +198,7 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
     comm: Comm = None,
-) -> Callable[..., Any]:
+) -> Callable[_P, PyTree]:
     """Jacobian of totals that all ranks compute together, one pass backwards for each of them.
 
     Args:
@@ -229,23 +227,23 @@ def jacrev(
         [0.0, 1.0, 4.0]
 
     """
-    given = {"shared": shared, "own": own, "has_aux": has_aux, "comm": comm}
     transform = functools.partial(
         jax.jacrev, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int
     )
-    return _derivative(transform, "pfftjax.jacrev", fun, argnums, given)
+    declaration = Declaration(shared, own, has_aux=has_aux, comm=comm)
+    return _derivative(transform, "jacrev", fun, argnums, declaration)
 
 
 def jacfwd(
-    fun: Callable[..., Any],
+    fun: Callable[_P, PyTree],
     argnums: int | Sequence[int] = 0,
     shared: Arguments = (),
     *,
-    shared_result: Any = True,
+    shared_result: PyTree = True,
     has_aux: bool = False,
     holomorphic: bool = False,
     comm: Comm = None,
-) -> Callable[..., Any]:
+) -> Callable[_P, PyTree]:
     """Jacobian with respect to shared arguments, one pass forwards for each of their elements.
 
     Args:
@@ -277,26 +275,20 @@ def jacfwd(
         True
 
     """
-    given = {
-        "shared": shared,
-        "own": (),
-        "has_aux": has_aux,
-        "comm": comm,
-        "shared_result": shared_result,
-    }
     transform = functools.partial(jax.jacfwd, has_aux=has_aux, holomorphic=holomorphic)
-    return _derivative(transform, "pfftjax.jacfwd", fun, argnums, given, is_forward=True)
+    declaration = Declaration(shared, (), shared_result, has_aux, comm)
+    return _derivative(transform, "jacfwd", fun, argnums, declaration, is_forward=True)
 
 
 def hessian(
-    fun: Callable[..., Any],
+    fun: Callable[_P, PyTree],
     argnums: int | Sequence[int] = 0,
     shared: Arguments = (),
     *,
     has_aux: bool = False,
     holomorphic: bool = False,
     comm: Comm = None,
-) -> Callable[..., Any]:
+) -> Callable[_P, PyTree]:
     """Hessian of a total with respect to shared arguments, as `jax.hessian`.
 
     Of fields it is too large to be written down; its products with a direction are
@@ -327,9 +319,6 @@ def hessian(
         True
 
     """
-
-    def transform(whole: Callable[..., Any], argnums: Any) -> Any:
-        return jax.hessian(whole, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic)
-
-    given = {"shared": shared, "own": (), "has_aux": has_aux, "comm": comm}
-    return _derivative(transform, "pfftjax.hessian", fun, argnums, given, is_forward=True)
+    transform = functools.partial(jax.hessian, has_aux=has_aux, holomorphic=holomorphic)
+    declaration = Declaration(shared, has_aux=has_aux, comm=comm)
+    return _derivative(transform, "hessian", fun, argnums, declaration, is_forward=True)

@@ -1,34 +1,38 @@
-"""Derivatives along a direction, and their transposes: jvp, linearize, vjp."""
+"""PyTrees along a direction, and their transposes: jvp, linearize, vjp."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 
-from ._function import OverRanks
-from ._gradients import Arguments, Comm
+from pfftjax._runtime.arrays import PyTree
+from pfftjax._runtime.communicators import Comm
+
+from ._function import Declaration, OverRanks
+from ._ownership import Arguments, Function, Key
 
 
 def _over_ranks(
-    function: Callable[..., Any], primals: Any, operation: str, given: Mapping[str, Any]
+    function: Function, primals: Sequence[PyTree], name: str, declaration: Declaration
 ) -> OverRanks:
+    operation = f"pfftjax.{name}"
     if not isinstance(primals, (tuple, list)):
         raise TypeError(f"{operation}: primals must be a tuple or a list, got {primals!r}")
+    arguments: dict[Key, PyTree] = dict(enumerate(primals))
     positions = tuple(range(len(primals)))
-    return OverRanks(function, positions, tuple(primals), {}, operation=operation, **given)
+    return OverRanks(function, positions, arguments, declaration, operation)
 
 
 def jvp(
-    fun: Callable[..., Any],
-    primals: Any,
-    tangents: Any,
+    fun: Function,
+    primals: Sequence[PyTree],
+    tangents: Sequence[PyTree],
     shared: Arguments = (),
     *,
     own: Arguments = (),
-    shared_result: Any = True,
+    shared_result: PyTree = True,
     has_aux: bool = False,
     comm: Comm = None,
-) -> Any:
+) -> tuple[PyTree, ...]:
     """Value and derivative along a direction, as `jax.jvp`.
 
     Forward mode needs no sum over the ranks: where each rank's copy of a shared argument moves in
@@ -66,8 +70,8 @@ def jvp(
         [6.0, 12.0]
 
     """
-    given = {"shared": shared, "own": own, "shared_result": shared_result}
-    whole = _over_ranks(fun, primals, "pfftjax.jvp", {**given, "has_aux": has_aux, "comm": comm})
+    declaration = Declaration(shared, own, shared_result, has_aux, comm)
+    whole = _over_ranks(fun, primals, "jvp", declaration)
     tangents = tuple(tangents)
     if len(tangents) == len(whole.primals):
         whole.compare_tangents(tangents)
@@ -77,14 +81,14 @@ def jvp(
 
 
 def linearize(
-    fun: Callable[..., Any],
-    *primals: Any,
+    fun: Function,
+    *primals: PyTree,
     shared: Arguments = (),
     own: Arguments = (),
-    shared_result: Any = True,
+    shared_result: PyTree = True,
     has_aux: bool = False,
     comm: Comm = None,
-) -> Any:
+) -> tuple[PyTree, ...]:
     """Value and linear approximation, as `jax.linearize`: `jvp` for several directions.
 
     Args:
@@ -111,23 +115,22 @@ def linearize(
         True
 
     """
-    given = {"shared": shared, "own": own, "shared_result": shared_result}
-    operation = "pfftjax.linearize"
-    whole = _over_ranks(fun, primals, operation, {**given, "has_aux": has_aux, "comm": comm})
+    declaration = Declaration(shared, own, shared_result, has_aux, comm)
+    whole = _over_ranks(fun, primals, "linearize", declaration)
     result = jax.linearize(whole, *whole.primals, has_aux=has_aux)
     whole.warn()
     return result
 
 
 def vjp(
-    fun: Callable[..., Any],
-    *primals: Any,
+    fun: Function,
+    *primals: PyTree,
     shared: Arguments = (),
     own: Arguments = (),
-    shared_result: Any = True,
+    shared_result: PyTree = True,
     has_aux: bool = False,
     comm: Comm = None,
-) -> Any:
+) -> tuple[PyTree, ...]:
     """Value and its derivative in reverse, as `jax.vjp`.
 
     Args:
@@ -156,8 +159,8 @@ def vjp(
         True
 
     """
-    given = {"shared": shared, "own": own, "shared_result": shared_result}
-    whole = _over_ranks(fun, primals, "pfftjax.vjp", {**given, "has_aux": has_aux, "comm": comm})
+    declaration = Declaration(shared, own, shared_result, has_aux, comm)
+    whole = _over_ranks(fun, primals, "vjp", declaration)
     result = jax.vjp(whole, *whole.primals, has_aux=has_aux)
     whole.warn()
     return result

@@ -5,12 +5,13 @@ import enum
 import inspect
 import operator
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import SupportsIndex, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import where
 from pfftjax.pencils.internal import is_block, is_distributed
@@ -30,7 +31,7 @@ class UndeclaredArgumentWarning(UserWarning):
 
 
 class Owner(enum.Enum):
-    """Whose a leaf of an argument is."""
+    """The ranks that a leaf of an argument belongs to."""
 
     ALL = "shared"
     EACH = "own"
@@ -38,7 +39,11 @@ class Owner(enum.Enum):
 
 
 # An argument: its position, or its name where it is passed by keyword.
-Key = int | str
+Key: TypeAlias = int | str
+# Users name arguments one by one, several at once, or in a dict to trees of booleans.
+Arguments: TypeAlias = Key | Collection[Key]
+# A function of the user's: of any arguments, to a pytree.
+Function: TypeAlias = Callable[..., PyTree]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Signature:
     parameters: tuple[str, ...]
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> "Signature":
+    def of(cls, function: Function) -> "Signature":
         try:
             kinds = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
@@ -65,45 +70,43 @@ class Signature:
         return self.parameters[key] if key < len(self.parameters) else f"argument {key}"
 
 
-def positions_of(argnums: Any, args: tuple[Any, ...], operation: str) -> tuple[int, ...]:
-    """``argnums`` of JAX as positions from 0."""
+def positions_of(argnums: object, number: int, operation: str) -> tuple[int, ...]:
+    """``argnums`` of JAX as positions from 0, for so many positional arguments."""
     given = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
     positions = []
     for value in given:
         try:
-            position = operator.index(value)
+            position = operator.index(value) if isinstance(value, SupportsIndex) else None
         except TypeError:
             position = None
         if position is None or isinstance(value, bool):
             raise TypeError(f"{operation}: argnums must be integers, got {argnums!r}")
-        if not -len(args) <= position < len(args):
+        if not -number <= position < number:
             raise ValueError(
-                f"{operation}: argnums={argnums!r}, but the function was called with {len(args)} "
+                f"{operation}: argnums={argnums!r}, but the function was called with {number} "
                 "positional arguments"
             )
-        positions.append(position % len(args))
+        positions.append(position % number)
     return tuple(positions)
 
 
 def declared(
-    given: Any,
+    given: Arguments,
     option: str,
     signature: Signature,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    arguments: Mapping[Key, PyTree],
     operation: str,
-) -> dict[Key, Any]:
-    """What ``shared`` or ``own`` names: arguments, each with a prefix tree of booleans."""
+) -> dict[Key, PyTree]:
+    """The arguments that ``shared`` or ``own`` names, each with a prefix tree of booleans."""
 
-    def key(named: Any) -> Key:
+    def key(named: object) -> Key:
         if isinstance(named, str):
-            if named in kwargs:
+            if named in arguments:
                 return named
-            if named in signature.parameters and signature.parameters.index(named) < len(args):
-                return signature.parameters.index(named)
-            known = [*signature.parameters, *kwargs]
-            if named in known:
-                return named  # left at its default
+            if named in signature.parameters:
+                position = signature.parameters.index(named)
+                return position if position in arguments else named  # left at its default
+            known = [*signature.parameters, *(key for key in arguments if isinstance(key, str))]
             raise ValueError(
                 f"{operation}: {option} names {named!r}, but the arguments of {signature.name} "
                 f"are {', '.join(known) or 'not named'}"
@@ -114,7 +117,8 @@ def declared(
                 f"booleans, got {named!r}; has_aux, holomorphic and allow_int are keyword "
                 "arguments"
             )
-        return positions_of(named, args, f"{operation}: {option}")[0]
+        number = sum(not isinstance(key, str) for key in arguments)
+        return positions_of(named, number, f"{operation}: {option}")[0]
 
     if isinstance(given, Mapping):
         entries = list(given.items())
@@ -124,7 +128,7 @@ def declared(
     return {key(named): mask for named, mask in entries}
 
 
-def masks(mask: Any, value: Any, label: str, operation: str) -> list[bool]:
+def masks(mask: PyTree, value: PyTree, label: str, operation: str) -> list[bool]:
     """A prefix tree of booleans, one for each leaf of `value`."""
     flags = jax.tree.leaves(mask)
     if not all(isinstance(flag, bool) for flag in flags):
@@ -142,8 +146,8 @@ def masks(mask: Any, value: Any, label: str, operation: str) -> list[bool]:
     return jax.tree.leaves(spread)
 
 
-def owners(shared: Any, own: Any, value: Any, label: str, operation: str) -> list[Owner]:
-    """Whose each leaf of an argument is; `shared` and `own` are masks, or None where not named."""
+def owners(shared: PyTree, own: PyTree, value: PyTree, label: str, operation: str) -> list[Owner]:
+    """The owners of an argument's leaves, by the masks given; None where it is not named."""
     number = len(jax.tree.leaves(value))
     of_all = [None] * number if shared is None else masks(shared, value, label, operation)
     of_each = [False] * number if own is None else masks(own, value, label, operation)
@@ -157,19 +161,19 @@ def owners(shared: Any, own: Any, value: Any, label: str, operation: str) -> lis
         if is_shared:
             result.append(Owner.ALL)
         else:
-            # What a tree of booleans says False of has been declared, too.
+            # A tree of booleans declares the leaves of which it says False, too.
             is_known = is_own or is_shared is not None
             result.append(Owner.EACH if is_known else Owner.UNKNOWN)
     return result
 
 
-def labels(value: Any, name: str) -> list[str]:
+def labels(value: PyTree, name: str) -> list[str]:
     """The names of the leaves of an argument, for messages."""
     paths, _ = jax.tree_util.tree_flatten_with_path(value)
     return [name + jax.tree_util.keystr(path) for path, _ in paths]
 
 
-def _unrecognised(value: Any) -> list[bool]:
+def _unrecognised(value: PyTree) -> list[bool]:
     """For each leaf: whether nothing shows that it is a rank's own part."""
     nodes = jax.tree.leaves(value, is_leaf=is_distributed)
     result = []
@@ -182,14 +186,14 @@ def _unrecognised(value: Any) -> list[bool]:
     return result
 
 
-_said: set[Any] = set()
+_said: set[tuple[object, str]] = set()
 
 
 def warn_of_undeclared(
-    value: Any,
+    value: PyTree,
     owned: list[Owner],
     name: str,
-    function: Callable[..., Any],
+    function: Function,
     operation: str,
     comm: Communicator,
     stacklevel: int,

@@ -3,10 +3,9 @@
 They are adjoints of each other.
 """
 
-from typing import Any
-
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 from mpi4py import MPI
 
 from pfftjax._runtime.communicators import Comm, as_private
@@ -21,8 +20,7 @@ from pfftjax._runtime.primitive import (
 from ._reduction import SUM, elements_and_op, only_sums, reducible
 
 allgather_p = communicating(
-    "allgather",
-    result=lambda x, comm: x.update(shape=(comm.size, *x.shape), weak_type=False),
+    "allgather", result=lambda x, comm: x.update(shape=(comm.size, *x.shape), weak_type=False)
 )
 reduce_scatter_p = communicating(
     "reduce_scatter",
@@ -46,7 +44,7 @@ linear(
 
 
 @over_leaves
-def allgather(x: Any, *, comm: Comm = None) -> jax.Array:
+def allgather(x: ArrayLike, *, comm: Comm = None) -> jax.Array:
     """Gather the arrays of all ranks on every rank.
 
     Args:
@@ -72,7 +70,7 @@ def allgather(x: Any, *, comm: Comm = None) -> jax.Array:
 
 
 @over_leaves
-def reduce_scatter(x: Any, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array:
+def reduce_scatter(x: ArrayLike, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array:
     """Reduce block ``x[j]`` over all ranks onto rank j, for all j.
 
     Args:

@@ -1,13 +1,23 @@
 """allgatherv: rows of every rank on every rank, as many as each has at run time."""
 
-from typing import Any
+import functools
 
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
 from jax.interpreters import batching
+from jax.typing import ArrayLike
 
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
-from pfftjax._runtime.primitive import as_array, batch_in_front, linear, static_int, where
+from pfftjax._runtime.primitive import (
+    Axes,
+    Operands,
+    as_array,
+    batch_in_front,
+    linear,
+    static_int,
+    where,
+)
 
 from ._alltoallv import alltoallv_p, exchange_counts_p, moving_rows, row_count, rows_of
 
@@ -18,8 +28,14 @@ allgatherv_p = moving_rows("allgatherv")
 # <allgatherv x, y> pairs each row of x with the same row of y on every rank: the adjoint sends the
 # part of y that belongs to each rank there, where the parts of all ranks add up.
 def _adjoint(
-    cotangent: Any, x: Any, count: Any, counts: Any, *, capacity: int, comm: Communicator
-) -> Any:
+    cotangent: jax.Array,
+    x: ShapedArray,
+    count: ArrayLike,
+    counts: ArrayLike,
+    *,
+    capacity: int,
+    comm: Communicator,
+) -> jax.Array:
     del capacity
     rows = x.shape[0]
     to = jnp.broadcast_to(count, (comm.size,))
@@ -32,15 +48,18 @@ def _adjoint(
     return jnp.where(is_sent, total, jnp.zeros_like(total))
 
 
-def _batched(operands: Any, axes: Any, **params: Any) -> Any:
+def _batched(
+    operands: Operands, axes: Axes, *, capacity: int, comm: Communicator
+) -> tuple[jax.Array, int]:
+    gather = functools.partial(allgatherv_p.bind, capacity=capacity, comm=comm)
     x, count, counts = operands
-    if axes[1] is None and axes[2] is None:
+    if axes[0] is not None and axes[1] is None and axes[2] is None:
         # The same rows of the whole batch: it travels inside them.
-        return allgatherv_p.bind(jnp.moveaxis(x, axes[0], 1), count, counts, **params), 1
+        return gather(jnp.moveaxis(x, axes[0], 1), count, counts), 1
     size, members = batch_in_front(operands, axes)
     if size == 0:
-        return jnp.zeros((0, params["capacity"], *members[0].shape[2:]), x.dtype), 0
-    each = [allgatherv_p.bind(*(a[i] for a in members), **params) for i in range(size)]
+        return jnp.zeros((0, capacity, *members[0].shape[2:]), x.dtype), 0
+    each = [gather(*(a[i] for a in members)) for i in range(size)]
     return jnp.stack(each), 0
 
 
@@ -49,8 +68,8 @@ batching.primitive_batchers[allgatherv_p] = _batched
 
 
 def allgatherv(
-    x: Any,
-    count: Any = None,
+    x: ArrayLike,
+    count: ArrayLike | None = None,
     *,
     capacity: int | None = None,
     return_mask: bool = False,

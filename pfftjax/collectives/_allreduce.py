@@ -7,18 +7,24 @@ cotangents of that work add up: `allreduce`. The two are each other's adjoints i
 docs/theory/adjoints.md has the derivation and an example that goes wrong without it.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
+from jax.typing import ArrayLike
 from mpi4py import MPI
 
+from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.options import options
 from pfftjax._runtime.primitive import (
+    Operands,
+    Tangent,
+    Tangents,
     as_array,
     communicating,
     linear,
@@ -28,6 +34,8 @@ from pfftjax._runtime.primitive import (
 
 from ._reduction import MAX, MIN, SUM, elements_and_op, is_location, only_sums, reducible
 from ._same import report_if_equal
+
+_Tree = TypeVar("_Tree")
 
 
 def _reducing() -> Primitive:
@@ -61,16 +69,18 @@ allreduce_of_copies_p = _reducing()
 replicate_of_copies_p = _unchanged()
 
 
-def _differentiable(primitive: Primitive, adjoint: Any) -> None:
+def _differentiable(primitive: Primitive, adjoint: Primitive | Callable[..., jax.Array]) -> None:
     """Give an allreduce its rules."""
     linear(primitive, batch=(0, 0), adjoint=adjoint, differentiable=only_sums)
     jvp_of_sum = ad.primitive_jvps[primitive]
 
-    def jvp(primals: Any, tangents: Any, *, op: int, comm: Communicator) -> Any:
+    def jvp(
+        primals: Operands, tangents: Tangents, *, op: int, comm: Communicator
+    ) -> tuple[jax.Array, Tangent]:
         (x,), (tangent,) = primals, tangents
         if op not in (MIN, MAX):
             return jvp_of_sum(primals, tangents, op=op, comm=comm)
-        # Where several elements attain the extreme, the mean of their tangents, as in jnp.max.
+        # Elements that attain the extreme share it: the mean of their tangents, as in jnp.max.
         y = primitive.bind(x, op=op, comm=comm)
         attained = (x == y).astype(x.dtype)
         number = primitive.bind(attained, op=SUM, comm=comm)
@@ -79,7 +89,7 @@ def _differentiable(primitive: Primitive, adjoint: Any) -> None:
     ad.primitive_jvps[primitive] = jvp
 
 
-def _sum_of_contributions(cotangent: Any, _: Any, *, comm: Communicator) -> Any:
+def _sum_of_contributions(cotangent: jax.Array, _: object, *, comm: Communicator) -> jax.Array:
     if options.check:
         report_if_equal(cotangent, "replicate", comm)
     return allreduce_p.bind(cotangent, op=SUM, comm=comm)
@@ -93,7 +103,11 @@ linear(replicate_p, batch=(0, 0), adjoint=_sum_of_contributions)
 linear(replicate_of_copies_p, batch=(0, 0), adjoint=lambda cotangent, _, **__: cotangent)
 
 
-def allreduce(x: Any, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> Any:
+@overload
+def allreduce(x: ArrayLike, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array: ...
+@overload
+def allreduce(x: _Tree, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> _Tree: ...
+def allreduce(x: PyTree, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> PyTree:
     """Reduce the arrays of all ranks; every rank gets the result.
 
     Args:
@@ -132,13 +146,13 @@ def allreduce(x: Any, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> Any:
 
 
 @over_leaves
-def _allreduce(x: Any, op: MPI.Op, *, comm: Comm) -> jax.Array:
+def _allreduce(x: ArrayLike, op: MPI.Op, *, comm: Comm) -> jax.Array:
     comm = as_private(comm, "allreduce")
     x, params = reducible(x, op, "allreduce", comm)
     return allreduce_p.bind(x, **params)
 
 
-def _extreme_with_location(pair: Any, op: MPI.Op, comm: Comm) -> tuple[jax.Array, jax.Array]:
+def _extreme_with_location(pair: object, op: MPI.Op, comm: Comm) -> tuple[jax.Array, jax.Array]:
     comm = as_private(comm, "allreduce")
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise TypeError(
@@ -158,7 +172,7 @@ def _extreme_with_location(pair: Any, op: MPI.Op, comm: Comm) -> tuple[jax.Array
 
 
 @over_leaves
-def replicate(x: Any, *, comm: Comm = None) -> jax.Array:
+def replicate(x: ArrayLike, *, comm: Comm = None) -> jax.Array:
     """Bring a value that is equal on all ranks into work that differs between ranks.
 
     The identity; no message is sent. Its adjoint is ``allreduce``: each rank's work contributes to

@@ -1,8 +1,8 @@
 """alltoall: block j of rank i becomes block i of rank j."""
 
-from typing import Any
-
 import jax
+from jax.interpreters import mlir
+from jax.typing import ArrayLike
 
 from pfftjax._runtime import launcher
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
@@ -17,8 +17,8 @@ from pfftjax._runtime.primitive import (
 )
 
 
-def _in_place(_: Any, x: Any, *, comm: Communicator, **__: Any) -> bool:
-    """Where the ranks may share memory: MPI would want a copy of the operand first."""
+def _in_place(_: object, x: mlir.ir.Value, *, comm: Communicator, **__: object) -> bool:
+    """Whether the ranks may share memory; MPI would want a copy of the operand first."""
     may_share = comm.size <= (launcher.here.local_ranks or comm.size)
     return options.shared_memory and may_share and is_temporary(x)
 
@@ -29,7 +29,7 @@ linear(alltoall_p, batch=(1, 1), adjoint=alltoall_p)
 
 
 @over_leaves
-def alltoall(x: Any, *, comm: Comm = None) -> jax.Array:
+def alltoall(x: ArrayLike, *, comm: Comm = None) -> jax.Array:
     """Send block ``x[j]`` to rank j, for all j: a transposition between ranks and blocks.
 
     Args:

@@ -5,17 +5,19 @@ static shapes: the result has room for `capacity` rows, and more rows than that 
 every rank before any row has moved. None is ever dropped.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching
+from jax.typing import ArrayLike
 
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import (
+    Axes,
+    Operands,
     as_array,
     batch_in_front,
     communicating,
@@ -30,7 +32,7 @@ MOST_ROWS = 2**31 - 1
 
 # counts (ranks, batch) of rows to each rank -> of rows from each rank; fails on every rank where
 # any count is impossible or any rank would receive more than its capacity.
-exchange_counts_p = communicating(
+exchange_counts_p: Primitive = communicating(
     "exchange_counts",
     agreement=lambda counts, *, what, **_: f"of {counts.shape[1]} exchanges of {what}",
     attributes={"rows": np.int64, "capacity": np.int64, "what": str},
@@ -38,7 +40,7 @@ exchange_counts_p = communicating(
 constant(exchange_counts_p)
 
 
-def moving_rows(name: str, on_gpus: Callable[..., Any] | None = None) -> Primitive:
+def moving_rows(name: str, on_gpus: Callable[..., object] | None = None) -> Primitive:
     """A primitive of x (rows, ...) and counts, with a result of shape (capacity, ...)."""
     return communicating(
         name,
@@ -53,7 +55,7 @@ def moving_rows(name: str, on_gpus: Callable[..., Any] | None = None) -> Primiti
 
 
 # x, counts to each rank, counts from each rank -> rows.
-alltoallv_p = moving_rows("alltoallv")
+alltoallv_p: Primitive = moving_rows("alltoallv")
 # Linear in x for given counts. <alltoallv x, y> pairs each row that moved from i to j with the
 # same row of y on j: the adjoint moves the rows of y back, with the two counts exchanged.
 linear(
@@ -64,7 +66,9 @@ linear(
 )
 
 
-def _exchange_counts_batched(operands: Any, axes: Any, **params: Any) -> Any:
+def _exchange_counts_batched(
+    operands: Operands, axes: Sequence[int], **params: object
+) -> tuple[jax.Array, int]:
     (counts,), (axis,) = operands, axes
     moved = jnp.moveaxis(counts, axis, -1)
     flat = exchange_counts_p.bind(moved.reshape(moved.shape[0], -1), **params)
@@ -74,7 +78,9 @@ def _exchange_counts_batched(operands: Any, axes: Any, **params: Any) -> Any:
 batching.primitive_batchers[exchange_counts_p] = _exchange_counts_batched
 
 
-def _batched(operands: Any, axes: Any, *, capacity: int, comm: Communicator) -> Any:
+def _batched(
+    operands: Operands, axes: Axes, *, capacity: int, comm: Communicator
+) -> tuple[jax.Array, int]:
     x, to, from_ = operands
     if axes[1] is None and axes[2] is None and axes[0] is not None:
         # The same counts for the whole batch: it travels inside the rows.
@@ -104,7 +110,7 @@ def _batched(operands: Any, axes: Any, *, capacity: int, comm: Communicator) -> 
     return arrived[back].reshape(size, capacity, *x.shape[2:]), 0
 
 
-def rows_of(x: Any, operation: str, comm: Communicator) -> jax.Array:
+def rows_of(x: ArrayLike, operation: str, comm: Communicator) -> jax.Array:
     """`x` as an array that has rows."""
     x = as_array(x, operation, comm)
     if x.ndim < 1:
@@ -153,8 +159,8 @@ batching.primitive_batchers[alltoallv_p] = _batched
 
 
 def alltoallv(
-    x: Any,
-    counts: Any,
+    x: ArrayLike,
+    counts: ArrayLike,
     *,
     capacity: int | None = None,
     return_mask: bool = False,

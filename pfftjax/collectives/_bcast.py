@@ -3,10 +3,9 @@
 The primitives are adjoints of each other: reduce gives zeros where the result does not arrive.
 """
 
-from typing import Any
-
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 from mpi4py import MPI
 
 from pfftjax._runtime.communicators import Comm, as_private
@@ -47,7 +46,7 @@ linear(
 
 
 @over_leaves
-def bcast(x: Any, root: int, *, comm: Comm = None) -> jax.Array:
+def bcast(x: ArrayLike, root: int, *, comm: Comm = None) -> jax.Array:
     """Give every rank the array of rank `root`.
 
     Args:
@@ -79,7 +78,7 @@ def bcast(x: Any, root: int, *, comm: Comm = None) -> jax.Array:
 
 
 @over_leaves
-def reduce(x: Any, op: MPI.Op, root: int, *, comm: Comm = None) -> jax.Array:
+def reduce(x: ArrayLike, op: MPI.Op, root: int, *, comm: Comm = None) -> jax.Array:
     """Reduce the arrays of all ranks; rank `root` gets the result.
 
     Args:

@@ -9,11 +9,13 @@ computes the same; docs/theory/adjoints.md says why its derivatives are right.
 """
 
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
+from jax.typing import ArrayLike
+
+from pfftjax._runtime.arrays import PyTree
 
 from ._allreduce import allreduce_of_copies_p, allreduce_p, replicate_of_copies_p, replicate_p
 
@@ -24,7 +26,7 @@ _OF_COPIES = {allreduce_p: allreduce_of_copies_p, replicate_p: replicate_of_copi
 _made: weakref.WeakKeyDictionary[Jaxpr, Jaxpr | None] = weakref.WeakKeyDictionary()
 
 
-def with_copies(program: Any) -> Any:
+def with_copies(program: PyTree) -> PyTree:
     """The same program, whose derivatives are those of all ranks' copies.
 
     Args:
@@ -76,17 +78,19 @@ def _equation(eqn: JaxprEqn) -> JaxprEqn:
 def _custom_jvp(eqn: JaxprEqn, program: ClosedJaxpr) -> JaxprEqn:
     """A function with a rule of its own, both changed."""
 
-    def original(*args: Any) -> Any:
+    def original(*args: ArrayLike) -> Sequence[jax.Array]:
         given = eqn.primitive.get_bind_params(eqn.params)
         functions, params = given if isinstance(given, tuple) else ((), given)
         return eqn.primitive.bind(*functions, *args, **params)
 
     @jax.custom_jvp
-    def changed(*args: Any) -> Any:
+    def changed(*args: ArrayLike) -> Sequence[jax.Array]:
         return jaxpr_as_fun(program)(*args)
 
     @changed.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(
+        primals: Sequence[ArrayLike], tangents: Sequence[ArrayLike]
+    ) -> tuple[Sequence[jax.Array], Sequence[jax.Array]]:
         rule = jax.make_jaxpr(lambda *both: jax.jvp(original, *both))(primals, tangents)
         results = jaxpr_as_fun(with_copies(rule))(*primals, *tangents)
         return results[: len(results) // 2], results[len(results) // 2 :]
@@ -95,7 +99,9 @@ def _custom_jvp(eqn: JaxprEqn, program: ClosedJaxpr) -> JaxprEqn:
     return eqn.replace(params=new.params)
 
 
-def traced(function: Callable[..., list[Any]], *args: Any) -> Callable[..., list[Any]]:
+def traced(
+    function: Callable[..., Sequence[object]], *args: object
+) -> Callable[..., list[jax.Array]]:
     """`function`, traced for `args`, with every rank's copies as variables of their own.
 
     Args:

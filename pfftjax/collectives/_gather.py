@@ -5,10 +5,10 @@ other ranks, and scatter reads nothing there. The functions put the operand in p
 zeros, as their users expect.
 """
 
-from typing import Any
-
 import jax
 import numpy as np
+from jax.core import ShapedArray
+from jax.typing import ArrayLike
 
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import (
@@ -23,7 +23,7 @@ from pfftjax._runtime.primitive import (
 )
 
 
-def _block(x: Any, *, root: int, comm: Communicator) -> str:
+def _block(x: ShapedArray, *, root: int, comm: Communicator) -> str:
     size = x.size // comm.size if comm.rank == root else x.size
     return f"{np.dtype(x.dtype).name}[{size}] from {root}"
 
@@ -50,7 +50,7 @@ linear(scatter_p, batch=lambda root, comm: (int(comm.rank == root), 0), adjoint=
 
 
 @over_leaves
-def gather(x: Any, root: int, *, comm: Comm = None) -> jax.Array:
+def gather(x: ArrayLike, root: int, *, comm: Comm = None) -> jax.Array:
     """Gather the arrays of all ranks on rank `root`.
 
     Args:
@@ -82,7 +82,7 @@ def gather(x: Any, root: int, *, comm: Comm = None) -> jax.Array:
 
 
 @over_leaves
-def scatter(x: Any, root: int, *, comm: Comm = None) -> jax.Array:
+def scatter(x: ArrayLike, root: int, *, comm: Comm = None) -> jax.Array:
     """Give each rank its block of the array of rank `root`.
 
     Args:

@@ -4,8 +4,6 @@ Ranks are kept as shifts from one's own rank, modulo the size: the program of a 
 every rank.
 """
 
-from typing import Any
-
 from mpi4py import MPI
 
 from pfftjax._runtime.communicators import Communicator
@@ -19,7 +17,7 @@ _ANY_TAG = native.any_tag
 DEFAULT_TAG = native.default_tag
 
 
-def partner(rank: Any, name: str, operation: str, comm: Communicator) -> int:
+def partner(rank: object, name: str, operation: str, comm: Communicator) -> int:
     """The shift to `rank`, checked; `name` is that of the argument: source or dest."""
     rank = static_int(rank, name, operation, comm)
     if rank == MPI.PROC_NULL:
@@ -35,7 +33,7 @@ def partner(rank: Any, name: str, operation: str, comm: Communicator) -> int:
     return (rank - comm.rank) % comm.size
 
 
-def tag_number(tag: Any, name: str, operation: str, comm: Communicator) -> int:
+def tag_number(tag: object, name: str, operation: str, comm: Communicator) -> int:
     """`tag`, checked; None and `MPI.ANY_TAG` are for what is received."""
     is_received = operation == "recv" or name == "recvtag"
     if tag is None and is_received:

@@ -1,21 +1,21 @@
 """The predefined MPI reductions, for which dtypes they mean something, and those of users."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
+from jax.typing import ArrayLike
 from mpi4py import MPI
 
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
-from pfftjax._runtime.primitive import as_array, elements, where
+from pfftjax._runtime.primitive import Params, as_array, elements, where
 
 # Name, MPI operation; the index is the number that programs carry.
 _OPS: tuple[tuple[str, MPI.Op], ...] = tuple(
     (reduction.name, getattr(MPI, reduction.name)) for reduction in native.Reduction
 )
-# Of arrays that are not pairs, or of one-sided communication.
+# These are for pairs, or for one-sided communication.
 _WITHOUT_MEANING = (MPI.MAXLOC, MPI.MINLOC, MPI.REPLACE, MPI.NO_OP, MPI.OP_NULL)
 _INDEX = {name: index for index, (name, _) in enumerate(_OPS)}
 SUM, MIN, MAX = _INDEX["SUM"], _INDEX["MIN"], _INDEX["MAX"]
@@ -36,8 +36,8 @@ def name_of(op: int) -> str:
     return f"MPI.{_OPS[op][0]}" if op < len(_OPS) else "an operation of the user's"
 
 
-def elements_and_op(x: Any, *, op: int, **_: Any) -> str:
-    """What ranks that reduce must agree on."""
+def elements_and_op(x: ShapedArray, *, op: int, **_: object) -> str:
+    """Elements and operation, on which ranks that reduce must agree."""
     return f"{elements(x)} {name_of(op)}"
 
 
@@ -50,7 +50,7 @@ def _user_op(op: MPI.Op) -> int:
     return number
 
 
-def _reduction(op: Any, dtype: np.dtype, operation: str, comm: Communicator) -> int:
+def _reduction(op: object, dtype: np.dtype, operation: str, comm: Communicator) -> int:
     """The number of `op`, an `mpi4py.MPI.Op`, for arrays of `dtype`."""
     if not isinstance(op, MPI.Op):
         raise TypeError(
@@ -76,8 +76,8 @@ def _reduction(op: Any, dtype: np.dtype, operation: str, comm: Communicator) -> 
 
 
 def reducible(
-    x: Any, op: Any, operation: str, comm: Communicator
-) -> tuple[jax.Array, dict[str, Any]]:
+    x: ArrayLike, op: object, operation: str, comm: Communicator
+) -> tuple[jax.Array, Params]:
     """The operand of a reduction, and the parameters that all reductions have."""
     x = as_array(x, operation, comm)
     number = _reduction(op, x.dtype, operation, comm)
@@ -88,12 +88,12 @@ def reducible(
     return x, {"op": number, "comm": comm}
 
 
-def is_location(op: Any) -> bool:
+def is_location(op: object) -> bool:
     """Whether `op` is MPI.MAXLOC or MPI.MINLOC."""
     return isinstance(op, MPI.Op) and op in (MPI.MAXLOC, MPI.MINLOC)
 
 
-def only_sums(op: int, **_: Any) -> str | None:
+def only_sums(op: int, **_: object) -> str | None:
     """Why a reduction has no derivative, or None."""
     if op == SUM:
         return None

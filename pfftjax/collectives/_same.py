@@ -8,22 +8,31 @@ own and all of them are alike, and under ``PFFTJAX_CHECK=1``, each call compares
 `same` wants the same bits. `compare` names arrays in its errors and lets ranks differ by rounding.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad, xla
+from jax.typing import ArrayLike
 
 from pfftjax._runtime import call_sites
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.options import options
-from pfftjax._runtime.primitive import batch_along, check_dtype, communicating, elements
+from pfftjax._runtime.primitive import (
+    Tangent,
+    Tangents,
+    batch_along,
+    check_dtype,
+    communicating,
+    elements,
+)
 
 # The members say what the ranks' values are expected to be (cpp/collectives/same.h).
 Expected = native.Expected
+_Tree = TypeVar("_Tree")
 
 
 same_p = communicating(
@@ -46,7 +55,7 @@ same_p = communicating(
 )
 
 
-def _at_once(x: Any, **params: Any) -> Any:
+def _at_once(x: jax.Array, **params: object) -> jax.Array:
     return xla.apply_primitive(same_p, x, **{**params, "each_call": True})
 
 
@@ -54,18 +63,20 @@ same_p.def_impl(call_sites.noted("same", _at_once))
 
 
 # Tangents and cotangents go by: they are those of the identity, and need not be alike.
-def _jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-    return same_p.bind(*primals, **params), *tangents
+def _jvp(
+    primals: Sequence[ArrayLike], tangents: Tangents, **params: object
+) -> tuple[jax.Array, Tangent]:
+    return same_p.bind(*primals, **params), tangents[0]
 
 
 ad.primitive_jvps[same_p] = _jvp
 ad.primitive_transposes[same_p] = lambda cotangent, _, **__: [cotangent]
-# In front: labels say what lies in one operand, and hold for each of the batch.
+# A batch goes in front: labels say what lies in one operand, and hold for each of the batch.
 batch_along(same_p, (0, 0))
 
 
 def _bind(
-    x: jax.Array, expected: Expected, *, subject: str = "", labels: str = "", **params: Any
+    x: jax.Array, expected: Expected, *, subject: str = "", labels: str = "", **params: object
 ) -> jax.Array:
     return same_p.bind(
         x, each_call=False, expected=int(expected), subject=subject, labels=labels, **params
@@ -73,13 +84,13 @@ def _bind(
 
 
 def same(
-    x: Any,
+    x: _Tree,
     what: str,
     *,
     operation: str = "same",
     remedy: str = "give every rank the same value",
     comm: Comm = None,
-) -> Any:
+) -> _Tree:
     """`x`, which must have the same bits on every rank.
 
     Every rank of `comm` takes part, as in any collective. The ranks compare a hash when a jitted
@@ -108,8 +119,8 @@ def same(
     """
     comm = as_private(comm, operation)
 
-    def passed(leaf: Any) -> jax.Array:
-        leaf = jnp.asarray(leaf)
+    def passed(given: ArrayLike) -> jax.Array:
+        leaf = jnp.asarray(given)
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             words = passed(jax.random.key_data(leaf))
             return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
@@ -128,7 +139,7 @@ _FEW = 1024
 
 
 def compare(
-    values: Iterable[tuple[str, Any]],
+    values: Iterable[tuple[str, ArrayLike]],
     what: str,
     subject: str,
     *,
@@ -151,7 +162,7 @@ def compare(
     """
     if comm.size == 1 or not (options.first_call or options.check):
         return
-    groups: dict[Any, list[tuple[str, jax.Array]]] = {}
+    groups: dict[object, list[tuple[str, jax.Array]]] = {}
     for name, value in values:
         array = jnp.asarray(value)
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
@@ -175,7 +186,7 @@ def compare(
         )
 
 
-def report_if_equal(cotangent: Any, operation: str, comm: Communicator) -> None:
+def report_if_equal(cotangent: jax.Array, operation: str, comm: Communicator) -> None:
     """Under PFFTJAX_CHECK=1: say so if what is to be summed is equal on all ranks already.
 
     The sum over ranks of the cotangents of a value that has passed `replicate` before is one: it

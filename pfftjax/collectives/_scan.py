@@ -1,9 +1,9 @@
 """scan and exscan: reductions over the ranks up to this one, and over those before it."""
 
-from typing import Any
-
 import jax
 import numpy as np
+from jax.core import ShapedArray
+from jax.typing import ArrayLike
 from mpi4py import MPI
 
 from pfftjax._runtime.communicators import Comm, as_private
@@ -12,7 +12,7 @@ from pfftjax._runtime.primitive import communicating, linear, over_leaves
 from ._reduction import elements_and_op, only_sums, reducible
 
 
-def _agreement(x: Any, *, op: int, exclusive: bool, reverse: bool, **_: Any) -> str:
+def _agreement(x: ShapedArray, *, op: int, exclusive: bool, reverse: bool, **_: object) -> str:
     manner = f"{'exclusive ' if exclusive else ''}{'from the last rank ' if reverse else ''}"
     return manner + elements_and_op(x, op=op)
 
@@ -35,7 +35,7 @@ linear(
 
 
 @over_leaves
-def scan(x: Any, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array:
+def scan(x: ArrayLike, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array:
     """Reduce the arrays of the ranks up to and including this one.
 
     Args:
@@ -63,7 +63,7 @@ def scan(x: Any, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array:
 
 
 @over_leaves
-def exscan(x: Any, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array:
+def exscan(x: ArrayLike, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array:
     """Reduce the arrays of the ranks before this one: where a rank's part of a whole begins.
 
     Args:
@@ -92,14 +92,7 @@ def exscan(x: Any, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array:
     return _scan(x, op, comm, "exscan", exclusive=True)
 
 
-def _scan(
-    x: Any,
-    op: MPI.Op,
-    comm: Comm,
-    operation: str,
-    *,
-    exclusive: bool,
-) -> jax.Array:
+def _scan(x: ArrayLike, op: MPI.Op, comm: Comm, operation: str, *, exclusive: bool) -> jax.Array:
     comm = as_private(comm, operation)
     x, params = reducible(x, op, operation, comm)
     return scan_p.bind(x, exclusive=exclusive, reverse=False, **params)

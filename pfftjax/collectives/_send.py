@@ -1,15 +1,18 @@
 """send and recv: one message from one rank to another."""
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax.interpreters import ad
+from jax.typing import ArrayLike
 from mpi4py import MPI
 
+from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.checkpoint import never_repeat
 from pfftjax._runtime.communicators import Comm, Communicator, as_communicator
 from pfftjax._runtime.primitive import (
+    Operands,
+    Tangent,
+    Tangents,
     as_array,
     batch_along,
     communicating,
@@ -38,7 +41,9 @@ recv_p = communicating(
 
 # A send has no result, so no cotangent comes back through it: the receiver would differentiate a
 # constant, silently.
-def _send_jvp(primals: Any, tangents: Any, *, comm: Communicator, **params: Any) -> Any:
+def _send_jvp(
+    primals: Operands, tangents: Tangents, *, comm: Communicator, **params: object
+) -> tuple[list[jax.Array], list[Tangent]]:
     if not isinstance(tangents[0], ad.Zero):
         raise TypeError(
             f"{where('send', comm)}: send has no derivative, because nothing comes back through "
@@ -48,7 +53,9 @@ def _send_jvp(primals: Any, tangents: Any, *, comm: Communicator, **params: Any)
     return send_p.bind(*primals, comm=comm, **params), []
 
 
-def _recv_jvp(primals: Any, _: Any, *, status: int, comm: Communicator, **params: Any) -> Any:
+def _recv_jvp(
+    primals: Operands, _: object, *, status: int, comm: Communicator, **params: object
+) -> tuple[jax.Array, ad.Zero]:
     if status != NO_STATUS:
         raise TypeError(
             f"{where('recv', comm)}: with a status, part of x may be part of the result, and that "
@@ -67,7 +74,7 @@ batch_along(send_p, (0, 0))
 batch_along(recv_p, (0, 0), lambda _, params: {**params, "exact": True})
 
 
-def send(x: Any, dest: int, *, tag: int = 0, comm: Comm = None) -> None:
+def send(x: PyTree, dest: int, *, tag: int = 0, comm: Comm = None) -> None:
     """Send `x` to rank `dest`, which receives it by `recv` or `sendrecv`.
 
     Takes its place in the order of communication, and is sent whether or not anything depends on
@@ -104,7 +111,7 @@ def send(x: Any, dest: int, *, tag: int = 0, comm: Comm = None) -> None:
 
 @over_leaves
 def recv(
-    x: Any,
+    x: ArrayLike,
     source: int = MPI.ANY_SOURCE,
     *,
     tag: int | None = None,

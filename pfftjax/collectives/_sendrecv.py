@@ -1,16 +1,24 @@
 """sendrecv: one message to a rank, one from a rank, in either order."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 from jax.interpreters import ad, batching
 from mpi4py import MPI
 
-from pfftjax._runtime.communicators import Comm, as_communicator, as_private
+from pfftjax._runtime.arrays import PyTree
+from pfftjax._runtime.communicators import Comm, Communicator, as_communicator, as_private
 from pfftjax._runtime.primitive import (
+    Axes,
+    Operands,
+    Params,
+    Primal,
+    Tangent,
+    Tangents,
     as_array,
     batch_in_front,
     communicating,
@@ -23,26 +31,30 @@ from pfftjax._runtime.primitive import (
 from ._partner import ANYBODY, DEFAULT_TAG, NOBODY, partner, tag_number
 from ._status import NO_STATUS, with_status
 
+_Tree = TypeVar("_Tree")
+
 _RANKS = {"source": np.int32, "dest": np.int32}
 _ENVELOPE = {**_RANKS, "sendtag": np.int32, "recvtag": np.int32}
 
 
-def _received(x: Any, *, shape: tuple[int, ...], dtype: Any, **_: Any) -> Any:
+def _received(
+    x: ShapedArray, *, shape: tuple[int, ...], dtype: np.dtype, **_: object
+) -> ShapedArray:
     return x.update(shape=shape, dtype=dtype, weak_type=False)
 
 
 sendrecv_p = communicating(
     "sendrecv", result=_received, agreement=not_compared, attributes=_ENVELOPE
 )
-# Of all ranks of the communicator, which makes it a collective like the others: it is compared in
-# the first call, and goes from GPU to GPU. The sizes may differ between pairs.
+# All ranks of the communicator make this call, a collective like the others: it is compared in the
+# first call, and goes from GPU to GPU. The sizes may differ between pairs.
 sendrecv_all_p = communicating(
     "sendrecv_all",
     result=_received,
     agreement=lambda x, **_: np.dtype(x.dtype).name,
     attributes=_RANKS,
 )
-# With a second operand: what the result is where nothing arrives.
+# The second operand is the result where nothing arrives.
 sendrecv_status_p = communicating(
     "sendrecv_status",
     result=lambda x, template, **_: template.update(weak_type=False),
@@ -52,8 +64,15 @@ sendrecv_status_p = communicating(
 
 
 def _adjoint(
-    cotangent: Any, x: Any, *, source: int, dest: int, sendtag: int, recvtag: int, **params: Any
-) -> Any:
+    cotangent: jax.Array,
+    x: ShapedArray,
+    *,
+    source: int,
+    dest: int,
+    sendtag: int,
+    recvtag: int,
+    **params: object,
+) -> jax.Array:
     # The message the other way round. A tag that was given comes back as the tag that is expected,
     # so that messages told apart by tags stay apart.
     if recvtag >= 0:
@@ -62,7 +81,7 @@ def _adjoint(
     return sendrecv_p.bind(cotangent, **{**params, "shape": x.shape, "dtype": x.dtype}, **way_back)
 
 
-def _batched_params(size: int, params: Any) -> Any:
+def _batched_params(size: int, params: Params) -> Params:
     return {**params, "shape": (size, *params["shape"])}
 
 
@@ -88,13 +107,13 @@ linear(
 )
 
 
-def _status_jvp(primals: Any, tangents: Any, *, status: int, exact: bool, **params: Any) -> Any:
+def _status_jvp(
+    primals: Operands, tangents: Tangents, *, status: int, exact: bool, **params: object
+) -> tuple[jax.Array, Tangent]:
     x, template = primals
     y = sendrecv_status_p.bind(x, template, status=status, exact=exact, **params)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return y, zero_tangent(y)
-    if params["source"] == NOBODY:
-        tangents = tangents[0], ad.instantiate_zeros(tangents[1])
     # The tangent's message has no status: one that is shorter than recvbuf is an error.
     _, tangent = jax.jvp(
         lambda x: sendrecv_p.bind(x, shape=template.shape, dtype=template.dtype, **params),
@@ -102,27 +121,27 @@ def _status_jvp(primals: Any, tangents: Any, *, status: int, exact: bool, **para
         (ad.instantiate_zeros(tangents[0]),),
     )
     if params["source"] == NOBODY:
-        tangent = jax.lax.select(np.False_, tangent, tangents[1])
+        tangent = jax.lax.select(np.False_, tangent, ad.instantiate_zeros(tangents[1]))
     return y, tangent
 
 
 def _status_transpose(
-    cotangent: Any, x: Any, template: Any, *, status: int, exact: bool, **params: Any
-) -> Any:
+    cotangent: Tangent, x: Primal, template: Primal, *, status: int, exact: bool, **params: object
+) -> list[Tangent | None]:
     del status, exact
     back = None
-    if ad.is_undefined_primal(x):
+    if isinstance(x, ad.UndefinedPrimal):
         like = jax.typeof(cotangent)
         (back,) = ad.primitive_transposes[sendrecv_p](
             cotangent, x, shape=like.shape, dtype=like.dtype, **params
         )
-    if not ad.is_undefined_primal(template):
+    if not isinstance(template, ad.UndefinedPrimal):
         return [back, None]
     from_nobody = params["source"] == NOBODY
     return [back, cotangent if from_nobody else ad.Zero(template.aval.to_tangent_aval())]
 
 
-def _status_batched(operands: Any, axes: Any, **params: Any) -> Any:
+def _status_batched(operands: Operands, axes: Axes, **params: object) -> tuple[jax.Array, int]:
     _, batched = batch_in_front(operands, axes)
     # The elements of a shorter message would run through the rows.
     return sendrecv_status_p.bind(*batched, **{**params, "exact": True}), 0
@@ -134,8 +153,8 @@ batching.primitive_batchers[sendrecv_status_p] = _status_batched
 
 
 def sendrecv(
-    sendbuf: Any,
-    recvbuf: Any,
+    sendbuf: PyTree,
+    recvbuf: _Tree,
     source: int,
     dest: int,
     *,
@@ -144,7 +163,7 @@ def sendrecv(
     comm: Comm = None,
     status: MPI.Status | None = None,
     collective: bool = False,
-) -> Any:
+) -> _Tree:
     """Send `sendbuf` to rank `dest` and receive an array from rank `source`.
 
     Args:
@@ -193,59 +212,59 @@ def sendrecv(
         True
 
     """
-    if isinstance(recvbuf, jax.Array) or jax.tree_util.all_leaves([recvbuf]):
+    private = as_private if collective else as_communicator
+    comm = private(comm, "sendrecv")
+    envelope = {
+        "source": partner(source, "source", "sendrecv", comm),
+        "dest": partner(dest, "dest", "sendrecv", comm),
+        "sendtag": tag_number(sendtag, "sendtag", "sendrecv", comm),
+        "recvtag": tag_number(recvtag, "recvtag", "sendrecv", comm),
+    }
+
+    def exchange(x: PyTree, template: PyTree) -> PyTree:
         return _sendrecv(
-            sendbuf, recvbuf, source, dest, sendtag, recvtag, comm, status, collective
+            as_array(x, "sendrecv", comm),
+            as_array(template, "sendrecv", comm),
+            envelope,
+            comm,
+            status,
+            collective,
         )
-    return jax.tree.map(
-        lambda x, template: _sendrecv(
-            x, template, source, dest, sendtag, recvtag, comm, status, collective
-        ),
-        sendbuf,
-        recvbuf,
-    )
+
+    if isinstance(recvbuf, jax.Array) or jax.tree_util.all_leaves([recvbuf]):
+        return exchange(sendbuf, recvbuf)
+    return jax.tree.map(exchange, sendbuf, recvbuf)
 
 
 def _sendrecv(
-    sendbuf: Any,
-    recvbuf: Any,
-    source: int,
-    dest: int,
-    sendtag: int,
-    recvtag: int | None,
-    comm: Comm,
+    x: jax.Array,
+    template: jax.Array,
+    envelope: dict[str, int],
+    comm: Communicator,
     status: MPI.Status | None,
     collective: bool,
 ) -> jax.Array:
-    comm = as_private(comm, "sendrecv") if collective else as_communicator(comm, "sendrecv")
-    x = as_array(sendbuf, "sendrecv", comm)
-    template = as_array(recvbuf, "sendrecv", comm)
     kinds = [jnp.issubdtype(a.dtype, jnp.inexact) for a in (x, template)]
     if kinds[0] != kinds[1]:
         raise TypeError(
             f"{where('sendrecv', comm)}: sendbuf is {x.dtype} and recvbuf {template.dtype}, of "
             "which only one has a derivative; cast one of them"
         )
-    params: dict[str, Any] = {
-        "source": partner(source, "source", "sendrecv", comm),
-        "dest": partner(dest, "dest", "sendrecv", comm),
-        "sendtag": tag_number(sendtag, "sendtag", "sendrecv", comm),
-        "recvtag": tag_number(recvtag, "recvtag", "sendrecv", comm),
-        "comm": comm,
-    }
     if collective:
-        _check_collective(x, template, params, status)
+        _check_collective(x, template, envelope, status, comm)
 
     def exchange(number: int) -> jax.Array:
         if number != NO_STATUS:
-            return sendrecv_status_p.bind(x, template, status=number, exact=False, **params)
+            return sendrecv_status_p.bind(
+                x, template, status=number, exact=False, **envelope, comm=comm
+            )
         like = {"shape": template.shape, "dtype": template.dtype}
         if collective:
-            ranks = {name: params[name] for name in ("source", "dest", "comm")}
-            received = sendrecv_all_p.bind(x, **like, **ranks)
+            ranks = {name: envelope[name] for name in _RANKS}
+            received = sendrecv_all_p.bind(x, **like, **ranks, comm=comm)
         else:
-            received = sendrecv_p.bind(x, **like, **params)
-        if params["source"] != NOBODY:
+            received = sendrecv_p.bind(x, **like, **envelope, comm=comm)
+        if envelope["source"] != NOBODY:
             return received
         # Selected, not returned as it is: the derivative of the message must stay part of the
         # program on this rank too, or its partner waits.
@@ -255,19 +274,23 @@ def _sendrecv(
 
 
 def _check_collective(
-    x: jax.Array, template: jax.Array, params: Mapping[str, Any], status: MPI.Status | None
+    x: jax.Array,
+    template: jax.Array,
+    envelope: Mapping[str, int],
+    status: MPI.Status | None,
+    comm: Communicator,
 ) -> None:
     """Check that a message is one that `collective=True` goes with."""
     refused = [
         what
         for what, is_given in (
             ("a status", status is not None),
-            ("MPI.ANY_SOURCE", params["source"] == ANYBODY),
-            ("tags", (params["sendtag"], params["recvtag"]) != (0, DEFAULT_TAG)),
+            ("MPI.ANY_SOURCE", envelope["source"] == ANYBODY),
+            ("tags", (envelope["sendtag"], envelope["recvtag"]) != (0, DEFAULT_TAG)),
         )
         if is_given
     ]
-    start = f"{where('sendrecv', params['comm'])}: collective=True"
+    start = f"{where('sendrecv', comm)}: collective=True"
     if refused:
         raise ValueError(f"{start} does not go with {' or '.join(refused)}; leave that out")
     if x.dtype != template.dtype:

@@ -6,16 +6,21 @@ has the derivatives of one without.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 from jax.interpreters import ad, batching
+from jax.typing import ArrayLike
 
 from pfftjax._runtime.checkpoint import never_repeat
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import (
+    Axes,
+    Operands,
+    Tangent,
+    Tangents,
     as_array,
     batch_along,
     communicating,
@@ -33,7 +38,7 @@ from ._alltoall import alltoall_p
 _OPERATIONS = {False: alltoall_p, True: allgather_p}
 
 
-def _agreement(x: Any, *_: Any, same_for_all: bool, **__: Any) -> str:
+def _agreement(x: ShapedArray, *_: object, same_for_all: bool, **__: object) -> str:
     return f"{'allgather' if same_for_all else 'alltoall'} {elements(x)}"
 
 
@@ -61,7 +66,9 @@ batch_along(start_p, lambda *, same_for_all, **_: (0 if same_for_all else 1, Non
 
 
 # The tangent's message was not started: it is the operation itself, and so is its adjoint.
-def _wait_jvp(primals: Any, tangents: Any, *, same_for_all: bool, comm: Communicator) -> Any:
+def _wait_jvp(
+    primals: Operands, tangents: Tangents, *, same_for_all: bool, comm: Communicator
+) -> tuple[jax.Array, Tangent]:
     y = wait_p.bind(*primals, same_for_all=same_for_all, comm=comm)
     if isinstance(tangents[0], ad.Zero):
         return y, zero_tangent(y)
@@ -69,26 +76,27 @@ def _wait_jvp(primals: Any, tangents: Any, *, same_for_all: bool, comm: Communic
 
 
 # `jax.linear_transpose` sees start and wait with an unknown operand: the exchange is that of wait.
-def _start_transpose(_: Any, x: Any, **__: Any) -> Any:
+def _start_transpose(_: object, x: ad.UndefinedPrimal, **__: object) -> list[ad.Zero]:
     return [ad.Zero(x.aval.to_tangent_aval())]
 
 
 def _wait_transpose(
-    cotangent: Any, x: Any, _: Any, *, same_for_all: bool, comm: Communicator
-) -> Any:
+    cotangent: Tangent, x: ad.UndefinedPrimal, _: object, *, same_for_all: bool, comm: Communicator
+) -> list[jax.Array | None]:
     adjoint = ad.primitive_transposes[_OPERATIONS[same_for_all]]
     return [*adjoint(cotangent, x, comm=comm), None]
 
 
-def _wait_batched(operands: Any, axes: Any, *, same_for_all: bool, **params: Any) -> Any:
+def _wait_batched(
+    operands: Operands, axes: Axes, *, same_for_all: bool, comm: Communicator
+) -> tuple[jax.Array, int]:
     (x, ticket), (axis, ticket_axis) = operands, axes
     if ticket_axis is not None or axis is None:
         raise ValueError(
-            f"{where('wait', params['comm'])}: start and wait of an exchange must be under the "
-            "same jax.vmap"
+            f"{where('wait', comm)}: start and wait of an exchange must be under the same jax.vmap"
         )
     moved = jnp.moveaxis(x, axis, 0 if same_for_all else 1)
-    return wait_p.bind(moved, ticket, same_for_all=same_for_all, **params), 1
+    return wait_p.bind(moved, ticket, same_for_all=same_for_all, comm=comm), 1
 
 
 # A ticket is good for one wait.
@@ -110,17 +118,19 @@ class Pending:
     same_for_all: bool
     comm: Communicator
 
-    def tree_flatten(self) -> Any:
+    def tree_flatten(self) -> tuple[tuple[jax.Array, jax.Array], tuple[bool, Communicator]]:
         """Arrays, and what is static."""
         return (self.x, self.ticket), (self.same_for_all, self.comm)
 
     @classmethod
-    def tree_unflatten(cls, static: Any, arrays: Any) -> "Pending":
+    def tree_unflatten(
+        cls, static: tuple[bool, Communicator], arrays: tuple[jax.Array, jax.Array]
+    ) -> "Pending":
         """The reverse of `tree_flatten`."""
         return cls(*arrays, *static)
 
 
-def alltoall_start(x: Any, *, comm: Comm = None) -> Pending:
+def alltoall_start(x: ArrayLike, *, comm: Comm = None) -> Pending:
     """Begin an `alltoall`; `wait` gives its result.
 
     The operand is copied aside and travels while whatever comes before `wait` in the program is
@@ -160,7 +170,7 @@ def alltoall_start(x: Any, *, comm: Comm = None) -> Pending:
     return Pending(x, start_p.bind(x, same_for_all=False, comm=comm), False, comm)
 
 
-def allgather_start(x: Any, *, comm: Comm = None) -> Pending:
+def allgather_start(x: ArrayLike, *, comm: Comm = None) -> Pending:
     """Begin an `allgather`; `wait` gives its result. See `alltoall_start`.
 
     Args:

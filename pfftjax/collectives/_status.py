@@ -6,7 +6,6 @@ communicators, and the C++ core writes to it when the message has come: no Pytho
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from mpi4py import MPI
@@ -20,7 +19,7 @@ NO_STATUS = -1
 
 # Programs that write to a status may run as long as the process lives, and so does the status.
 _numbers: dict[int, tuple[MPI.Status, int]] = {}
-# For calls outside of programs: these come and go, and share one status while none waits for it.
+# Calls outside of programs come and go, and share one status while none waits for it.
 _spare: list[tuple[MPI.Status, int]] = []
 
 
@@ -32,8 +31,8 @@ def with_status(
     operation: str,
     status: MPI.Status | None,
     comm: Communicator,
-    receive: Callable[[int], Any],
-) -> Any:
+    receive: Callable[[int], jax.Array],
+) -> jax.Array:
     """The result of `receive(number of the status)`.
 
     Inside a program, `status` is written when the result is there. Outside it is valid on return.

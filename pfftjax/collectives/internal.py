@@ -1,4 +1,4 @@
-"""What `pfftjax.collectives` has for the folders above it, beside what is public."""
+"""The parts of `pfftjax.collectives` that the folders above it use, and users do not."""
 
 from ._alltoallv import MOST_ROWS as MOST_ROWS
 from ._alltoallv import alltoallv_p as alltoallv_p

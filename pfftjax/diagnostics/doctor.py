@@ -4,7 +4,6 @@ import dataclasses
 import os
 import shutil
 import subprocess
-from typing import Any
 
 import jax
 import numpy as np
@@ -69,7 +68,7 @@ def doctor() -> int:
     return status
 
 
-def _cpu() -> Any:
+def _cpu() -> object:
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
@@ -102,7 +101,7 @@ def _report(job: Job) -> str:
 
 
 def _with_transport(here: Info, comm: MPI.Intracomm) -> Info:
-    """With the transport that GPUs choose at their first exchange, made here. Collective."""
+    """Add the transport that GPUs choose at their first exchange, made here. Collective."""
     has_gpus = "CUDA" in here.platforms and bool(here.gpus)
     if comm.allreduce(has_gpus, op=MPI.LAND):
         gpu = jax.local_devices(backend="gpu")[0]

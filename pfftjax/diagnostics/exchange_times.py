@@ -3,7 +3,6 @@
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +31,7 @@ class ExchangeTime:
     raw: float
 
 
-def _seconds(work: Callable[[], Any], comm: MPI.Intracomm) -> float:
+def _seconds(work: Callable[[], object], comm: MPI.Intracomm) -> float:
     comm.Barrier()
     start = time.perf_counter()
     work()
@@ -54,7 +53,7 @@ def exchange_time(block: int, chain: int, comm: MPI.Intracomm) -> ExchangeTime:
 
     """
 
-    # Not a loop of XLA's, which would copy what it carries.
+    # A loop of XLA's would copy what it carries.
     @jax.jit
     def program(x: jax.Array) -> jax.Array:
         for _ in range(chain):
@@ -74,7 +73,7 @@ def exchange_time(block: int, chain: int, comm: MPI.Intracomm) -> ExchangeTime:
     jitted()
     once = _seconds(jitted, comm) + _seconds(raw, comm)
     repetitions = min(max(int(_SECONDS / once), _REPETITIONS.start), _REPETITIONS.stop - 1)
-    # In turn, so that whatever else the node does meets both.
+    # The two take turns, so that whatever else the node does meets both.
     times = [(_seconds(jitted, comm), _seconds(raw, comm)) for _ in range(repetitions)]
     best_jitted, best_raw = (min(column) / chain for column in zip(*times, strict=True))
     return ExchangeTime(x.nbytes, best_jitted, best_raw)

@@ -13,7 +13,7 @@ from .info import Info
 
 @dataclasses.dataclass(frozen=True)
 class Observed:
-    """What `info` cannot know of a rank without running anything.
+    """Facts about a rank that `info` cannot know without running anything.
 
     Attributes:
         wrong: operations with wrong results.
@@ -88,7 +88,7 @@ _ALIKE = (
 
 
 def differences(infos: Sequence[Info]) -> list[str]:
-    """What differs between ranks, a line each, with the ranks that have each value."""
+    """The settings that differ between ranks, a line each, with the ranks that have each value."""
     lines = []
     for name in _ALIKE:
         ranks = collections.defaultdict(list)
@@ -191,7 +191,7 @@ def _alike(job: Job) -> Iterator[Finding]:
 
 
 def _cores(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
-    """Of the ranks of one node."""
+    """Findings about the cores that the ranks of one node have."""
     info = ranks[0][0]
     count = len(ranks)
     shared = tuple(sorted({core for other, _ in ranks for core in other.cores}))
@@ -315,7 +315,7 @@ def _binding(info: Info) -> Iterator[Finding]:
         )
 
 
-# Of the speed of raw MPI, which goes between two buffers that have their pages: 0.6 is usual.
+# Usual is 0.6 of the speed of raw MPI, which goes between two buffers that have their pages.
 _SLOW_LARGE = 0.3
 
 
@@ -342,7 +342,7 @@ def _speed(job: Job, hosts: int) -> Iterator[Finding]:
 
 
 def hints(job: Job) -> list[str]:
-    """What is neither wrong nor slow, but may help."""
+    """Advice that may help a job in which nothing is wrong or slow."""
     if job.has_compilation_cache:
         return []
     return [

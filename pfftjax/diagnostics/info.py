@@ -21,7 +21,7 @@ _PACKAGES = ("pfftjax", "jax", "jaxlib", "mpi4py", "numpy")
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """What `info` returns: of this rank, as text with `str`. None stands for unknown.
+    """The result of `info` for this rank, as text with `str`. None stands for unknown.
 
     Attributes:
         versions: of packages and Python, by name.

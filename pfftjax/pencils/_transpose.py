@@ -42,7 +42,7 @@ def _agreement(
 
 
 # JAX has a primitive called transpose, too.
-transpose_p = communicating(
+transpose_p: Primitive = communicating(
     "pencil_transpose",
     result=_result,
     agreement=_agreement,

@@ -361,12 +361,6 @@ def test_arguments():
         pc.recv(x, SIZE)
     with pytest.raises(ValueError, match=f"tag is {MPI.ANY_TAG}, but tags go from 0"):
         pc.send(x, 0, tag=MPI.ANY_TAG)
-    with pytest.raises(TypeError, match="tag must be a static integer, got None"):
-        pc.send(x, 0, tag=None)
-    with pytest.raises(TypeError, match="source must be a static integer"):
-        jax.jit(lambda r: pc.recv(x, r))(0)
-    with pytest.raises(TypeError, match=r"status must be an mpi4py\.MPI\.Status or None"):
-        pc.recv(x, RANK, status=1)
     with pytest.raises(TypeError, match="cannot be sent"):
         pc.send(jax.random.key(0), RANK)
 

@@ -293,6 +293,7 @@ def test_shapes_are_checked():
     assert y.shape == (2,)
 
 
+@pytest.mark.wrong_types
 def test_what_must_be_static():
     """A TypeError with the remedy, as there: a rank or a tag that is traced."""
     x = jnp.ones(SIZE)
