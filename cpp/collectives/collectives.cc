@@ -168,29 +168,6 @@ ffi::Error CheckReplicated(const CallSite& site, Operand x, Token, Result y, Tok
   });
 }
 
-// Bindings: the attributes of the site, those of the operation, then operands and results.
-
-XLA_FFI_DEFINE_HANDLER(kAlltoall, (WithSite<Operation::kAlltoall, Alltoall>),
-                       OneToOne(BindSite()));
-XLA_FFI_DEFINE_HANDLER(kAllgather, (WithSite<Operation::kAllgather, Allgather>),
-                       OneToOne(BindSite()));
-XLA_FFI_DEFINE_HANDLER(kReduceScatter, (WithSite<Operation::kReduceScatter, ReduceScatter>),
-                       OneToOne(BindSite().Attr<std::int32_t>("op")));
-XLA_FFI_DEFINE_HANDLER(kAllreduce, (WithSite<Operation::kAllreduce, Allreduce>),
-                       OneToOne(BindSite().Attr<std::int32_t>("op")));
-XLA_FFI_DEFINE_HANDLER(kReduce, (WithSite<Operation::kReduce, Reduce>),
-                       OneToOne(BindSite().Attr<std::int32_t>("op").Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kBcast, (WithSite<Operation::kBcast, Bcast>),
-                       OneToOne(BindSite().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kGather, (WithSite<Operation::kGather, Gather>),
-                       OneToOne(BindSite().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kScatter, (WithSite<Operation::kScatter, Scatter>),
-                       OneToOne(BindSite().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kBarrier, (WithSite<Operation::kBarrier, Barrier>),
-                       BindSite().Arg<ffi::Token>().Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kCheckReplicated, (WithSite<Operation::kReplicate, CheckReplicated>),
-                       OneToOne(BindSite()));
-
 }  // namespace
 
 std::optional<Element> ElementOf(ffi::DataType type) {
@@ -204,24 +181,22 @@ std::optional<Element> ElementOf(ffi::DataType type) {
 }
 
 ffi::Error BadElement(Operation operation, ffi::DataType type) {
-  return ffi::Error::InvalidArgument(std::string("pfftjax: ") + NameOf(operation) +
-                                     " has no MPI type for XLA element type " +
-                                     std::to_string(static_cast<int>(type)));
+  return Invalid(std::string(NameOf(operation)) + " has no MPI type for XLA element type " +
+                 std::to_string(static_cast<int>(type)));
 }
 
 std::vector<Registration> CollectiveHandlers() {
-  return {
-      WithStaging<kAlltoall>("pfftjax_alltoall"),
-      WithStaging<kAllgather>("pfftjax_allgather"),
-      WithStaging<kReduceScatter>("pfftjax_reduce_scatter"),
-      WithStaging<kAllreduce>("pfftjax_allreduce"),
-      WithStaging<kReduce>("pfftjax_reduce"),
-      WithStaging<kBcast>("pfftjax_bcast"),
-      WithStaging<kGather>("pfftjax_gather"),
-      WithStaging<kScatter>("pfftjax_scatter"),
-      WithStaging<kBarrier>("pfftjax_barrier"),
-      WithStaging<kCheckReplicated>("pfftjax_replicate"),
-  };
+  return {SiteHandler<Operation::kAlltoall, Alltoall>("pfftjax_alltoall").WithStaging(),
+          SiteHandler<Operation::kAllgather, Allgather>("pfftjax_allgather").WithStaging(),
+          SiteHandler<Operation::kReduceScatter, ReduceScatter>("pfftjax_reduce_scatter", "op")
+              .WithStaging(),
+          SiteHandler<Operation::kAllreduce, Allreduce>("pfftjax_allreduce", "op").WithStaging(),
+          SiteHandler<Operation::kReduce, Reduce>("pfftjax_reduce", "op", "root").WithStaging(),
+          SiteHandler<Operation::kBcast, Bcast>("pfftjax_bcast", "root").WithStaging(),
+          SiteHandler<Operation::kGather, Gather>("pfftjax_gather", "root").WithStaging(),
+          SiteHandler<Operation::kScatter, Scatter>("pfftjax_scatter", "root").WithStaging(),
+          SiteHandler<Operation::kBarrier, Barrier>("pfftjax_barrier").WithStaging(),
+          SiteHandler<Operation::kReplicate, CheckReplicated>("pfftjax_replicate").WithStaging()};
 }
 
 }  // namespace pfftjax

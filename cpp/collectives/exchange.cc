@@ -91,26 +91,14 @@ ffi::Error MoveRows(const CallSite& site, Operand x, ffi::Buffer<ffi::S32> outgo
   return RunOnRows(site, x, move);
 }
 
-XLA_FFI_DEFINE_HANDLER(kExchangeCounts, (WithSite<Operation::kExchangeCounts, ExchangeCounts>),
-                       BindSite()
-                           .Attr<std::int64_t>("rows")
-                           .Attr<std::int64_t>("capacity")
-                           .Attr<std::string_view>("what")
-                           .Arg<ffi::Buffer<ffi::S32>>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::Buffer<ffi::S32>>()
-                           .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kAlltoallv, (WithSite<Operation::kAlltoallv, MoveRows<false>>),
-                       BindRaggedRows(BindSite()));
-XLA_FFI_DEFINE_HANDLER(kAllgatherv, (WithSite<Operation::kAllgatherv, MoveRows<true>>),
-                       BindRaggedRows(BindSite()));
-
 }  // namespace
 
 std::vector<Registration> ExchangeHandlers() {
-  return {WithStaging<kExchangeCounts>("pfftjax_exchange_counts"),
-          WithStaging<kAllgatherv>("pfftjax_allgatherv"),
-          WithStaging<kAlltoallv>("pfftjax_alltoallv")};
+  return {SiteHandler<Operation::kExchangeCounts, ExchangeCounts>("pfftjax_exchange_counts",
+                                                                  "rows", "capacity", "what")
+              .WithStaging(),
+          SiteHandler<Operation::kAllgatherv, MoveRows<true>>("pfftjax_allgatherv").WithStaging(),
+          SiteHandler<Operation::kAlltoallv, MoveRows<false>>("pfftjax_alltoallv").WithStaging()};
 }
 
 }  // namespace pfftjax

@@ -230,42 +230,6 @@ ffi::Error Recv(const CallSite& site, std::int32_t source, std::int32_t tag, std
                   y->untyped_data());
 }
 
-auto BindSendrecv() {
-  return BindSite()
-      .Attr<std::int32_t>("source")
-      .Attr<std::int32_t>("dest")
-      .Attr<std::int32_t>("sendtag")
-      .Attr<std::int32_t>("recvtag");
-}
-
-XLA_FFI_DEFINE_HANDLER(kSendrecv, (WithSite<Operation::kSendrecv, Sendrecv>),
-                       OneToOne(BindSendrecv()));
-XLA_FFI_DEFINE_HANDLER(
-    kSendrecvAll, (WithSite<Operation::kSendrecvAll, SendrecvAll>),
-    OneToOne(BindSite().Attr<std::int32_t>("source").Attr<std::int32_t>("dest")));
-XLA_FFI_DEFINE_HANDLER(kSendrecvStatus, (WithSite<Operation::kSendrecv, SendrecvStatus>),
-                       BindSendrecv()
-                           .Attr<std::int64_t>("status")
-                           .Attr<bool>("exact")
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::AnyBuffer>()
-                           .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kSend, (WithSite<Operation::kSend, Send>),
-                       BindSite()
-                           .Attr<std::int32_t>("dest")
-                           .Attr<std::int32_t>("tag")
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kRecv, (WithSite<Operation::kRecv, Recv>),
-                       OneToOne(BindSite()
-                                    .Attr<std::int32_t>("source")
-                                    .Attr<std::int32_t>("tag")
-                                    .Attr<std::int64_t>("status")
-                                    .Attr<bool>("exact")));
-
 }  // namespace
 
 std::int64_t AddStatus(void* address) {
@@ -280,10 +244,18 @@ std::int64_t AddStatus(void* address) {
 }
 
 std::vector<Registration> MessageHandlers() {
-  return {WithStaging<kSendrecv>("pfftjax_sendrecv"),
-          WithStaging<kSendrecvAll>("pfftjax_sendrecv_all"),
-          WithStaging<kSendrecvStatus>("pfftjax_sendrecv_status"),
-          WithStaging<kSend>("pfftjax_send"), WithStaging<kRecv>("pfftjax_recv")};
+  return {
+      SiteHandler<Operation::kSendrecv, Sendrecv>("pfftjax_sendrecv", "source", "dest", "sendtag",
+                                                  "recvtag")
+          .WithStaging(),
+      SiteHandler<Operation::kSendrecvAll, SendrecvAll>("pfftjax_sendrecv_all", "source", "dest")
+          .WithStaging(),
+      SiteHandler<Operation::kSendrecv, SendrecvStatus>(
+          "pfftjax_sendrecv_status", "source", "dest", "sendtag", "recvtag", "status", "exact")
+          .WithStaging(),
+      SiteHandler<Operation::kSend, Send>("pfftjax_send", "dest", "tag").WithStaging(),
+      SiteHandler<Operation::kRecv, Recv>("pfftjax_recv", "source", "tag", "status", "exact")
+          .WithStaging()};
 }
 
 }  // namespace pfftjax

@@ -51,16 +51,4 @@ inline ffi::Error RowsDoNotFit(Operation operation, const Communicator& comm) {
   return Failed(operation, comm, "the counts exceed the rows of the buffers");
 }
 
-// Rows, how many leave (for each rank, or for all), how many arrive from each.
-template <typename Binding>
-auto BindRaggedRows(Binding binding) {
-  return std::move(binding)
-      .template Arg<ffi::AnyBuffer>()
-      .template Arg<ffi::Buffer<ffi::S32>>()
-      .template Arg<ffi::Buffer<ffi::S32>>()
-      .template Arg<ffi::Token>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>();
-}
-
 }  // namespace pfftjax

@@ -202,37 +202,21 @@ ffi::Error ReduceScatter(const CallSite& site, Queue queue, std::int32_t op, Ope
   });
 }
 
-auto Site() { return BindSite().Ctx<Queue>(); }
-
-XLA_FFI_DEFINE_HANDLER(kAlltoall, (WithSite<Operation::kAlltoall, Alltoall>), OneToOne(Site()));
-XLA_FFI_DEFINE_HANDLER(kAllgather, (WithSite<Operation::kAllgather, Allgather>), OneToOne(Site()));
-XLA_FFI_DEFINE_HANDLER(kBcast, (WithSite<Operation::kBcast, Bcast>),
-                       OneToOne(Site().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kGather, (WithSite<Operation::kGather, Gather>),
-                       OneToOne(Site().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kScatter, (WithSite<Operation::kScatter, Scatter>),
-                       OneToOne(Site().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kSendrecvAll, (WithSite<Operation::kSendrecvAll, SendrecvAll>),
-                       OneToOne(Site().Attr<std::int32_t>("source").Attr<std::int32_t>("dest")));
-XLA_FFI_DEFINE_HANDLER(kAllreduce, (WithSite<Operation::kAllreduce, Allreduce>),
-                       OneToOne(Site().Attr<std::int32_t>("op")));
-XLA_FFI_DEFINE_HANDLER(kReduce, (WithSite<Operation::kReduce, Reduce>),
-                       OneToOne(Site().Attr<std::int32_t>("op").Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kReduceScatter, (WithSite<Operation::kReduceScatter, ReduceScatter>),
-                       OneToOne(Site().Attr<std::int32_t>("op")));
-
 }  // namespace
 
 std::vector<Registration> CollectiveHandlers() {
-  return {{"pfftjax_alltoall", nullptr, reinterpret_cast<void*>(kAlltoall)},
-          {"pfftjax_allgather", nullptr, reinterpret_cast<void*>(kAllgather)},
-          {"pfftjax_bcast", nullptr, reinterpret_cast<void*>(kBcast)},
-          {"pfftjax_gather", nullptr, reinterpret_cast<void*>(kGather)},
-          {"pfftjax_scatter", nullptr, reinterpret_cast<void*>(kScatter)},
-          {"pfftjax_sendrecv_all", nullptr, reinterpret_cast<void*>(kSendrecvAll)},
-          {"pfftjax_allreduce", nullptr, reinterpret_cast<void*>(kAllreduce)},
-          {"pfftjax_reduce", nullptr, reinterpret_cast<void*>(kReduce)},
-          {"pfftjax_reduce_scatter", nullptr, reinterpret_cast<void*>(kReduceScatter)}};
+  return {
+      SiteHandler<Operation::kAlltoall, Alltoall>("pfftjax_alltoall").OnDevice(),
+      SiteHandler<Operation::kAllgather, Allgather>("pfftjax_allgather").OnDevice(),
+      SiteHandler<Operation::kBcast, Bcast>("pfftjax_bcast", "root").OnDevice(),
+      SiteHandler<Operation::kGather, Gather>("pfftjax_gather", "root").OnDevice(),
+      SiteHandler<Operation::kScatter, Scatter>("pfftjax_scatter", "root").OnDevice(),
+      SiteHandler<Operation::kSendrecvAll, SendrecvAll>("pfftjax_sendrecv_all", "source", "dest")
+          .OnDevice(),
+      SiteHandler<Operation::kAllreduce, Allreduce>("pfftjax_allreduce", "op").OnDevice(),
+      SiteHandler<Operation::kReduce, Reduce>("pfftjax_reduce", "op", "root").OnDevice(),
+      SiteHandler<Operation::kReduceScatter, ReduceScatter>("pfftjax_reduce_scatter", "op")
+          .OnDevice()};
 }
 
 }  // namespace pfftjax::gpu

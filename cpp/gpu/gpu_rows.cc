@@ -69,16 +69,11 @@ ffi::Error MoveRows(const CallSite& site, Queue queue, Operand x, Counts outgoin
   return RunOnRows(site, x, move);
 }
 
-XLA_FFI_DEFINE_HANDLER(kAlltoallv, (WithSite<Operation::kAlltoallv, MoveRows<false>>),
-                       BindRaggedRows(BindSite().Ctx<Queue>()));
-XLA_FFI_DEFINE_HANDLER(kAllgatherv, (WithSite<Operation::kAllgatherv, MoveRows<true>>),
-                       BindRaggedRows(BindSite().Ctx<Queue>()));
-
 }  // namespace
 
 std::vector<Registration> RowHandlers() {
-  return {{"pfftjax_alltoallv", nullptr, reinterpret_cast<void*>(kAlltoallv)},
-          {"pfftjax_allgatherv", nullptr, reinterpret_cast<void*>(kAllgatherv)}};
+  return {SiteHandler<Operation::kAlltoallv, MoveRows<false>>("pfftjax_alltoallv").OnDevice(),
+          SiteHandler<Operation::kAllgatherv, MoveRows<true>>("pfftjax_allgatherv").OnDevice()};
 }
 
 }  // namespace pfftjax::gpu
