@@ -196,17 +196,15 @@ ffi::Error SendrecvStatus(const CallSite& site, std::int32_t source, std::int32_
 // between pairs, as a GPU makes them. Where nothing arrives the result is zero.
 ffi::Error SendrecvAll(const CallSite& site, std::int32_t source, std::int32_t dest, Operand x,
                        Token, Result y, TokenResult) {
-  const auto sends = static_cast<std::int64_t>(x.element_count());
-  const auto receives = static_cast<std::int64_t>(y->element_count());
+  const std::int64_t sends = CountOf(x);
+  const std::int64_t receives = CountOf(*y);
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return RunOn(site, x, {}, 0, [&](Communicator& comm, Element element) {
     const Partners mine(comm, source, dest, receives, sends);
     if (ffi::Error error = CheckPartners(site.operation, comm, mine); error.failure())
       return error;
     if (mine.source == kNobody) Clear(y->untyped_data(), y->size_bytes());
-    const int code = ExchangeBlocks(
-        comm, x.untyped_data(), [&](int rank) { return mine.To(rank); }, y->untyped_data(),
-        [&](int rank) { return mine.From(rank); }, element);
+    const int code = ExchangeBlocks(comm, x.untyped_data(), y->untyped_data(), mine, element);
     return code == 0 ? ffi::Error::Success()
                      : MpiFailed(site.operation, comm, element, sends, code);
   });

@@ -43,6 +43,11 @@ using Result = ffi::Result<ffi::AnyBuffer>;
 using Token = ffi::Token;
 using TokenResult = ffi::Result<ffi::Token>;
 
+inline std::int64_t CountOf(const Operand& x) {
+  return static_cast<std::int64_t>(x.element_count());
+}
+inline std::int64_t BytesOf(const Operand& x) { return static_cast<std::int64_t>(x.size_bytes()); }
+
 // Nothing for a type that has no Element; Python refuses those when it traces.
 std::optional<Element> ElementOf(ffi::DataType type);
 
