@@ -20,73 +20,45 @@ ffi::Error RunInto(Result& y, const CallSite& site, const Operand& x, Detail det
   return RunOn(site, x, detail.Say(), detail.Number(), std::forward<Body>(body));
 }
 
-ffi::Error Alltoall(const CallSite& site, Operand x, Token, Result y, TokenResult) {
+// An alltoall or an allgather.
+template <Pattern kPattern>
+ffi::Error Exchange(const CallSite& site, Operand x, Token, Result y, TokenResult) {
   return RunInto(y, site, x, {}, [&](Communicator& comm, Element element) {
-    const auto total = static_cast<std::int64_t>(x.element_count());
-    const std::int64_t block = total / comm.size;
+    constexpr bool is_same_for_all = kPattern == Pattern::kAllgather;
+    const std::int64_t block = is_same_for_all ? CountOf(x) : CountOf(x) / comm.size;
     const auto by_mpi = [&] {
       const void* send = x.untyped_data();
       // Other ranks need not be in place: the messages are the same.
-      const bool is_in_place = send == y->untyped_data();
+      const bool is_in_place = !is_same_for_all && send == y->untyped_data();
       const std::unique_ptr<char[]> copy(is_in_place ? new char[x.size_bytes()] : nullptr);
       if (is_in_place) send = std::memcpy(copy.get(), send, x.size_bytes());
-      if (total <= ChunkElements(element)) {
-        return Mpi()->alltoall(send, y->untyped_data(), block, element, comm.data);
-      }
-      const auto place = [block](int rank) { return Block{rank * block, block}; };
-      return ExchangeBlocks(comm, send, place, y->untyped_data(), place, element);
-    };
-    Node* node = NodeOf(comm);
-    if (!node) return by_mpi();
-    return node->Exchange(x.untyped_data(), y->untyped_data(),
-                          {block * InfoOf(element).bytes, element, false}, by_mpi);
-  });
-}
-
-ffi::Error Allgather(const CallSite& site, Operand x, Token, Result y, TokenResult) {
-  return RunInto(y, site, x, {}, [&](Communicator& comm, Element element) {
-    const auto block = static_cast<std::int64_t>(x.element_count());
-    const auto by_mpi = [&] {
       if (block * comm.size <= ChunkElements(element)) {
-        return Mpi()->allgather(x.untyped_data(), y->untyped_data(), block, element, comm.data);
+        const auto exchange = is_same_for_all ? Mpi()->allgather : Mpi()->alltoall;
+        return exchange(send, y->untyped_data(), block, element, comm.data);
       }
-      const auto whole = [block](int) { return Block{0, block}; };
-      const auto place = [block](int rank) { return Block{rank * block, block}; };
-      return ExchangeBlocks(comm, x.untyped_data(), whole, y->untyped_data(), place, element);
+      const EqualBlocks blocks{kPattern, comm, block};
+      return ExchangeBlocks(comm, send, y->untyped_data(), blocks, element);
     };
     Node* node = NodeOf(comm);
     if (!node) return by_mpi();
     return node->Exchange(x.untyped_data(), y->untyped_data(),
-                          {block * InfoOf(element).bytes, element, true}, by_mpi);
+                          {block * InfoOf(element).bytes, element, is_same_for_all}, by_mpi);
   });
 }
 
-ffi::Error ReduceScatter(const CallSite& site, std::int32_t op, Operand x, Token, Result y,
-                         TokenResult) {
-  return RunInto(y, site, x, {op, -1}, [&](Communicator& comm, Element element) {
-    return ReduceScatterInChunks(comm, x.untyped_data(), y->untyped_data(),
-                                 static_cast<std::int64_t>(y->element_count()), element,
-                                 static_cast<Reduction>(op));
-  });
-}
-
-ffi::Error Allreduce(const CallSite& site, std::int32_t op, Operand x, Token, Result y,
-                     TokenResult) {
-  return RunInto(y, site, x, {op, -1}, [&](Communicator& comm, Element element) {
-    return AllreduceInChunks(comm, x.untyped_data(), y->untyped_data(),
-                             static_cast<std::int64_t>(x.element_count()), element,
-                             static_cast<Reduction>(op));
-  });
-}
-
-// The sum on the root, zeros elsewhere: the adjoint of Bcast.
-ffi::Error Reduce(const CallSite& site, std::int32_t op, std::int32_t root, Operand x, Token,
-                  Result y, TokenResult) {
-  return RunInto(y, site, x, {op, root}, [&](Communicator& comm, Element element) {
-    if (comm.rank != root) Clear(y->untyped_data(), y->size_bytes());
-    return ReduceInChunks(comm, x.untyped_data(), y->untyped_data(),
-                          static_cast<std::int64_t>(x.element_count()), element,
-                          static_cast<Reduction>(op), root);
+// A reduction. On ranks without a result there are zeros: a reduction to a root is the adjoint of
+// Bcast.
+template <Spread kSpread, typename... Root>
+ffi::Error Reduce(const CallSite& site, std::int32_t op, Root... root, Operand x, Token, Result y,
+                  TokenResult) {
+  const Detail detail{op, root...};
+  return RunInto(y, site, x, detail, [&](Communicator& comm, Element element) {
+    if (kSpread == Spread::kRoot && comm.rank != detail.root) {
+      Clear(y->untyped_data(), y->size_bytes());
+    }
+    return ReduceInChunks(comm,
+                          {kSpread, static_cast<Reduction>(op), element, CountOf(*y), detail.root},
+                          x.untyped_data(), y->untyped_data());
   });
 }
 
@@ -96,7 +68,7 @@ ffi::Error Bcast(const CallSite& site, std::int32_t root, Operand x, Token, Resu
     if (comm.rank == root && y->untyped_data() != x.untyped_data()) {
       std::memcpy(y->untyped_data(), x.untyped_data(), x.size_bytes());
     }
-    return ForEachChunk(static_cast<std::int64_t>(x.element_count()), ChunkElements(element),
+    return ForEachChunk(CountOf(x), ChunkElements(element),
                         [&](std::int64_t offset, std::int64_t count) {
                           return Mpi()->bcast(At(y->untyped_data(), offset, element), count,
                                               element, root, comm.data);
@@ -104,41 +76,23 @@ ffi::Error Bcast(const CallSite& site, std::int32_t root, Operand x, Token, Resu
   });
 }
 
-// All blocks on the root, zeros elsewhere: the adjoint of Scatter, whose operand counts on the
-// root only.
-ffi::Error Gather(const CallSite& site, std::int32_t root, Operand x, Token, Result y,
+// A gather: all blocks on the root, zeros elsewhere; or its adjoint, a scatter, whose operand
+// counts on the root only. All ranks have one block alike.
+template <Pattern kPattern>
+ffi::Error Rooted(const CallSite& site, std::int32_t root, Operand x, Token, Result y,
                   TokenResult) {
-  return RunInto(y, site, x, {-1, root}, [&](Communicator& comm, Element element) {
-    const auto block = static_cast<std::int64_t>(x.element_count());
-    if (comm.rank != root) Clear(y->untyped_data(), y->size_bytes());
+  constexpr bool is_gather = kPattern == Pattern::kGather;
+  const Operand& one = is_gather ? x : *y;
+  return RunInto(y, site, one, {-1, root}, [&](Communicator& comm, Element element) {
+    const std::int64_t block = CountOf(one);
+    if (is_gather && comm.rank != root) Clear(y->untyped_data(), y->size_bytes());
+    if (block == 0) return 0;
     if (block * comm.size <= ChunkElements(element)) {
-      return block == 0 ? 0
-                        : Mpi()->gather(x.untyped_data(), y->untyped_data(), block, element, root,
-                                        comm.data);
+      const auto move = is_gather ? Mpi()->gather : Mpi()->scatter;
+      return move(x.untyped_data(), y->untyped_data(), block, element, root, comm.data);
     }
-    const auto to = [&](int rank) { return Block{0, rank == root ? block : 0}; };
-    const auto from = [&](int rank) {
-      return comm.rank == root ? Block{rank * block, block} : Block{};
-    };
-    return ExchangeBlocks(comm, x.untyped_data(), to, y->untyped_data(), from, element);
-  });
-}
-
-ffi::Error Scatter(const CallSite& site, std::int32_t root, Operand x, Token, Result y,
-                   TokenResult) {
-  // What all ranks have alike is the result.
-  return RunInto(y, site, *y, {-1, root}, [&](Communicator& comm, Element element) {
-    const auto block = static_cast<std::int64_t>(y->element_count());
-    if (block * comm.size <= ChunkElements(element)) {
-      return block == 0 ? 0
-                        : Mpi()->scatter(x.untyped_data(), y->untyped_data(), block, element, root,
-                                         comm.data);
-    }
-    const auto to = [&](int rank) {
-      return comm.rank == root ? Block{rank * block, block} : Block{};
-    };
-    const auto from = [&](int rank) { return Block{0, rank == root ? block : 0}; };
-    return ExchangeBlocks(comm, x.untyped_data(), to, y->untyped_data(), from, element);
+    return ExchangeBlocks(comm, x.untyped_data(), y->untyped_data(),
+                          EqualBlocks{kPattern, comm, block, root}, element);
   });
 }
 
@@ -168,29 +122,6 @@ ffi::Error CheckReplicated(const CallSite& site, Operand x, Token, Result y, Tok
   });
 }
 
-// Bindings: the attributes of the site, those of the operation, then operands and results.
-
-XLA_FFI_DEFINE_HANDLER(kAlltoall, (WithSite<Operation::kAlltoall, Alltoall>),
-                       OneToOne(BindSite()));
-XLA_FFI_DEFINE_HANDLER(kAllgather, (WithSite<Operation::kAllgather, Allgather>),
-                       OneToOne(BindSite()));
-XLA_FFI_DEFINE_HANDLER(kReduceScatter, (WithSite<Operation::kReduceScatter, ReduceScatter>),
-                       OneToOne(BindSite().Attr<std::int32_t>("op")));
-XLA_FFI_DEFINE_HANDLER(kAllreduce, (WithSite<Operation::kAllreduce, Allreduce>),
-                       OneToOne(BindSite().Attr<std::int32_t>("op")));
-XLA_FFI_DEFINE_HANDLER(kReduce, (WithSite<Operation::kReduce, Reduce>),
-                       OneToOne(BindSite().Attr<std::int32_t>("op").Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kBcast, (WithSite<Operation::kBcast, Bcast>),
-                       OneToOne(BindSite().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kGather, (WithSite<Operation::kGather, Gather>),
-                       OneToOne(BindSite().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kScatter, (WithSite<Operation::kScatter, Scatter>),
-                       OneToOne(BindSite().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kBarrier, (WithSite<Operation::kBarrier, Barrier>),
-                       BindSite().Arg<ffi::Token>().Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kCheckReplicated, (WithSite<Operation::kReplicate, CheckReplicated>),
-                       OneToOne(BindSite()));
-
 }  // namespace
 
 std::optional<Element> ElementOf(ffi::DataType type) {
@@ -204,24 +135,30 @@ std::optional<Element> ElementOf(ffi::DataType type) {
 }
 
 ffi::Error BadElement(Operation operation, ffi::DataType type) {
-  return ffi::Error::InvalidArgument(std::string("pfftjax: ") + NameOf(operation) +
-                                     " has no MPI type for XLA element type " +
-                                     std::to_string(static_cast<int>(type)));
+  return Invalid(std::string(NameOf(operation)) + " has no MPI type for XLA element type " +
+                 std::to_string(static_cast<int>(type)));
 }
 
 std::vector<Registration> CollectiveHandlers() {
-  return {
-      WithStaging<kAlltoall>("pfftjax_alltoall"),
-      WithStaging<kAllgather>("pfftjax_allgather"),
-      WithStaging<kReduceScatter>("pfftjax_reduce_scatter"),
-      WithStaging<kAllreduce>("pfftjax_allreduce"),
-      WithStaging<kReduce>("pfftjax_reduce"),
-      WithStaging<kBcast>("pfftjax_bcast"),
-      WithStaging<kGather>("pfftjax_gather"),
-      WithStaging<kScatter>("pfftjax_scatter"),
-      WithStaging<kBarrier>("pfftjax_barrier"),
-      WithStaging<kCheckReplicated>("pfftjax_replicate"),
-  };
+  return {SiteHandler<Operation::kAlltoall, Exchange<Pattern::kAlltoall>>("pfftjax_alltoall")
+              .WithStaging(),
+          SiteHandler<Operation::kAllgather, Exchange<Pattern::kAllgather>>("pfftjax_allgather")
+              .WithStaging(),
+          SiteHandler<Operation::kReduceScatter, Reduce<Spread::kBlocks>>("pfftjax_reduce_scatter",
+                                                                          "op")
+              .WithStaging(),
+          SiteHandler<Operation::kAllreduce, Reduce<Spread::kAll>>("pfftjax_allreduce", "op")
+              .WithStaging(),
+          SiteHandler<Operation::kReduce, Reduce<Spread::kRoot, std::int32_t>>("pfftjax_reduce",
+                                                                               "op", "root")
+              .WithStaging(),
+          SiteHandler<Operation::kBcast, Bcast>("pfftjax_bcast", "root").WithStaging(),
+          SiteHandler<Operation::kGather, Rooted<Pattern::kGather>>("pfftjax_gather", "root")
+              .WithStaging(),
+          SiteHandler<Operation::kScatter, Rooted<Pattern::kScatter>>("pfftjax_scatter", "root")
+              .WithStaging(),
+          SiteHandler<Operation::kBarrier, Barrier>("pfftjax_barrier").WithStaging(),
+          SiteHandler<Operation::kReplicate, CheckReplicated>("pfftjax_replicate").WithStaging()};
 }
 
 }  // namespace pfftjax

@@ -24,10 +24,7 @@ ffi::Error ExchangeCounts(const CallSite& site, std::int64_t rows, std::int64_t 
         const std::int64_t batch = total / comm.size;
         const std::int32_t* out = counts.typed_data();
         std::int32_t* in = incoming->typed_data();
-        const auto block = [batch](int rank) { return Block{rank * batch, batch}; };
-        const int code = total <= ChunkElements(Element::kS32)
-                             ? Mpi()->alltoall(out, in, batch, Element::kS32, comm.data)
-                             : ExchangeBlocks(comm, out, block, in, block, Element::kS32);
+        const int code = AlltoallInChunks(comm, out, in, batch, Element::kS32);
         if (code != 0) return MpiFailed(site.operation, comm, Element::kS32, total, code);
 
         // Each rank tells what is wrong with its counts, if anything, and the capacity it needs.
@@ -77,40 +74,26 @@ ffi::Error MoveRows(const CallSite& site, Operand x, ffi::Buffer<ffi::S32> outgo
                     ffi::Buffer<ffi::S32> incoming, Token, Result y, TokenResult) {
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   const auto move = [&](Communicator& comm, Element element, std::int64_t width) {
-    const auto [to, sent] = BlocksTo<kSame>(comm.size, outgoing.typed_data(), width);
-    const auto [from, received] = Blocks(comm.size, incoming.typed_data(), width);
-    if (!RowsFit(x, sent, y, received)) return RowsDoNotFit(site.operation, comm);
-    const int code = ExchangeBlocks(
-        comm, x.untyped_data(), [&to = to](int rank) { return to[rank]; }, y->untyped_data(),
-        [&from = from](int rank) { return from[rank]; }, element);
-    if (code != 0) return MpiFailed(site.operation, comm, element, sent, code);
-    const auto filled = static_cast<std::size_t>(received * InfoOf(element).bytes);
+    const auto blocks =
+        RaggedBlocks::Make<kSame>(comm.size, outgoing.typed_data(), incoming.typed_data(), width);
+    if (!blocks.Fit(x, *y)) return RowsDoNotFit(site.operation, comm);
+    const int code = ExchangeBlocks(comm, x.untyped_data(), y->untyped_data(), blocks, element);
+    if (code != 0) return MpiFailed(site.operation, comm, element, blocks.sent, code);
+    const auto filled = static_cast<std::size_t>(blocks.received * InfoOf(element).bytes);
     std::memset(static_cast<char*>(y->untyped_data()) + filled, 0, y->size_bytes() - filled);
     return ffi::Error::Success();
   };
   return RunOnRows(site, x, move);
 }
 
-XLA_FFI_DEFINE_HANDLER(kExchangeCounts, (WithSite<Operation::kExchangeCounts, ExchangeCounts>),
-                       BindSite()
-                           .Attr<std::int64_t>("rows")
-                           .Attr<std::int64_t>("capacity")
-                           .Attr<std::string_view>("what")
-                           .Arg<ffi::Buffer<ffi::S32>>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::Buffer<ffi::S32>>()
-                           .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kAlltoallv, (WithSite<Operation::kAlltoallv, MoveRows<false>>),
-                       BindRaggedRows(BindSite()));
-XLA_FFI_DEFINE_HANDLER(kAllgatherv, (WithSite<Operation::kAllgatherv, MoveRows<true>>),
-                       BindRaggedRows(BindSite()));
-
 }  // namespace
 
 std::vector<Registration> ExchangeHandlers() {
-  return {WithStaging<kExchangeCounts>("pfftjax_exchange_counts"),
-          WithStaging<kAllgatherv>("pfftjax_allgatherv"),
-          WithStaging<kAlltoallv>("pfftjax_alltoallv")};
+  return {SiteHandler<Operation::kExchangeCounts, ExchangeCounts>("pfftjax_exchange_counts",
+                                                                  "rows", "capacity", "what")
+              .WithStaging(),
+          SiteHandler<Operation::kAllgatherv, MoveRows<true>>("pfftjax_allgatherv").WithStaging(),
+          SiteHandler<Operation::kAlltoallv, MoveRows<false>>("pfftjax_alltoallv").WithStaging()};
 }
 
 }  // namespace pfftjax

@@ -41,22 +41,56 @@ inline int SendrecvInChunks(const Communicator& comm, const void* send, std::int
                       [&](std::int64_t offset, std::int64_t) { return exchanged(offset, limit); });
 }
 
-// Sends `to(rank)` of `send` to each rank and receives `from(rank)` of `recv` from it, one pair of
-// partners after the other. Both sides of a pair know its size, so empty blocks cost no message,
-// and each chunk of a pair is matched by a chunk of the same size.
-template <typename To, typename From>
-int ExchangeBlocks(const Communicator& comm, const void* send, To&& to, void* recv, From&& from,
+// Blocks of one size between all ranks, or between one of them and all: which of them this rank
+// sends to each other one, and receives from it.
+enum class Pattern { kAlltoall, kAllgather, kGather, kScatter };
+struct EqualBlocks {
+  Pattern pattern;
+  Place place;
+  std::int64_t block;
+  int root = -1;
+
+  Block To(int rank) const {
+    const bool is_for_each = pattern == Pattern::kAlltoall || pattern == Pattern::kScatter;
+    return IsMoved(place.rank, rank) ? Block{is_for_each ? rank * block : 0, block} : Block{};
+  }
+  Block From(int rank) const {
+    const bool is_of_each = pattern != Pattern::kScatter;
+    return IsMoved(rank, place.rank) ? Block{is_of_each ? rank * block : 0, block} : Block{};
+  }
+
+ private:
+  bool IsMoved(int source, int dest) const {
+    return (pattern != Pattern::kGather || dest == root) &&
+           (pattern != Pattern::kScatter || source == root);
+  }
+};
+
+// Sends `blocks.To(rank)` of `send` to each rank and receives `blocks.From(rank)` of `recv` from
+// it, one pair of partners after the other. Both sides of a pair know its size, so empty blocks
+// cost no message, and each chunk of a pair is matched by a chunk of the same size.
+template <typename Blocks>
+int ExchangeBlocks(const Communicator& comm, const void* send, void* recv, const Blocks& blocks,
                    Element element) {
   for (int step = 0; step < comm.size; ++step) {
     const int dest = (comm.rank + step) % comm.size;
     const int source = (comm.rank - step + comm.size) % comm.size;
-    const Block out = to(dest);
-    const Block in = from(source);
+    const Block out = blocks.To(dest);
+    const Block in = blocks.From(source);
     const int code = SendrecvInChunks(comm, At(send, out.offset, element), out.count, dest,
                                       At(recv, in.offset, element), in.count, source, element);
     if (code != 0) return code;
   }
   return 0;
+}
+
+inline int AlltoallInChunks(const Communicator& comm, const void* send, void* recv,
+                            std::int64_t block, Element element) {
+  if (block * comm.size <= ChunkElements(element)) {
+    return Mpi()->alltoall(send, recv, block, element, comm.data);
+  }
+  const EqualBlocks blocks{Pattern::kAlltoall, comm, block};
+  return ExchangeBlocks(comm, send, recv, blocks, element);
 }
 
 }  // namespace pfftjax

@@ -196,17 +196,15 @@ ffi::Error SendrecvStatus(const CallSite& site, std::int32_t source, std::int32_
 // between pairs, as a GPU makes them. Where nothing arrives the result is zero.
 ffi::Error SendrecvAll(const CallSite& site, std::int32_t source, std::int32_t dest, Operand x,
                        Token, Result y, TokenResult) {
-  const auto sends = static_cast<std::int64_t>(x.element_count());
-  const auto receives = static_cast<std::int64_t>(y->element_count());
+  const std::int64_t sends = CountOf(x);
+  const std::int64_t receives = CountOf(*y);
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return RunOn(site, x, {}, 0, [&](Communicator& comm, Element element) {
     const Partners mine(comm, source, dest, receives, sends);
     if (ffi::Error error = CheckPartners(site.operation, comm, mine); error.failure())
       return error;
     if (mine.source == kNobody) Clear(y->untyped_data(), y->size_bytes());
-    const int code = ExchangeBlocks(
-        comm, x.untyped_data(), [&](int rank) { return mine.To(rank); }, y->untyped_data(),
-        [&](int rank) { return mine.From(rank); }, element);
+    const int code = ExchangeBlocks(comm, x.untyped_data(), y->untyped_data(), mine, element);
     return code == 0 ? ffi::Error::Success()
                      : MpiFailed(site.operation, comm, element, sends, code);
   });
@@ -230,42 +228,6 @@ ffi::Error Recv(const CallSite& site, std::int32_t source, std::int32_t tag, std
                   y->untyped_data());
 }
 
-auto BindSendrecv() {
-  return BindSite()
-      .Attr<std::int32_t>("source")
-      .Attr<std::int32_t>("dest")
-      .Attr<std::int32_t>("sendtag")
-      .Attr<std::int32_t>("recvtag");
-}
-
-XLA_FFI_DEFINE_HANDLER(kSendrecv, (WithSite<Operation::kSendrecv, Sendrecv>),
-                       OneToOne(BindSendrecv()));
-XLA_FFI_DEFINE_HANDLER(
-    kSendrecvAll, (WithSite<Operation::kSendrecvAll, SendrecvAll>),
-    OneToOne(BindSite().Attr<std::int32_t>("source").Attr<std::int32_t>("dest")));
-XLA_FFI_DEFINE_HANDLER(kSendrecvStatus, (WithSite<Operation::kSendrecv, SendrecvStatus>),
-                       BindSendrecv()
-                           .Attr<std::int64_t>("status")
-                           .Attr<bool>("exact")
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::AnyBuffer>()
-                           .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kSend, (WithSite<Operation::kSend, Send>),
-                       BindSite()
-                           .Attr<std::int32_t>("dest")
-                           .Attr<std::int32_t>("tag")
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kRecv, (WithSite<Operation::kRecv, Recv>),
-                       OneToOne(BindSite()
-                                    .Attr<std::int32_t>("source")
-                                    .Attr<std::int32_t>("tag")
-                                    .Attr<std::int64_t>("status")
-                                    .Attr<bool>("exact")));
-
 }  // namespace
 
 std::int64_t AddStatus(void* address) {
@@ -280,10 +242,18 @@ std::int64_t AddStatus(void* address) {
 }
 
 std::vector<Registration> MessageHandlers() {
-  return {WithStaging<kSendrecv>("pfftjax_sendrecv"),
-          WithStaging<kSendrecvAll>("pfftjax_sendrecv_all"),
-          WithStaging<kSendrecvStatus>("pfftjax_sendrecv_status"),
-          WithStaging<kSend>("pfftjax_send"), WithStaging<kRecv>("pfftjax_recv")};
+  return {
+      SiteHandler<Operation::kSendrecv, Sendrecv>("pfftjax_sendrecv", "source", "dest", "sendtag",
+                                                  "recvtag")
+          .WithStaging(),
+      SiteHandler<Operation::kSendrecvAll, SendrecvAll>("pfftjax_sendrecv_all", "source", "dest")
+          .WithStaging(),
+      SiteHandler<Operation::kSendrecv, SendrecvStatus>(
+          "pfftjax_sendrecv_status", "source", "dest", "sendtag", "recvtag", "status", "exact")
+          .WithStaging(),
+      SiteHandler<Operation::kSend, Send>("pfftjax_send", "dest", "tag").WithStaging(),
+      SiteHandler<Operation::kRecv, Recv>("pfftjax_recv", "source", "tag", "status", "exact")
+          .WithStaging()};
 }
 
 }  // namespace pfftjax

@@ -5,35 +5,41 @@
 
 namespace pfftjax {
 
-// MPI's allreduce, in pieces of bounded size; an MPI code.
-inline int AllreduceInChunks(const Communicator& comm, const void* x, void* y, std::int64_t count,
-                             Element element, Reduction reduction) {
-  return ForEachChunk(count, ChunkElements(element), [&](std::int64_t offset, std::int64_t piece) {
-    return Mpi()->allreduce(At(x, offset, element), At(y, offset, element), piece, element,
-                            reduction, comm.data);
-  });
-}
+// Where the result of a reduction is: on all ranks, on one, or a block of it on each.
+enum class Spread { kAll, kRoot, kBlocks };
 
-// To `root`; `y` counts there only.
-inline int ReduceInChunks(const Communicator& comm, const void* x, void* y, std::int64_t count,
-                          Element element, Reduction reduction, int root) {
-  return ForEachChunk(count, ChunkElements(element), [&](std::int64_t offset, std::int64_t piece) {
-    return Mpi()->reduce(At(x, offset, element), At(y, offset, element), piece, element, reduction,
-                         root, comm.data);
-  });
-}
+struct Reducing {
+  Spread spread;
+  Reduction reduction;
+  Element element;
+  std::int64_t count;  // elements of a result
+  int root = -1;
+};
 
-// Of blocks of `block` elements, one a rank, each to its rank.
-inline int ReduceScatterInChunks(const Communicator& comm, const void* x, void* y,
-                                 std::int64_t block, Element element, Reduction reduction) {
-  if (block == 0) return 0;
-  if (block * comm.size <= ChunkElements(element)) {
-    return Mpi()->reduce_scatter(x, y, block, element, reduction, comm.data);
+// Reduces `x` by MPI in pieces of bounded size; where the result is on one rank, `y` counts there
+// only. An MPI code.
+inline int ReduceInChunks(const Communicator& comm, const Reducing& what, const void* x, void* y) {
+  const Element element = what.element;
+  const std::int64_t count = what.count;
+  if (what.spread != Spread::kBlocks) {
+    return ForEachChunk(
+        count, ChunkElements(element), [&](std::int64_t offset, std::int64_t piece) {
+          const void* const from = At(x, offset, element);
+          void* const to = At(y, offset, element);
+          return what.spread == Spread::kAll
+                     ? Mpi()->allreduce(from, to, piece, element, what.reduction, comm.data)
+                     : Mpi()->reduce(from, to, piece, element, what.reduction, what.root,
+                                     comm.data);
+        });
+  }
+  if (count == 0) return 0;
+  if (count * comm.size <= ChunkElements(element)) {
+    return Mpi()->reduce_scatter(x, y, count, element, what.reduction, comm.data);
   }
   // A chunk of every block is not contiguous: one reduction to each rank instead of a copy.
-  for (int root = 0; root < comm.size; ++root) {
-    const int code =
-        ReduceInChunks(comm, At(x, root * block, element), y, block, element, reduction, root);
+  for (int rank = 0; rank < comm.size; ++rank) {
+    const int code = ReduceInChunks(comm, {Spread::kRoot, what.reduction, element, count, rank},
+                                    At(x, rank * count, element), y);
     if (code != 0) return code;
   }
   return 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -33,34 +34,37 @@ inline std::pair<std::vector<Block>, std::int64_t> Blocks(int ranks, const std::
   }
   return {std::move(result), offset};
 }
-// The same where (kSame) one block, of the first count, is for all ranks.
-template <bool kSame>
-std::pair<std::vector<Block>, std::int64_t> BlocksTo(int ranks, const std::int32_t* counts,
-                                                     std::int64_t width) {
-  if (!kSame) return Blocks(ranks, counts, width);
-  const Block first{0, counts[0] * width};
-  return {std::vector<Block>(static_cast<std::size_t>(ranks), first), first.count};
-}
 
-inline bool RowsFit(const Operand& x, std::int64_t sent, Result& y, std::int64_t received) {
-  return sent >= 0 && received >= 0 && sent <= static_cast<std::int64_t>(x.element_count()) &&
-         received <= static_cast<std::int64_t>(y->element_count());
-}
+// What a rank sends and receives, in elements: of the rows for each rank, or (kSame) the first
+// ones, for all.
+struct RaggedBlocks {
+  template <bool kSame>
+  static RaggedBlocks Make(int ranks, const std::int32_t* outgoing, const std::int32_t* incoming,
+                           std::int64_t width) {
+    RaggedBlocks result;
+    std::tie(result.from, result.received) = Blocks(ranks, incoming, width);
+    if (kSame) {
+      result.sent = outgoing[0] * width;
+      result.to.assign(static_cast<std::size_t>(ranks), Block{0, result.sent});
+    } else {
+      std::tie(result.to, result.sent) = Blocks(ranks, outgoing, width);
+    }
+    return result;
+  }
+  Block To(int rank) const { return to[rank]; }
+  Block From(int rank) const { return from[rank]; }
+  bool Fit(const Operand& x, const Operand& y) const {
+    return sent >= 0 && received >= 0 && sent <= CountOf(x) && received <= CountOf(y);
+  }
+
+  std::vector<Block> to;
+  std::vector<Block> from;
+  std::int64_t sent = 0;
+  std::int64_t received = 0;
+};
 
 inline ffi::Error RowsDoNotFit(Operation operation, const Communicator& comm) {
   return Failed(operation, comm, "the counts exceed the rows of the buffers");
-}
-
-// Rows, how many leave (for each rank, or for all), how many arrive from each.
-template <typename Binding>
-auto BindRaggedRows(Binding binding) {
-  return std::move(binding)
-      .template Arg<ffi::AnyBuffer>()
-      .template Arg<ffi::Buffer<ffi::S32>>()
-      .template Arg<ffi::Buffer<ffi::S32>>()
-      .template Arg<ffi::Token>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>();
 }
 
 }  // namespace pfftjax

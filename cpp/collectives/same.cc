@@ -336,16 +336,6 @@ ffi::Error Same(const CallSite& site, std::int64_t place, bool each_call, std::i
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kSame, (WithSite<Operation::kSame, Same>),
-                       OneToOne(BindSite()
-                                    .Attr<std::int64_t>("place")
-                                    .Attr<bool>("each_call")
-                                    .Attr<std::int32_t>("expected")
-                                    .Attr<std::string_view>("operation")
-                                    .Attr<std::string_view>("what")
-                                    .Attr<std::string_view>("labels")
-                                    .Attr<std::string_view>("remedy")));
-
 // Hands `passed` on where `value` is `expected`, but for a relative tolerance. What is not
 // positive is not known. No message is sent; it has its place in the order of communication, so
 // that ranks that fail all do so at the same collective.
@@ -383,24 +373,15 @@ ffi::Error Expect(const CallSite& site, std::string_view operation, std::string_
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kExpect, (WithSite<Operation::kExpect, Expect>),
-                       BindSite()
-                           .Attr<std::string_view>("operation")
-                           .Attr<std::string_view>("what")
-                           .Attr<std::string_view>("but")
-                           .Attr<std::string_view>("remedy")
-                           .Attr<double>("tolerance")
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::AnyBuffer>()
-                           .Ret<ffi::Token>());
-
 }  // namespace
 
 std::vector<Registration> SameHandlers() {
-  return {WithStaging<kSame>("pfftjax_same"), WithStaging<kExpect>("pfftjax_expect")};
+  return {SiteHandler<Operation::kSame, Same>("pfftjax_same", "place", "each_call", "expected",
+                                              "operation", "what", "labels", "remedy")
+              .WithStaging(),
+          SiteHandler<Operation::kExpect, Expect>("pfftjax_expect", "operation", "what", "but",
+                                                  "remedy", "tolerance")
+              .WithStaging()};
 }
 
 }  // namespace pfftjax

@@ -126,12 +126,11 @@ ffi::Error Scan(const CallSite& site, std::int32_t op, bool exclusive, bool reve
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(
-    kScan, (WithSite<Operation::kScan, Scan>),
-    OneToOne(BindSite().Attr<std::int32_t>("op").Attr<bool>("exclusive").Attr<bool>("reverse")));
-
 }  // namespace
 
-std::vector<Registration> ScanHandlers() { return {WithStaging<kScan>("pfftjax_scan")}; }
+std::vector<Registration> ScanHandlers() {
+  return {SiteHandler<Operation::kScan, Scan>("pfftjax_scan", "op", "exclusive", "reverse")
+              .WithStaging()};
+}
 
 }  // namespace pfftjax

@@ -77,26 +77,11 @@ ffi::Error Wait(const CallSite& site, bool same_for_all, Operand x, Ticket ticke
       });
 }
 
-XLA_FFI_DEFINE_HANDLER(kStart, (WithSite<Operation::kStart, Start>),
-                       BindSite()
-                           .Attr<bool>("same_for_all")
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Token>()
-                           .Ret<Ticket>()
-                           .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kWait, (WithSite<Operation::kWait, Wait>),
-                       BindSite()
-                           .Attr<bool>("same_for_all")
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<Ticket>()
-                           .Arg<ffi::Token>()
-                           .Ret<ffi::AnyBuffer>()
-                           .Ret<ffi::Token>());
-
 }  // namespace
 
 std::vector<Registration> SplitHandlers() {
-  return {WithStaging<kStart>("pfftjax_start"), WithStaging<kWait>("pfftjax_wait")};
+  return {SiteHandler<Operation::kStart, Start>("pfftjax_start", "same_for_all").WithStaging(),
+          SiteHandler<Operation::kWait, Wait>("pfftjax_wait", "same_for_all").WithStaging()};
 }
 
 }  // namespace pfftjax

@@ -315,8 +315,8 @@ int Exchange(Communicator& comm, const Attributes& a, const Task<T>& task,
 }
 
 template <typename T>
-ffi::Error Exchanged(const CallSite& site, const Attributes& a, ffi::ThreadPool& pool,
-                     const Buffers& buffers) {
+ffi::Error Transformed(const CallSite& site, const Attributes& a, ffi::ThreadPool& pool,
+                       const Buffers& buffers) {
   const Element element = sizeof(T) == sizeof(float) ? Element::kC64 : Element::kC128;
   const Dimensions x = buffers.of_x();
   const Dimensions y = buffers.of_y();
@@ -364,15 +364,15 @@ ffi::Error Exchanged(const CallSite& site, const Attributes& a, ffi::ThreadPool&
 }
 
 template <typename T>
-ffi::Error Alone(const Attributes& a, ffi::ThreadPool& pool, const Buffers& buffers) {
+ffi::Error Transformed(const Attributes& a, ffi::ThreadPool& pool, const Buffers& buffers) {
   Communicator alone;
   const auto task = MakeTask<T>(a, 1, 0, buffers);
   if (!task) {
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "pfftjax: fft of buffers that do not fit");
+    return Invalid("fft of buffers that do not fit");
   }
   const Passage<T> passage(task->change, task->first, task->second, task->sums, pool);
   if (!passage.IsPossible()) {
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "pfftjax: fft without a way to do it");
+    return Invalid("fft without a way to do it");
   }
   OnNode(alone, *task, passage, nullptr, 0, buffers);
   return ffi::Error::Success();
@@ -402,86 +402,50 @@ std::optional<Buffers> BuffersIn(What what, const ffi::RemainingArgs& arguments,
   return buffers;
 }
 
-// With a site: between ranks. On one rank there is no communication, and no order of execution.
-ffi::Error Done(const CallSite* site, const Attributes& a, ffi::ThreadPool& pool,
-                const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results) {
-  const auto buffers = BuffersIn(a.what, arguments, results, site ? 1 : 0);
-  if (!buffers) {
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "pfftjax: fft of arrays that it has not");
+// Between ranks, for calls with a site; on one rank there is no communication, and no order of
+// execution.
+template <typename... Site>
+struct Fused {
+  static ffi::Error Run(const Site&... site, Dimensions first, Dimensions second,
+                        ffi::Span<const double> scales, Dimensions order, std::int64_t scatter,
+                        std::int64_t gather, Dimensions along, std::int64_t method,
+                        std::int64_t what, ffi::ThreadPool pool, ffi::RemainingArgs arguments,
+                        ffi::RemainingRets results) {
+    const Attributes a{first,
+                       second,
+                       scales,
+                       order,
+                       scatter,
+                       gather,
+                       along,
+                       static_cast<Method>(method),
+                       static_cast<What>(what)};
+    const auto buffers = BuffersIn(a.what, arguments, results, sizeof...(Site));
+    if (!buffers) return Invalid("fft of arrays that it has not");
+    for (const ffi::AnyBuffer& y : buffers->y) AdviseHugePages(y.untyped_data(), y.size_bytes());
+    return IsDouble(buffers->x[0]) ? Transformed<double>(site..., a, pool, *buffers)
+                                   : Transformed<float>(site..., a, pool, *buffers);
   }
-  const bool is_double = IsDouble(buffers->x[0]);
-  for (const ffi::AnyBuffer& y : buffers->y) AdviseHugePages(y.untyped_data(), y.size_bytes());
-  if (!site) {
-    return is_double ? Alone<double>(a, pool, *buffers) : Alone<float>(a, pool, *buffers);
-  }
-  return is_double ? Exchanged<double>(*site, a, pool, *buffers)
-                   : Exchanged<float>(*site, a, pool, *buffers);
-}
-
-ffi::Error FftAcross(std::int64_t number, std::int64_t ranks, std::int64_t signature,
-                     std::string_view program, ffi::Span<const std::int64_t> first,
-                     ffi::Span<const std::int64_t> second, ffi::Span<const double> scales,
-                     Dimensions order, std::int64_t scatter, std::int64_t gather, Dimensions along,
-                     std::int64_t method, std::int64_t what, ffi::ThreadPool pool,
-                     ffi::RemainingArgs arguments, ffi::RemainingRets results) {
-  const CallSite site{Operation::kFft, number, ranks, signature, program};
-  const Attributes a{first,
-                     second,
-                     scales,
-                     order,
-                     scatter,
-                     gather,
-                     along,
-                     static_cast<Method>(method),
-                     static_cast<What>(what)};
-  return Done(&site, a, pool, arguments, results);
-}
-
-ffi::Error FftAlone(ffi::Span<const std::int64_t> first, ffi::Span<const std::int64_t> second,
-                    ffi::Span<const double> scales, Dimensions order, std::int64_t scatter,
-                    std::int64_t gather, Dimensions along, std::int64_t method, std::int64_t what,
-                    ffi::ThreadPool pool, ffi::RemainingArgs arguments,
-                    ffi::RemainingRets results) {
-  const Attributes a{first,
-                     second,
-                     scales,
-                     order,
-                     scatter,
-                     gather,
-                     along,
-                     static_cast<Method>(method),
-                     static_cast<What>(what)};
-  return Done(nullptr, a, pool, arguments, results);
-}
-
-template <typename Binding>
-auto BindAttributes(Binding binding) {
-  return std::move(binding)
-      .template Attr<ffi::Span<const std::int64_t>>("first")
-      .template Attr<ffi::Span<const std::int64_t>>("second")
-      .template Attr<ffi::Span<const double>>("scales")
-      .template Attr<Dimensions>("order")
-      .template Attr<std::int64_t>("scatter")
-      .template Attr<std::int64_t>("gather")
-      .template Attr<Dimensions>("along")
-      .template Attr<std::int64_t>("method")
-      .template Attr<std::int64_t>("what")
-      .template Ctx<ffi::ThreadPool>()
-      .RemainingArgs()
-      .RemainingRets();
-}
-
-XLA_FFI_DEFINE_HANDLER(kFftAcross, FftAcross, BindAttributes(BindSite(ffi::Ffi::Bind())));
-XLA_FFI_DEFINE_HANDLER(kFftAlone, FftAlone, BindAttributes(ffi::Ffi::Bind()));
+};
 
 }  // namespace
 
 std::vector<Registration> FusedHandlers() {
-  auto* const across = reinterpret_cast<void*>(kFftAcross);
-  auto* const alone = reinterpret_cast<void*>(kFftAlone);
-  return {{"pfftjax_fft_across", across},        {"pfftjax_fft_alone", alone},
-          {"pfftjax_gradient_across", across},   {"pfftjax_gradient_alone", alone},
-          {"pfftjax_divergence_across", across}, {"pfftjax_divergence_alone", alone}};
+  std::vector<Registration> all;
+  for (const char* name :
+       {"pfftjax_fft_across", "pfftjax_gradient_across", "pfftjax_divergence_across"}) {
+    all.push_back(SiteHandler<Operation::kFft, Fused<CallSite>::Run>(
+                      name, "first", "second", "scales", "order", "scatter", "gather", "along",
+                      "method", "what")
+                      .OnHost());
+  }
+  for (const char* name :
+       {"pfftjax_fft_alone", "pfftjax_gradient_alone", "pfftjax_divergence_alone"}) {
+    all.push_back(Handler<Fused<>::Run>(name, "first", "second", "scales", "order", "scatter",
+                                        "gather", "along", "method", "what")
+                      .OnHost());
+  }
+  return all;
 }
 
 }  // namespace pfftjax

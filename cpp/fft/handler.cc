@@ -30,7 +30,7 @@ ffi::Error Transform(Kind kind, std::int64_t axes, std::int64_t n, double scale,
     lines *= from[i];
   }
   if (!fits || (axes != 1 && axes != 2)) {
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "pfftjax: fft of buffers that do not fit");
+    return Invalid("fft of buffers that do not fit");
   }
   if (lines == 0) return ffi::Error::Success();
 
@@ -61,20 +61,10 @@ ffi::Error Fft(std::int32_t kind, std::int32_t axes, std::int64_t n, double scal
                    : Transform<float>(static_cast<Kind>(kind), axes, n, scale, pool, x, y);
 }
 
-XLA_FFI_DEFINE_HANDLER(kFft, Fft,
-                       ffi::Ffi::Bind()
-                           .Attr<std::int32_t>("kind")
-                           .Attr<std::int32_t>("axes")
-                           .Attr<std::int64_t>("n")
-                           .Attr<double>("scale")
-                           .Ctx<ffi::ThreadPool>()
-                           .Arg<ffi::AnyBuffer>()
-                           .Ret<ffi::AnyBuffer>());
-
 }  // namespace
 
 std::vector<Registration> FftHandlers() {
-  return {{"pfftjax_fft", reinterpret_cast<void*>(kFft)}};
+  return {Handler<Fft>("pfftjax_fft", "kind", "axes", "n", "scale").OnHost()};
 }
 
 }  // namespace pfftjax

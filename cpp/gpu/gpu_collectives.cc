@@ -10,18 +10,6 @@
 namespace pfftjax::gpu {
 namespace {
 
-// One block of `bytes` for each of so many ranks, one after the other; or the same one for all; or
-// none.
-std::vector<Block> InTurn(int ranks, std::int64_t bytes) {
-  std::vector<Block> blocks;
-  for (int rank = 0; rank < ranks; ++rank) blocks.push_back({rank * bytes, bytes});
-  return blocks;
-}
-std::vector<Block> Same(int ranks, std::int64_t bytes) {
-  return std::vector<Block>(static_cast<std::size_t>(ranks), Block{0, bytes});
-}
-std::vector<Block> None(int ranks) { return Same(ranks, 0); }
-
 // As RunOn, with the detail in words: these calls may be compared (Communicator::runs_ahead).
 template <typename Body>
 ffi::Error RunOn(const CallSite& site, const Operand& x, const Detail& detail, Body&& body) {
@@ -32,34 +20,38 @@ ffi::Error RunOn(const CallSite& site, const Operand& x, const Detail& detail, B
 const void* Apart(const Operand& x, Result& y, Queue& queue) {
   const void* const send = x.untyped_data();
   if (send != y->untyped_data()) return send;
-  const auto bytes = static_cast<std::int64_t>(x.size_bytes());
-  void* const copy = queue.Allocate(bytes);
-  queue.Copy(copy, send, bytes, Direction::kOnDevice);
+  void* const copy = queue.Allocate(BytesOf(x));
+  queue.Copy(copy, send, BytesOf(x), Direction::kOnDevice);
   return copy;
 }
 
-ffi::Error Alltoall(const CallSite& site, Queue queue, Operand x, Token, Result y, TokenResult) {
-  return RunOn(site, x, {}, [&](Communicator& comm, Element) {
-    const auto bytes = static_cast<std::int64_t>(x.size_bytes());
-    if (bytes == 0) return 0;
-    const std::vector<Block> blocks = InTurn(comm.size, bytes / comm.size);
-    return ExchangeBytes(comm, Apart(x, y, queue), blocks, y->untyped_data(), blocks, queue);
-  });
-}
-
-ffi::Error Allgather(const CallSite& site, Queue queue, Operand x, Token, Result y, TokenResult) {
-  return RunOn(site, x, {}, [&](Communicator& comm, Element) {
-    const auto bytes = static_cast<std::int64_t>(x.size_bytes());
-    if (bytes == 0) return 0;
-    return ExchangeBytes(comm, x.untyped_data(), Same(comm.size, bytes), y->untyped_data(),
-                         InTurn(comm.size, bytes), queue);
+// On the root of a gather all blocks, zeros elsewhere; the operand of a scatter counts on the root
+// only.
+template <Pattern kPattern, typename... Root>
+ffi::Error Exchange(const CallSite& site, Queue queue, Root... root, Operand x, Token, Result y,
+                    TokenResult) {
+  const Detail detail{-1, root...};
+  const Operand& alike = kPattern == Pattern::kScatter ? *y : x;
+  return RunOn(site, alike, detail, [&](Communicator& comm, Element element) {
+    const std::int64_t count = CountOf(alike);
+    if (count == 0) return 0;
+    const std::int64_t block = kPattern == Pattern::kAlltoall ? count / comm.size : count;
+    const void* const send =
+        kPattern == Pattern::kAllgather ? x.untyped_data() : Apart(x, y, queue);
+    const int code =
+        ExchangeBlocks(comm, send, y->untyped_data(),
+                       EqualBlocks{kPattern, comm, block, detail.root}, element, queue);
+    if (kPattern == Pattern::kGather && comm.rank != detail.root) {
+      queue.Clear(y->untyped_data(), BytesOf(*y));
+    }
+    return code;
   });
 }
 
 ffi::Error Bcast(const CallSite& site, Queue queue, std::int32_t root, Operand x, Token, Result y,
                  TokenResult) {
   return RunOn(site, x, {-1, root}, [&](Communicator& comm, Element) {
-    const auto bytes = static_cast<std::int64_t>(x.size_bytes());
+    const std::int64_t bytes = BytesOf(x);
     if (bytes == 0) return 0;
     Transport& transport = RequireTransport(comm);
     if (comm.rank == root && y->untyped_data() != x.untyped_data()) {
@@ -69,170 +61,81 @@ ffi::Error Bcast(const CallSite& site, Queue queue, std::int32_t root, Operand x
   });
 }
 
-// All blocks on the root, zeros elsewhere.
-ffi::Error Gather(const CallSite& site, Queue queue, std::int32_t root, Operand x, Token, Result y,
-                  TokenResult) {
-  return RunOn(site, x, {-1, root}, [&](Communicator& comm, Element) {
-    const auto bytes = static_cast<std::int64_t>(x.size_bytes());
-    if (bytes == 0) return 0;
-    const void* const send = Apart(x, y, queue);
-    std::vector<Block> to = None(comm.size);
-    to[root] = {0, bytes};
-    const int code =
-        ExchangeBytes(comm, send, to, y->untyped_data(),
-                      comm.rank == root ? InTurn(comm.size, bytes) : None(comm.size), queue);
-    if (comm.rank != root) {
-      queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
-    }
-    return code;
-  });
-}
-
-// The operand counts on the root only.
-ffi::Error Scatter(const CallSite& site, Queue queue, std::int32_t root, Operand x, Token,
-                   Result y, TokenResult) {
-  return RunOn(site, *y, {-1, root}, [&](Communicator& comm, Element) {
-    const auto bytes = static_cast<std::int64_t>(y->size_bytes());
-    if (bytes == 0) return 0;
-    std::vector<Block> from = None(comm.size);
-    from[root] = {0, bytes};
-    return ExchangeBytes(comm, Apart(x, y, queue),
-                         comm.rank == root ? InTurn(comm.size, bytes) : None(comm.size),
-                         y->untyped_data(), from, queue);
-  });
-}
-
 // Where nothing arrives the result is zero.
 ffi::Error SendrecvAll(const CallSite& site, Queue queue, std::int32_t source, std::int32_t dest,
                        Operand x, Token, Result y, TokenResult) {
-  const auto sends = static_cast<std::int64_t>(x.element_count());
-  const auto receives = static_cast<std::int64_t>(y->element_count());
+  const std::int64_t sends = CountOf(x);
+  const std::int64_t receives = CountOf(*y);
   return pfftjax::RunOn(site, x, {}, 0, [&](Communicator& comm, Element element) {
-    Transport& transport = RequireTransport(comm);
-    Partners mine(comm, source, dest, receives, sends);
+    RequireTransport(comm);  // before the ranks compare their partners
+    const Partners mine(comm, source, dest, receives, sends);
     if (ffi::Error error = CheckPartners(site.operation, comm, mine); error.failure())
       return error;
-    mine.sent *= InfoOf(element).bytes;
-    mine.received *= InfoOf(element).bytes;
-    std::vector<Block> to;
-    std::vector<Block> from;
-    for (int rank = 0; rank < comm.size; ++rank) {
-      to.push_back(mine.To(rank));
-      from.push_back(mine.From(rank));
-    }
     const void* const send = Apart(x, y, queue);
-    if (mine.source == kNobody) {
-      queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
-    }
-    const int code = transport.Exchange(comm, send, to, y->untyped_data(), from, queue);
+    if (mine.source == kNobody) queue.Clear(y->untyped_data(), BytesOf(*y));
+    const int code = ExchangeBlocks(comm, send, y->untyped_data(), mine, element, queue);
     return code == 0 ? ffi::Error::Success()
                      : MpiFailed(site.operation, comm, element, sends, code);
   });
 }
 
-// By way of the host, as any operation goes that has no handler of its own (staged.cc):
-// `reduce(x, y)` has both there.
-template <typename Body>
-int ReduceOnHost(Communicator& comm, const Operand& x, Result& y, Queue& queue, Body&& reduce) {
-  const auto in = static_cast<std::int64_t>(x.size_bytes());
-  const auto out = static_cast<std::int64_t>(y->size_bytes());
-  Mirror mirror(in + out);
-  char* const result = mirror.data() + in;
-  queue.Copy(mirror.data(), x.untyped_data(), in, Direction::kToHost);
+// By way of the host, as any operation goes that has no handler of its own (staged.cc).
+int ReduceOnHost(Communicator& comm, const Reducing& what, const Operand& x, Result& y,
+                 Queue& queue) {
+  Mirror mirror(BytesOf(x) + BytesOf(*y));
+  char* const result = mirror.data() + BytesOf(x);
+  queue.Copy(mirror.data(), x.untyped_data(), BytesOf(x), Direction::kToHost);
   queue.Synchronize(comm.control);
-  if (const int code = reduce(mirror.data(), result)) return code;
-  queue.Copy(y->untyped_data(), result, out, Direction::kToDevice);
+  if (const int code = ReduceInChunks(comm, what, mirror.data(), result)) return code;
+  queue.Copy(y->untyped_data(), result, BytesOf(*y), Direction::kToDevice);
   mirror.GiveBackAfter(queue);
   return 0;
 }
 
-ffi::Error Allreduce(const CallSite& site, Queue queue, std::int32_t op, Operand x, Token,
-                     Result y, TokenResult) {
-  const auto reduction = static_cast<Reduction>(op);
-  return RunOn(site, x, {op, -1}, [&](Communicator& comm, Element element) {
-    const auto count = static_cast<std::int64_t>(x.element_count());
-    if (count == 0) return 0;
-    Transport& transport = RequireTransport(comm);
-    if (transport.CanReduce(element, reduction)) {
-      return transport.Allreduce(comm, x.untyped_data(), y->untyped_data(), count, element,
-                                 reduction, queue);
-    }
-    return ReduceOnHost(comm, x, y, queue, [&](const void* mine, void* all) {
-      return AllreduceInChunks(comm, mine, all, count, element, reduction);
-    });
-  });
-}
-
-// The result on the root, zeros elsewhere.
-ffi::Error Reduce(const CallSite& site, Queue queue, std::int32_t op, std::int32_t root, Operand x,
+// There are zeros on ranks without a result.
+template <Spread kSpread, typename... Root>
+ffi::Error Reduce(const CallSite& site, Queue queue, std::int32_t op, Root... root, Operand x,
                   Token, Result y, TokenResult) {
-  const auto reduction = static_cast<Reduction>(op);
-  return RunOn(site, x, {op, root}, [&](Communicator& comm, Element element) {
-    const auto count = static_cast<std::int64_t>(x.element_count());
-    if (count == 0) return 0;
+  const Detail detail{op, root...};
+  return RunOn(site, x, detail, [&](Communicator& comm, Element element) {
+    const Reducing what{kSpread, static_cast<Reduction>(op), element, CountOf(*y), detail.root};
+    if (what.count == 0) return 0;
     Transport& transport = RequireTransport(comm);
-    const int code =
-        transport.CanReduce(element, reduction)
-            ? transport.Reduce(comm, x.untyped_data(), y->untyped_data(), count, element,
-                               reduction, root, queue)
-            : ReduceOnHost(comm, x, y, queue, [&](const void* mine, void* all) {
-                return ReduceInChunks(comm, mine, all, count, element, reduction, root);
-              });
-    if (comm.rank != root) {
-      queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
+    const int code = transport.CanReduce(element, what.reduction)
+                         ? transport.Reduce(comm, what, x.untyped_data(), y->untyped_data(), queue)
+                         : ReduceOnHost(comm, what, x, y, queue);
+    if (kSpread == Spread::kRoot && comm.rank != detail.root) {
+      queue.Clear(y->untyped_data(), BytesOf(*y));
     }
     return code;
   });
 }
 
-ffi::Error ReduceScatter(const CallSite& site, Queue queue, std::int32_t op, Operand x, Token,
-                         Result y, TokenResult) {
-  const auto reduction = static_cast<Reduction>(op);
-  return RunOn(site, x, {op, -1}, [&](Communicator& comm, Element element) {
-    const auto block = static_cast<std::int64_t>(y->element_count());
-    if (block == 0) return 0;
-    Transport& transport = RequireTransport(comm);
-    if (transport.CanReduce(element, reduction)) {
-      return transport.ReduceScatter(comm, x.untyped_data(), y->untyped_data(), block, element,
-                                     reduction, queue);
-    }
-    return ReduceOnHost(comm, x, y, queue, [&](const void* mine, void* all) {
-      return ReduceScatterInChunks(comm, mine, all, block, element, reduction);
-    });
-  });
-}
-
-auto Site() { return BindSite().Ctx<Queue>(); }
-
-XLA_FFI_DEFINE_HANDLER(kAlltoall, (WithSite<Operation::kAlltoall, Alltoall>), OneToOne(Site()));
-XLA_FFI_DEFINE_HANDLER(kAllgather, (WithSite<Operation::kAllgather, Allgather>), OneToOne(Site()));
-XLA_FFI_DEFINE_HANDLER(kBcast, (WithSite<Operation::kBcast, Bcast>),
-                       OneToOne(Site().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kGather, (WithSite<Operation::kGather, Gather>),
-                       OneToOne(Site().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kScatter, (WithSite<Operation::kScatter, Scatter>),
-                       OneToOne(Site().Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kSendrecvAll, (WithSite<Operation::kSendrecvAll, SendrecvAll>),
-                       OneToOne(Site().Attr<std::int32_t>("source").Attr<std::int32_t>("dest")));
-XLA_FFI_DEFINE_HANDLER(kAllreduce, (WithSite<Operation::kAllreduce, Allreduce>),
-                       OneToOne(Site().Attr<std::int32_t>("op")));
-XLA_FFI_DEFINE_HANDLER(kReduce, (WithSite<Operation::kReduce, Reduce>),
-                       OneToOne(Site().Attr<std::int32_t>("op").Attr<std::int32_t>("root")));
-XLA_FFI_DEFINE_HANDLER(kReduceScatter, (WithSite<Operation::kReduceScatter, ReduceScatter>),
-                       OneToOne(Site().Attr<std::int32_t>("op")));
-
 }  // namespace
 
 std::vector<Registration> CollectiveHandlers() {
-  return {{"pfftjax_alltoall", nullptr, reinterpret_cast<void*>(kAlltoall)},
-          {"pfftjax_allgather", nullptr, reinterpret_cast<void*>(kAllgather)},
-          {"pfftjax_bcast", nullptr, reinterpret_cast<void*>(kBcast)},
-          {"pfftjax_gather", nullptr, reinterpret_cast<void*>(kGather)},
-          {"pfftjax_scatter", nullptr, reinterpret_cast<void*>(kScatter)},
-          {"pfftjax_sendrecv_all", nullptr, reinterpret_cast<void*>(kSendrecvAll)},
-          {"pfftjax_allreduce", nullptr, reinterpret_cast<void*>(kAllreduce)},
-          {"pfftjax_reduce", nullptr, reinterpret_cast<void*>(kReduce)},
-          {"pfftjax_reduce_scatter", nullptr, reinterpret_cast<void*>(kReduceScatter)}};
+  return {
+      SiteHandler<Operation::kAlltoall, Exchange<Pattern::kAlltoall>>("pfftjax_alltoall")
+          .OnDevice(),
+      SiteHandler<Operation::kAllgather, Exchange<Pattern::kAllgather>>("pfftjax_allgather")
+          .OnDevice(),
+      SiteHandler<Operation::kBcast, Bcast>("pfftjax_bcast", "root").OnDevice(),
+      SiteHandler<Operation::kGather, Exchange<Pattern::kGather, std::int32_t>>("pfftjax_gather",
+                                                                                "root")
+          .OnDevice(),
+      SiteHandler<Operation::kScatter, Exchange<Pattern::kScatter, std::int32_t>>(
+          "pfftjax_scatter", "root")
+          .OnDevice(),
+      SiteHandler<Operation::kSendrecvAll, SendrecvAll>("pfftjax_sendrecv_all", "source", "dest")
+          .OnDevice(),
+      SiteHandler<Operation::kAllreduce, Reduce<Spread::kAll>>("pfftjax_allreduce", "op")
+          .OnDevice(),
+      SiteHandler<Operation::kReduce, Reduce<Spread::kRoot, std::int32_t>>("pfftjax_reduce", "op",
+                                                                           "root")
+          .OnDevice(),
+      SiteHandler<Operation::kReduceScatter, Reduce<Spread::kBlocks>>("pfftjax_reduce_scatter",
+                                                                      "op")
+          .OnDevice()};
 }
 
 }  // namespace pfftjax::gpu

@@ -92,50 +92,24 @@ ffi::Error MoveHalo(const CallSite& site, Queue queue, std::int64_t axis, std::i
       });
 }
 
-auto Site() { return BindSite().Ctx<Queue>(); }
-
-// The attributes of both halves of a transposition. `index` counts the chunks of a pipeline.
-auto BindHalf() {
-  return Site()
-      .Attr<Dimensions>("order")
-      .Attr<std::int64_t>("scatter")
-      .Attr<std::int64_t>("gather")
-      .Attr<std::int64_t>("whole")
-      .Attr<std::int64_t>("index");
-}
-
-XLA_FFI_DEFINE_HANDLER(kTranspose, (WithSite<Operation::kTranspose, Transpose>),
-                       BindTranspose(Site()));
-// x -> what leaves this rank, packed, and memory for what arrives.
-XLA_FFI_DEFINE_HANDLER(kTransposeStart, (WithSite<Operation::kTransposeStart, TransposeStart>),
-                       BindHalf()
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::Token>()
-                           .Ret<Bytes>()
-                           .Ret<Bytes>()
-                           .Ret<ffi::Token>());
-// x and the results of its start, and whatever is to be computed before; then the token.
-XLA_FFI_DEFINE_HANDLER(kTransposeWait, (WithSite<Operation::kTransposeWait, TransposeWait>),
-                       BindHalf()
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<Bytes>()
-                           .Arg<Bytes>()
-                           .RemainingArgs()
-                           .Ret<ffi::AnyBuffer>()
-                           .Ret<ffi::Token>());
-XLA_FFI_DEFINE_HANDLER(kHaloExchange, (WithSite<Operation::kHaloExchange, MoveHalo<true>>),
-                       BindHalo(Site()));
-XLA_FFI_DEFINE_HANDLER(kHaloReduce, (WithSite<Operation::kHaloReduce, MoveHalo<false>>),
-                       BindHalo(Site()));
-
 }  // namespace
 
 std::vector<Registration> PencilHandlers() {
-  return {{"pfftjax_pencil_transpose", nullptr, reinterpret_cast<void*>(kTranspose)},
-          {"pfftjax_transpose_start", nullptr, reinterpret_cast<void*>(kTransposeStart)},
-          {"pfftjax_transpose_wait", nullptr, reinterpret_cast<void*>(kTransposeWait)},
-          {"pfftjax_halo_exchange", nullptr, reinterpret_cast<void*>(kHaloExchange)},
-          {"pfftjax_halo_reduce", nullptr, reinterpret_cast<void*>(kHaloReduce)}};
+  return {SiteHandler<Operation::kTranspose, Transpose>("pfftjax_pencil_transpose", "order",
+                                                        "scatter", "gather", "method")
+              .OnDevice(),
+          SiteHandler<Operation::kTransposeStart, TransposeStart>(
+              "pfftjax_transpose_start", "order", "scatter", "gather", "whole", "index")
+              .OnDevice(),
+          SiteHandler<Operation::kTransposeWait, TransposeWait>(
+              "pfftjax_transpose_wait", "order", "scatter", "gather", "whole", "index")
+              .OnDevice(),
+          SiteHandler<Operation::kHaloExchange, MoveHalo<true>>(
+              "pfftjax_halo_exchange", "axis", "whole", "before", "after", "periodic")
+              .OnDevice(),
+          SiteHandler<Operation::kHaloReduce, MoveHalo<false>>(
+              "pfftjax_halo_reduce", "axis", "whole", "before", "after", "periodic")
+              .OnDevice()};
 }
 
 }  // namespace pfftjax::gpu

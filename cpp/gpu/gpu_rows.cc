@@ -37,14 +37,6 @@ std::array<std::vector<std::int32_t>, 2> OnHost(Queue& queue, const Communicator
   return result;
 }
 
-std::vector<Block> InBytes(std::vector<Block> blocks, Element element) {
-  for (Block& block : blocks) {
-    block.offset *= InfoOf(element).bytes;
-    block.count *= InfoOf(element).bytes;
-  }
-  return blocks;
-}
-
 // `outgoing`: rows for each rank, one after the other; or (kSame) the first rows, for all.
 template <bool kSame>
 ffi::Error MoveRows(const CallSite& site, Queue queue, Operand x, Counts outgoing, Counts incoming,
@@ -55,30 +47,23 @@ ffi::Error MoveRows(const CallSite& site, Queue queue, Operand x, Counts outgoin
     if (leave.size() != (kSame ? 1 : size) || arrive.size() != size) {
       return RowsDoNotFit(site.operation, comm);
     }
-    auto [to, sent] = BlocksTo<kSame>(comm.size, leave.data(), width);
-    const auto [from, received] = Blocks(comm.size, arrive.data(), width);
-    if (!RowsFit(x, sent, y, received)) return RowsDoNotFit(site.operation, comm);
-    const int code = ExchangeBytes(comm, x.untyped_data(), InBytes(std::move(to), element),
-                                   y->untyped_data(), InBytes(from, element), queue);
-    if (code != 0) return MpiFailed(site.operation, comm, element, sent, code);
-    const std::int64_t filled = received * InfoOf(element).bytes;
-    queue.Clear(static_cast<char*>(y->untyped_data()) + filled,
-                static_cast<std::int64_t>(y->size_bytes()) - filled);
+    const auto blocks = RaggedBlocks::Make<kSame>(comm.size, leave.data(), arrive.data(), width);
+    if (!blocks.Fit(x, *y)) return RowsDoNotFit(site.operation, comm);
+    const int code =
+        ExchangeBlocks(comm, x.untyped_data(), y->untyped_data(), blocks, element, queue);
+    if (code != 0) return MpiFailed(site.operation, comm, element, blocks.sent, code);
+    const std::int64_t filled = blocks.received * InfoOf(element).bytes;
+    queue.Clear(static_cast<char*>(y->untyped_data()) + filled, BytesOf(*y) - filled);
     return ffi::Error::Success();
   };
   return RunOnRows(site, x, move);
 }
 
-XLA_FFI_DEFINE_HANDLER(kAlltoallv, (WithSite<Operation::kAlltoallv, MoveRows<false>>),
-                       BindRaggedRows(BindSite().Ctx<Queue>()));
-XLA_FFI_DEFINE_HANDLER(kAllgatherv, (WithSite<Operation::kAllgatherv, MoveRows<true>>),
-                       BindRaggedRows(BindSite().Ctx<Queue>()));
-
 }  // namespace
 
 std::vector<Registration> RowHandlers() {
-  return {{"pfftjax_alltoallv", nullptr, reinterpret_cast<void*>(kAlltoallv)},
-          {"pfftjax_allgatherv", nullptr, reinterpret_cast<void*>(kAllgatherv)}};
+  return {SiteHandler<Operation::kAlltoallv, MoveRows<false>>("pfftjax_alltoallv").OnDevice(),
+          SiteHandler<Operation::kAllgatherv, MoveRows<true>>("pfftjax_allgatherv").OnDevice()};
 }
 
 }  // namespace pfftjax::gpu

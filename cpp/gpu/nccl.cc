@@ -181,36 +181,26 @@ class Nccl final : public Transport {
     return TypeOf(element) && OpOf(element, reduction);
   }
 
-  int Allreduce(Communicator& comm, const void* send, void* recv, std::int64_t count,
-                Element element, Reduction reduction, Queue& queue) override {
+  int Reduce(Communicator& comm, const Reducing& what, const void* send, void* recv,
+             Queue& queue) override {
     ThrowIfBroken();
-    if (count == 0) return 0;
+    if (what.count == 0) return 0;
+    const auto numbers = static_cast<std::size_t>(what.count * (IsComplex(what.element) ? 2 : 1));
+    const nccl::DataType type = *TypeOf(what.element);
+    const nccl::RedOp op = *OpOf(what.element, what.reduction);
     return Enqueue(comm, queue, [&] {
-      Check(api_.all_reduce(send, recv, NumbersIn(count, element), *TypeOf(element),
-                            *OpOf(element, reduction), comm_, queue.stream()),
-            "ncclAllReduce");
-    });
-  }
-
-  int Reduce(Communicator& comm, const void* send, void* recv, std::int64_t count, Element element,
-             Reduction reduction, int root, Queue& queue) override {
-    ThrowIfBroken();
-    if (count == 0) return 0;
-    return Enqueue(comm, queue, [&] {
-      Check(api_.reduce(send, recv, NumbersIn(count, element), *TypeOf(element),
-                        *OpOf(element, reduction), root, comm_, queue.stream()),
-            "ncclReduce");
-    });
-  }
-
-  int ReduceScatter(Communicator& comm, const void* send, void* recv, std::int64_t block,
-                    Element element, Reduction reduction, Queue& queue) override {
-    ThrowIfBroken();
-    if (block == 0) return 0;
-    return Enqueue(comm, queue, [&] {
-      Check(api_.reduce_scatter(send, recv, NumbersIn(block, element), *TypeOf(element),
-                                *OpOf(element, reduction), comm_, queue.stream()),
-            "ncclReduceScatter");
+      switch (what.spread) {
+        case Spread::kAll:
+          return Check(api_.all_reduce(send, recv, numbers, type, op, comm_, queue.stream()),
+                       "ncclAllReduce");
+        case Spread::kRoot:
+          return Check(
+              api_.reduce(send, recv, numbers, type, op, what.root, comm_, queue.stream()),
+              "ncclReduce");
+        case Spread::kBlocks:
+          return Check(api_.reduce_scatter(send, recv, numbers, type, op, comm_, queue.stream()),
+                       "ncclReduceScatter");
+      }
     });
   }
 
@@ -296,10 +286,6 @@ class Nccl final : public Transport {
 
   static bool IsComplex(Element element) {
     return element == Element::kC64 || element == Element::kC128;
-  }
-
-  static std::size_t NumbersIn(std::int64_t count, Element element) {
-    return static_cast<std::size_t>(count * (IsComplex(element) ? 2 : 1));
   }
 
   static std::optional<nccl::DataType> TypeOf(Element element) {

@@ -24,18 +24,11 @@ class Alone final : public Transport {
   bool CanReduce(Element, Reduction reduction) const override {
     return reduction <= Reduction::kMax;
   }
-  int Allreduce(Communicator&, const void* send, void* recv, std::int64_t count, Element element,
-                Reduction, Queue& queue) override {
-    if (send != recv) queue.Copy(recv, send, count * InfoOf(element).bytes, Direction::kOnDevice);
+  int Reduce(Communicator&, const Reducing& what, const void* send, void* recv,
+             Queue& queue) override {
+    const std::int64_t bytes = what.count * InfoOf(what.element).bytes;
+    if (send != recv) queue.Copy(recv, send, bytes, Direction::kOnDevice);
     return 0;
-  }
-  int Reduce(Communicator& comm, const void* send, void* recv, std::int64_t count, Element element,
-             Reduction reduction, int, Queue& queue) override {
-    return Allreduce(comm, send, recv, count, element, reduction, queue);
-  }
-  int ReduceScatter(Communicator& comm, const void* send, void* recv, std::int64_t block,
-                    Element element, Reduction reduction, Queue& queue) override {
-    return Allreduce(comm, send, recv, block, element, reduction, queue);
   }
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "collectives/exchange.h"
+#include "collectives/reductions.h"
 #include "gpu/queue.h"
 #include "runtime/agreement.h"
 #include "runtime/communicator.h"
@@ -44,29 +45,13 @@ class Transport {
   // The root's `bytes` at `data` to the same place on all ranks; under the rules of Exchange.
   virtual int Bcast(Communicator& comm, void* data, std::int64_t bytes, int root, Queue& queue);
 
-  // Whether the three that follow can do it, and with the results that the CPU's have; alike on
-  // all ranks.
+  // Whether Reduce can do it, with the results that the CPU's has; alike on all ranks.
   virtual bool CanReduce(Element, Reduction) const { return false; }
-  // The reduction of `count` elements over the ranks, on all of them; under the rules of Exchange,
-  // but that `send` and `recv` may be the same.
-  virtual int Allreduce(Communicator&, const void* /*send*/, void* /*recv*/,
-                        std::int64_t /*count*/, Element, Reduction, Queue&) {
-    throw DoesNotReduce();
-  }
-  // On the root alone; elsewhere `recv` may hold anything.
-  virtual int Reduce(Communicator&, const void* /*send*/, void* /*recv*/, std::int64_t /*count*/,
-                     Element, Reduction, int /*root*/, Queue&) {
-    throw DoesNotReduce();
-  }
-  // Of blocks of `block` elements in `send`, one a rank: each to its rank.
-  virtual int ReduceScatter(Communicator&, const void* /*send*/, void* /*recv*/,
-                            std::int64_t /*block*/, Element, Reduction, Queue&) {
-    throw DoesNotReduce();
-  }
-
- private:
-  std::logic_error DoesNotReduce() const {
-    return std::logic_error(std::string(name()) + " does not reduce");
+  // A reduction over the ranks, under the rules of Exchange, but that `send` and `recv` may be the
+  // same. Where the result is on one rank, `recv` may hold anything elsewhere.
+  virtual int Reduce(Communicator&, const Reducing&, const void* /*send*/, void* /*recv*/,
+                     Queue&) {
+    throw std::logic_error(std::string(name()) + " does not reduce");
   }
 };
 
@@ -108,6 +93,22 @@ Transport& RequireTransport(Communicator& comm);
 // Transport::Exchange by it.
 int ExchangeBytes(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
                   const std::vector<Block>& from, Queue& queue);
+// The same with what each rank sends and receives in elements, as `blocks.To(rank)` and
+// `blocks.From(rank)`.
+template <typename Blocks>
+int ExchangeBlocks(Communicator& comm, const void* send, void* recv, const Blocks& blocks,
+                   Element element, Queue& queue) {
+  const std::int64_t bytes = InfoOf(element).bytes;
+  std::vector<Block> to;
+  std::vector<Block> from;
+  for (int rank = 0; rank < comm.size; ++rank) {
+    const Block out = blocks.To(rank);
+    const Block in = blocks.From(rank);
+    to.push_back({out.offset * bytes, out.count * bytes});
+    from.push_back({in.offset * bytes, in.count * bytes});
+  }
+  return ExchangeBytes(comm, send, to, recv, from, queue);
+}
 
 // What has been chosen so far in this process, for pfftjax.info(): numbers of communicators with
 // the texts of their choices. May be asked at any time.

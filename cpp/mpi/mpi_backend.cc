@@ -1,10 +1,12 @@
-// The implementation of mpi_api.h over <mpi.h>. The only file that knows an MPI library.
+// The implementation of mpi_api.h over <mpi.h>. No other file knows an MPI library.
 #include <mpi.h>
 
 #include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <functional>
+#include <type_traits>
 
 #include "base/half.h"
 #include "mpi/mpi_api.h"
@@ -32,28 +34,42 @@ MPI_Comm Comm(MpiHandle handle) { return FromHandle<MPI_Comm>(handle); }
 
 // ---- Reductions that MPI lacks, or does otherwise than NumPy ------------------------------
 
-template <typename Half, typename Combine>
-void CombineHalf(void* in, void* inout, int* count, MPI_Datatype*) {
-  const auto* a = static_cast<const Half*>(in);
-  auto* b = static_cast<Half*>(inout);
+// Calculates in T, or for 16-bit floating-point numbers in float.
+template <typename T, typename Combine>
+void CombineAll(void* in, void* inout, int* count, MPI_Datatype*) {
+  using Wide = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
+  const auto* a = static_cast<const T*>(in);
+  auto* b = static_cast<T*>(inout);
   for (int i = 0; i < *count; ++i) {
-    b[i] = Half::From(Combine{}(static_cast<float>(a[i]), static_cast<float>(b[i])));
+    const auto result = Combine{}(static_cast<Wide>(a[i]), static_cast<Wide>(b[i]));
+    if constexpr (std::is_arithmetic_v<T>) {
+      b[i] = static_cast<T>(result);
+    } else {
+      b[i] = T::From(result);
+    }
   }
 }
 
-struct Add {
-  float operator()(float a, float b) const { return a + b; }
-};
-struct Multiply {
-  float operator()(float a, float b) const { return a * b; }
-};
 // A NaN wins, as in jnp.minimum and jnp.maximum.
 struct Minimum {
-  float operator()(float a, float b) const { return (a < b || a != a) ? a : b; }
+  template <typename Float>
+  Float operator()(Float a, Float b) const {
+    return (a < b || a != a) ? a : b;
+  }
 };
 struct Maximum {
-  float operator()(float a, float b) const { return (a > b || a != a) ? a : b; }
+  template <typename Float>
+  Float operator()(Float a, Float b) const {
+    return (a > b || a != a) ? a : b;
+  }
 };
+
+template <typename T, typename Combine>
+MPI_Op MakeOp() {
+  MPI_Op op = MPI_OP_NULL;
+  MPI_Op_create(CombineAll<T, Combine>, 1, &op);
+  return op;
+}
 
 struct HalfType {
   MPI_Datatype type = MPI_DATATYPE_NULL;
@@ -65,10 +81,8 @@ HalfType MakeHalfType() {
   HalfType half;
   MPI_Type_contiguous(sizeof(Half), MPI_BYTE, &half.type);
   MPI_Type_commit(&half.type);
-  MPI_Op_create(CombineHalf<Half, Add>, 1, &half.ops[0]);
-  MPI_Op_create(CombineHalf<Half, Multiply>, 1, &half.ops[1]);
-  MPI_Op_create(CombineHalf<Half, Minimum>, 1, &half.ops[2]);
-  MPI_Op_create(CombineHalf<Half, Maximum>, 1, &half.ops[3]);
+  half.ops = {MakeOp<Half, std::plus<>>(), MakeOp<Half, std::multiplies<>>(),
+              MakeOp<Half, Minimum>(), MakeOp<Half, Maximum>()};
   return half;
 }
 
@@ -79,39 +93,16 @@ const HalfType& Half(Element element) {
 }
 
 // Open MPI's vector code adds 8- and 16-bit integers with saturation; NumPy and XLA wrap around.
-template <typename Integer>
-void AddWrapping(void* in, void* inout, int* count, MPI_Datatype*) {
-  const auto* a = static_cast<const Integer*>(in);
-  auto* b = static_cast<Integer*>(inout);
-  for (int i = 0; i < *count; ++i) b[i] = static_cast<Integer>(a[i] + b[i]);
-}
-
-// MPI's minimum and maximum lose a NaN, or not, by the order of the ranks.
-template <typename Float, bool kMaximum>
-void ExtremeWithNan(void* in, void* inout, int* count, MPI_Datatype*) {
-  const auto* a = static_cast<const Float*>(in);
-  auto* b = static_cast<Float*>(inout);
-  for (int i = 0; i < *count; ++i) {
-    if (a[i] != a[i] || (kMaximum ? a[i] > b[i] : a[i] < b[i])) b[i] = a[i];
-  }
-}
-
-MPI_Op MakeOp(MPI_User_function* function) {
-  MPI_Op op = MPI_OP_NULL;
-  MPI_Op_create(function, 1, &op);
-  return op;
-}
-
 MPI_Op SmallIntegerSum(Element element) {
-  static const MPI_Op bytes = MakeOp(AddWrapping<std::uint8_t>);
-  static const MPI_Op shorts = MakeOp(AddWrapping<std::uint16_t>);
+  static const MPI_Op bytes = MakeOp<std::uint8_t, std::plus<>>();
+  static const MPI_Op shorts = MakeOp<std::uint16_t, std::plus<>>();
   return InfoOf(element).bytes == 1 ? bytes : shorts;
 }
 
+// MPI's minimum and maximum lose a NaN, or not, by the order of the ranks.
 MPI_Op FloatExtreme(Element element, bool maximum) {
-  static const std::array<MPI_Op, 4> ops = {
-      MakeOp(ExtremeWithNan<float, false>), MakeOp(ExtremeWithNan<float, true>),
-      MakeOp(ExtremeWithNan<double, false>), MakeOp(ExtremeWithNan<double, true>)};
+  static const std::array<MPI_Op, 4> ops = {MakeOp<float, Minimum>(), MakeOp<float, Maximum>(),
+                                            MakeOp<double, Minimum>(), MakeOp<double, Maximum>()};
   return ops[(element == Element::kF64 ? 2 : 0) + (maximum ? 1 : 0)];
 }
 
@@ -167,44 +158,20 @@ MPI_Op Op(Reduction reduction, Element element) {
 
 // ---- Communication ------------------------------------------------------------------------
 
-int Alltoall(const void* send, void* recv, std::int64_t count, Element element, MpiHandle comm) {
+// MPI's functions that move blocks of one size; `Root` is int, or nothing for those without one.
+template <auto kFunction, typename... Root>
+int MoveBlocks(const void* send, void* recv, std::int64_t count, Element element, Root... root,
+               MpiHandle comm) {
   const int n = static_cast<int>(count);
-  return MPI_Alltoall(send, n, Type(element), recv, n, Type(element), Comm(comm));
+  return kFunction(send, n, Type(element), recv, n, Type(element), root..., Comm(comm));
 }
 
-int Allgather(const void* send, void* recv, std::int64_t count, Element element, MpiHandle comm) {
-  const int n = static_cast<int>(count);
-  return MPI_Allgather(send, n, Type(element), recv, n, Type(element), Comm(comm));
-}
-
-int ReduceScatter(const void* send, void* recv, std::int64_t count, Element element,
-                  Reduction reduction, MpiHandle comm) {
-  return MPI_Reduce_scatter_block(send, recv, static_cast<int>(count), Type(element),
-                                  Op(reduction, element), Comm(comm));
-}
-
-int Allreduce(const void* send, void* recv, std::int64_t count, Element element,
-              Reduction reduction, MpiHandle comm) {
-  return MPI_Allreduce(send, recv, static_cast<int>(count), Type(element), Op(reduction, element),
-                       Comm(comm));
-}
-
+// MPI's functions that reduce over ranks.
+template <auto kFunction, typename... Root>
 int Reduce(const void* send, void* recv, std::int64_t count, Element element, Reduction reduction,
-           int root, MpiHandle comm) {
-  return MPI_Reduce(send, recv, static_cast<int>(count), Type(element), Op(reduction, element),
-                    root, Comm(comm));
-}
-
-int Scan(const void* send, void* recv, std::int64_t count, Element element, Reduction reduction,
-         MpiHandle comm) {
-  return MPI_Scan(send, recv, static_cast<int>(count), Type(element), Op(reduction, element),
-                  Comm(comm));
-}
-
-int Exscan(const void* send, void* recv, std::int64_t count, Element element, Reduction reduction,
-           MpiHandle comm) {
-  return MPI_Exscan(send, recv, static_cast<int>(count), Type(element), Op(reduction, element),
-                    Comm(comm));
+           Root... root, MpiHandle comm) {
+  return kFunction(send, recv, static_cast<int>(count), Type(element), Op(reduction, element),
+                   root..., Comm(comm));
 }
 
 int ReduceLocal(const void* in, void* inout, std::int64_t count, Element element,
@@ -217,16 +184,12 @@ int Bcast(void* buffer, std::int64_t count, Element element, int root, MpiHandle
   return MPI_Bcast(buffer, static_cast<int>(count), Type(element), root, Comm(comm));
 }
 
-int Gather(const void* send, void* recv, std::int64_t count, Element element, int root,
-           MpiHandle comm) {
-  const int n = static_cast<int>(count);
-  return MPI_Gather(send, n, Type(element), recv, n, Type(element), root, Comm(comm));
-}
-
-int Scatter(const void* send, void* recv, std::int64_t count, Element element, int root,
-            MpiHandle comm) {
-  const int n = static_cast<int>(count);
-  return MPI_Scatter(send, n, Type(element), recv, n, Type(element), root, Comm(comm));
+// The number of bytes of a message.
+int BytesOf(const MPI_Status& status, std::int64_t* bytes) {
+  int count = 0;
+  const int code = MPI_Get_count(&status, MPI_BYTE, &count);
+  *bytes = count;
+  return code;
 }
 
 int Sendrecv(const void* send, std::int64_t send_count, Element send_element, int dest,
@@ -240,8 +203,8 @@ int Sendrecv(const void* send, std::int64_t send_count, Element send_element, in
                    send_tag, recv, static_cast<int>(recv_count * recv_bytes), MPI_BYTE, source,
                    recv_tag, Comm(comm), &status);
   if (code != MPI_SUCCESS) return code;
-  int bytes = 0;
-  const int counted = MPI_Get_count(&status, MPI_BYTE, &bytes);
+  std::int64_t bytes = 0;
+  const int counted = BytesOf(status, &bytes);
   *envelope = {status.MPI_SOURCE, status.MPI_TAG,
                bytes % recv_bytes == 0 ? bytes / recv_bytes : -1};
   return counted;
@@ -272,6 +235,15 @@ int Progress(MpiHandle comm) {
   return MPI_Iprobe(MPI_ANY_SOURCE, kNoTag, Comm(comm), &found, MPI_STATUS_IGNORE);
 }
 
+// Calls `start(..., &request)` and hands its request on.
+template <typename Start>
+int Started(MpiHandle* request, Start&& start) {
+  MPI_Request started = MPI_REQUEST_NULL;
+  const int code = start(&started);
+  *request = ToHandle(started);
+  return code;
+}
+
 // ---- Communicators ------------------------------------------------------------------------
 
 int FromAddress(const void* address, MpiHandle* comm) {
@@ -291,11 +263,10 @@ int Duplicate(MpiHandle comm, MpiHandle* duplicate) {
 // MPI writes the new communicator to `duplicate` when the request completes.
 int DuplicateStart(MpiHandle comm, MpiHandle* duplicate, MpiHandle* request) {
   static_assert(sizeof(MPI_Comm) <= sizeof(MpiHandle));
-  MPI_Request started = MPI_REQUEST_NULL;
   *duplicate = 0;
-  const int code = MPI_Comm_idup(Comm(comm), reinterpret_cast<MPI_Comm*>(duplicate), &started);
-  *request = ToHandle(started);
-  return code;
+  return Started(request, [&](MPI_Request* started) {
+    return MPI_Comm_idup(Comm(comm), reinterpret_cast<MPI_Comm*>(duplicate), started);
+  });
 }
 
 int RankAndSize(MpiHandle comm, int* rank, int* size) {
@@ -315,20 +286,16 @@ int TagLimit(int* limit) {
 
 int SendStart(const void* data, std::int64_t bytes, int dest, int tag, MpiHandle comm,
               MpiHandle* request) {
-  MPI_Request started = MPI_REQUEST_NULL;
-  const int code =
-      MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, dest, tag, Comm(comm), &started);
-  *request = ToHandle(started);
-  return code;
+  return Started(request, [&](MPI_Request* started) {
+    return MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, dest, tag, Comm(comm), started);
+  });
 }
 
 int ReceiveStart(void* data, std::int64_t bytes, int source, int tag, MpiHandle comm,
                  MpiHandle* request) {
-  MPI_Request started = MPI_REQUEST_NULL;
-  const int code =
-      MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, source, tag, Comm(comm), &started);
-  *request = ToHandle(started);
-  return code;
+  return Started(request, [&](MPI_Request* started) {
+    return MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, source, tag, Comm(comm), started);
+  });
 }
 
 int WaitEither(MpiHandle* receive, MpiHandle* send, int* received, std::int64_t* bytes) {
@@ -341,47 +308,35 @@ int WaitEither(MpiHandle* receive, MpiHandle* send, int* received, std::int64_t*
   if (code != MPI_SUCCESS) return code;
   *received = which == 0;
   *(which == 0 ? receive : send) = ToHandle(requests[which]);
-  if (which != 0) return code;  // the status of a send has no count
-  int count = 0;
-  const int counted = MPI_Get_count(&status, MPI_BYTE, &count);
-  *bytes = count;
-  return counted;
+  return which == 0 ? BytesOf(status, bytes) : code;  // the status of a send has no count
 }
 
 // ---- Requests and words -------------------------------------------------------------------
 
-int Test(MpiHandle* request, int* done) {
+int TestWith(MpiHandle* request, int* done, MPI_Status* status) {
   auto pending = FromHandle<MPI_Request>(*request);
-  const int code = MPI_Test(&pending, done, MPI_STATUS_IGNORE);
+  const int code = MPI_Test(&pending, done, status);
   *request = ToHandle(pending);
   return code;
 }
 
+int Test(MpiHandle* request, int* done) { return TestWith(request, done, MPI_STATUS_IGNORE); }
+
 int TestBytes(MpiHandle* request, int* done, std::int64_t* bytes) {
-  auto pending = FromHandle<MPI_Request>(*request);
   MPI_Status status;
-  const int code = MPI_Test(&pending, done, &status);
-  *request = ToHandle(pending);
-  if (code != MPI_SUCCESS || !*done) return code;
-  int count = 0;
-  const int counted = MPI_Get_count(&status, MPI_BYTE, &count);
-  *bytes = count;
-  return counted;
+  const int code = TestWith(request, done, &status);
+  return code != MPI_SUCCESS || !*done ? code : BytesOf(status, bytes);
 }
 
 int BarrierStart(MpiHandle comm, MpiHandle* request) {
-  MPI_Request started = MPI_REQUEST_NULL;
-  const int code = MPI_Ibarrier(Comm(comm), &started);
-  *request = ToHandle(started);
-  return code;
+  return Started(request, [&](MPI_Request* started) { return MPI_Ibarrier(Comm(comm), started); });
 }
 
 int SendWordsStart(const std::int64_t* words, int count, int dest, int tag, MpiHandle comm,
                    MpiHandle* request) {
-  MPI_Request started = MPI_REQUEST_NULL;
-  const int code = MPI_Isend(words, count, MPI_INT64_T, dest, tag, Comm(comm), &started);
-  *request = ToHandle(started);
-  return code;
+  return Started(request, [&](MPI_Request* started) {
+    return MPI_Isend(words, count, MPI_INT64_T, dest, tag, Comm(comm), started);
+  });
 }
 
 int ReceiveWords(std::int64_t* words, int count, int tag, MpiHandle comm, int* source,
@@ -397,11 +352,8 @@ int Probe(MpiHandle comm, Envelope* envelope, int* found) {
   MPI_Status status;
   const int code = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, Comm(comm), found, &status);
   if (code != MPI_SUCCESS || !*found) return code;
-  int bytes = 0;
   *envelope = {status.MPI_SOURCE, status.MPI_TAG, 0};
-  const int counted = MPI_Get_count(&status, MPI_BYTE, &bytes);
-  envelope->count = bytes;
-  return counted;
+  return BytesOf(status, &envelope->count);
 }
 
 // ---- Errors and the end -------------------------------------------------------------------
@@ -443,27 +395,45 @@ int OnFinalize(void (*callback)()) {
 
 extern "C" __attribute__((visibility("default"))) const pfftjax::MpiApi* pfftjax_mpi_api() {
   using namespace pfftjax;
-  static const MpiApi api = {
-      kMpiApiVersion, PFFTJAX_MPI_FAMILY,
-      MPI_PROC_NULL,  MPI_ANY_SOURCE,
-      MPI_ANY_TAG,    Alltoall,
-      Allgather,      ReduceScatter,
-      Allreduce,      Reduce,
-      Scan,           Exscan,
-      ReduceLocal,    Bcast,
-      Gather,         Scatter,
-      Sendrecv,       Barrier,
-      AddOp,          WriteStatus,
-      FromAddress,    Duplicate,
-      DuplicateStart, ReturnErrors,
-      RankAndSize,    TagLimit,
-      SendStart,      ReceiveStart,
-      WaitEither,     Progress,
-      Test,           TestBytes,
-      BarrierStart,   SendWordsStart,
-      ReceiveWords,   Probe,
-      ErrorText,      Finalized,
-      Abort,          OnFinalize,
-  };
+  static const MpiApi api = {kMpiApiVersion,
+                             PFFTJAX_MPI_FAMILY,
+                             MPI_PROC_NULL,
+                             MPI_ANY_SOURCE,
+                             MPI_ANY_TAG,
+                             MoveBlocks<MPI_Alltoall>,
+                             MoveBlocks<MPI_Allgather>,
+                             Reduce<MPI_Reduce_scatter_block>,
+                             Reduce<MPI_Allreduce>,
+                             Reduce<MPI_Reduce, int>,
+                             Reduce<MPI_Scan>,
+                             Reduce<MPI_Exscan>,
+                             ReduceLocal,
+                             Bcast,
+                             MoveBlocks<MPI_Gather, int>,
+                             MoveBlocks<MPI_Scatter, int>,
+                             Sendrecv,
+                             Barrier,
+                             AddOp,
+                             WriteStatus,
+                             FromAddress,
+                             Duplicate,
+                             DuplicateStart,
+                             ReturnErrors,
+                             RankAndSize,
+                             TagLimit,
+                             SendStart,
+                             ReceiveStart,
+                             WaitEither,
+                             Progress,
+                             Test,
+                             TestBytes,
+                             BarrierStart,
+                             SendWordsStart,
+                             ReceiveWords,
+                             Probe,
+                             ErrorText,
+                             Finalized,
+                             Abort,
+                             OnFinalize};
   return &api;
 }

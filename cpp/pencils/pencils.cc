@@ -27,7 +27,7 @@ ffi::Error Permute(Dimensions order, Operand x, Result y) {
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(Operation::kTranspose, x.element_type());
   if (!IsOrder(order, x.dimensions().size()) || order.size() != y->dimensions().size()) {
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "pfftjax: permute of a wrong rank");
+    return Invalid("permute of a wrong rank");
   }
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   const Place alone;
@@ -62,26 +62,20 @@ ffi::Error Coordinate(std::int64_t number, ffi::Result<ffi::BufferR0<ffi::S32>> 
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kTranspose, (WithSite<Operation::kTranspose, Transpose>),
-                       BindTranspose(BindSite()));
-XLA_FFI_DEFINE_HANDLER(
-    kPermute, Permute,
-    ffi::Ffi::Bind().Attr<Dimensions>("order").Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
-XLA_FFI_DEFINE_HANDLER(kHaloExchange, (WithSite<Operation::kHaloExchange, MoveHalo<true>>),
-                       BindHalo(BindSite()));
-XLA_FFI_DEFINE_HANDLER(kHaloReduce, (WithSite<Operation::kHaloReduce, MoveHalo<false>>),
-                       BindHalo(BindSite()));
-XLA_FFI_DEFINE_HANDLER(kCoordinate, Coordinate,
-                       ffi::Ffi::Bind().Attr<std::int64_t>("comm").Ret<ffi::BufferR0<ffi::S32>>());
-
 }  // namespace
 
 std::vector<Registration> PencilHandlers() {
-  return {WithStaging<kTranspose>("pfftjax_pencil_transpose"),
-          {"pfftjax_permute", reinterpret_cast<void*>(kPermute)},
-          WithStaging<kHaloExchange>("pfftjax_halo_exchange"),
-          WithStaging<kHaloReduce>("pfftjax_halo_reduce"),
-          WithStaging<kCoordinate>("pfftjax_coordinate")};
+  return {SiteHandler<Operation::kTranspose, Transpose>("pfftjax_pencil_transpose", "order",
+                                                        "scatter", "gather", "method")
+              .WithStaging(),
+          Handler<Permute>("pfftjax_permute", "order").OnHost(),
+          SiteHandler<Operation::kHaloExchange, MoveHalo<true>>(
+              "pfftjax_halo_exchange", "axis", "whole", "before", "after", "periodic")
+              .WithStaging(),
+          SiteHandler<Operation::kHaloReduce, MoveHalo<false>>(
+              "pfftjax_halo_reduce", "axis", "whole", "before", "after", "periodic")
+              .WithStaging(),
+          Handler<Coordinate>("pfftjax_coordinate", "comm").WithStaging()};
 }
 
 }  // namespace pfftjax

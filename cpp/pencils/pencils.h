@@ -78,23 +78,4 @@ bool StartsFromZeros(const Halo& halo) {
   return !kToGhosts || !halo.is_periodic;
 }
 
-template <typename Binding>
-auto BindTranspose(Binding binding) {
-  return OneToOne(std::move(binding)
-                      .template Attr<Dimensions>("order")
-                      .template Attr<std::int64_t>("scatter")
-                      .template Attr<std::int64_t>("gather")
-                      .template Attr<std::int64_t>("method"));
-}
-
-template <typename Binding>
-auto BindHalo(Binding binding) {
-  return OneToOne(std::move(binding)
-                      .template Attr<std::int64_t>("axis")
-                      .template Attr<std::int64_t>("whole")
-                      .template Attr<std::int64_t>("before")
-                      .template Attr<std::int64_t>("after")
-                      .template Attr<bool>("periodic"));
-}
-
 }  // namespace pfftjax

@@ -275,13 +275,7 @@ int AlltoallBoxes(Communicator& comm, std::uint64_t about, const void* source, v
     if (box.empty()) continue;  // the caller keeps its own
     CopyBox(source, box[0], to + kHeaderBytes, Contiguous(box[0]), bytes);
   }
-  int code = 0;
-  if (total <= ChunkElements(element)) {
-    code = Mpi()->alltoall(send, recv, block, element, comm.data);
-  } else {
-    const auto place = [block](int rank) { return Block{rank * block, block}; };
-    code = ExchangeBlocks(comm, send, place, recv, place, element);
-  }
+  const int code = AlltoallInChunks(comm, send, recv, block, element);
   for (int rank = 0; code == 0 && rank < comm.size; ++rank) {
     const char* const from = recv + rank * block * bytes;
     if (std::memcmp(from, &about, sizeof about) != 0) {

@@ -66,14 +66,12 @@ ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::
   if (!mesh || counts->dimensions()[0] != mesh->along[0].size * mesh->along[1].size ||
       cells.dimensions()[0] != rows || cells.dimensions()[1] != kAxes ||
       static_cast<std::int64_t>(offsets.element_count()) != kAxes * rows) {
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument,
-                      "pfftjax: an exchange of particles with buffers that do not fit");
+    return Invalid("an exchange of particles with buffers that do not fit");
   }
   const std::int64_t used = *count.typed_data();
   if (used < 0 || used > rows) {
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument,
-                      "pfftjax: an exchange of " + std::to_string(used) +
-                          " particles in arrays of " + std::to_string(rows) + " rows");
+    return Invalid("an exchange of " + std::to_string(used) + " particles in arrays of " +
+                   std::to_string(rows) + " rows");
   }
   const auto sort = [&](auto zero) {
     Sort(*mesh, cells.typed_data(), static_cast<const decltype(zero)*>(offsets.untyped_data()),
@@ -209,41 +207,15 @@ ffi::Error MoveRows(const CallSite& site, Operand source, Integers order, Intege
   return RunOnRows(site, source, move);
 }
 
-template <typename Binding>
-auto BindRows(Binding binding) {
-  return std::move(binding)
-      .template Arg<ffi::AnyBuffer>()
-      .template Arg<Integers>()
-      .template Arg<Integers>()
-      .template Arg<Integers>()
-      .template Arg<ffi::Token>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>();
-}
-
-XLA_FFI_DEFINE_HANDLER(kOrderByOwner, OrderByOwner,
-                       ffi::Ffi::Bind()
-                           .Attr<std::int64_t>("n0")
-                           .Attr<std::int64_t>("n1")
-                           .Attr<std::int64_t>("n2")
-                           .Attr<std::int64_t>("rows_comm")
-                           .Attr<std::int64_t>("columns_comm")
-                           .Arg<Cells>()
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<Count>()
-                           .Ret<Integers>()
-                           .Ret<Integers>());
-XLA_FFI_DEFINE_HANDLER(kMoveRows, (WithSite<Operation::kMoveRows, MoveRows<true>>),
-                       BindRows(BindSite()));
-XLA_FFI_DEFINE_HANDLER(kReturnRows, (WithSite<Operation::kReturnRows, MoveRows<false>>),
-                       BindRows(BindSite()));
-
 }  // namespace
 
 std::vector<Registration> ParticleHandlers() {
-  return {{"pfftjax_order_by_owner", reinterpret_cast<void*>(kOrderByOwner)},
-          WithStaging<kMoveRows>("pfftjax_move_rows"),
-          WithStaging<kReturnRows>("pfftjax_return_rows")};
+  return {
+      Handler<OrderByOwner>("pfftjax_order_by_owner", "n0", "n1", "n2", "rows_comm",
+                            "columns_comm")
+          .OnHost(),
+      SiteHandler<Operation::kMoveRows, MoveRows<true>>("pfftjax_move_rows").WithStaging(),
+      SiteHandler<Operation::kReturnRows, MoveRows<false>>("pfftjax_return_rows").WithStaging()};
 }
 
 }  // namespace pfftjax

@@ -438,48 +438,21 @@ ffi::Error Slope(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
                      });
 }
 
-template <typename Binding>
-auto BindMesh(Binding binding) {
-  return std::move(binding)
-      .template Attr<std::int64_t>("n0")
-      .template Attr<std::int64_t>("n1")
-      .template Attr<std::int64_t>("n2")
-      .template Attr<std::int64_t>("rows_comm")
-      .template Attr<std::int64_t>("columns_comm")
-      .template Attr<std::int64_t>("points")
-      .template Attr<Orders>("orders");
-}
-
-template <typename Binding>
-auto BindParticles(Binding binding) {
-  return std::move(binding)
-      .template Arg<Cells>()
-      .template Arg<ffi::AnyBuffer>()
-      .template Arg<Count>()
-      .template Arg<ffi::AnyBuffer>();
-}
-
-auto BindSlope() {
-  return BindParticles(BindMesh(ffi::Ffi::Bind()).Ctx<ffi::ThreadPool>())
-      .Arg<ffi::AnyBuffer>()
-      .Ret<ffi::AnyBuffer>();
-}
-
-XLA_FFI_DEFINE_HANDLER(kPaint, Paint,
-                       BindParticles(BindMesh(ffi::Ffi::Bind())).Ret<ffi::AnyBuffer>());
-XLA_FFI_DEFINE_HANDLER(
-    kReadout, Readout,
-    BindParticles(BindMesh(ffi::Ffi::Bind()).Ctx<ffi::ThreadPool>()).Ret<ffi::AnyBuffer>());
-XLA_FFI_DEFINE_HANDLER(kReadoutAlong, Slope<false>, BindSlope());
-XLA_FFI_DEFINE_HANDLER(kReadoutAcross, Slope<true>, BindSlope());
-
 }  // namespace
 
 std::vector<Registration> PaintingHandlers() {
-  return {{"pfftjax_paint", reinterpret_cast<void*>(kPaint)},
-          {"pfftjax_readout", reinterpret_cast<void*>(kReadout)},
-          {"pfftjax_readout_along", reinterpret_cast<void*>(kReadoutAlong)},
-          {"pfftjax_readout_across", reinterpret_cast<void*>(kReadoutAcross)}};
+  return {Handler<Paint>("pfftjax_paint", "n0", "n1", "n2", "rows_comm", "columns_comm", "points",
+                         "orders")
+              .OnHost(),
+          Handler<Readout>("pfftjax_readout", "n0", "n1", "n2", "rows_comm", "columns_comm",
+                           "points", "orders")
+              .OnHost(),
+          Handler<Slope<false>>("pfftjax_readout_along", "n0", "n1", "n2", "rows_comm",
+                                "columns_comm", "points", "orders")
+              .OnHost(),
+          Handler<Slope<true>>("pfftjax_readout_across", "n0", "n1", "n2", "rows_comm",
+                               "columns_comm", "points", "orders")
+              .OnHost()};
 }
 
 }  // namespace pfftjax

@@ -1,8 +1,11 @@
-// What the files of handlers share: decoding of operands, and the list of what they register.
+// What the files of handlers share: decoding of operands, handlers as XLA calls them, and the list
+// of what they register.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -14,7 +17,7 @@ namespace pfftjax {
 // The handlers by the names that pfftjax lowers to. module.cc registers them.
 struct Registration {
   const char* name;
-  void* handler;           // for memory of the host
+  void* handler;           // for memory of the host; null where only the device's is registered
   void* device = nullptr;  // for memory of a GPU; null where there is none
 };
 
@@ -22,22 +25,6 @@ struct Registration {
 using StagedRun = XLA_FFI_Error* (*)(XLA_FFI_Handler* host, const char* operation,
                                      XLA_FFI_CallFrame* frame);
 inline StagedRun run_staged = nullptr;
-
-template <XLA_FFI_Handler* kHost>
-struct Staged {
-  static inline const char* operation = "";
-  static XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame) {
-    return run_staged(kHost, operation, frame);
-  }
-};
-
-// The registration of a handler for CPUs, which serves GPUs by way of the host.
-template <XLA_FFI_Handler* kHost>
-Registration WithStaging(const char* name) {
-  constexpr std::size_t prefix = sizeof("pfftjax_") - 1;
-  Staged<kHost>::operation = name + prefix;
-  return {name, reinterpret_cast<void*>(kHost), reinterpret_cast<void*>(&Staged<kHost>::Run)};
-}
 
 std::vector<Registration> CollectiveHandlers();
 std::vector<Registration> MessageHandlers();
@@ -56,6 +43,11 @@ using Result = ffi::Result<ffi::AnyBuffer>;
 using Token = ffi::Token;
 using TokenResult = ffi::Result<ffi::Token>;
 
+inline std::int64_t CountOf(const Operand& x) {
+  return static_cast<std::int64_t>(x.element_count());
+}
+inline std::int64_t BytesOf(const Operand& x) { return static_cast<std::int64_t>(x.size_bytes()); }
+
 // Nothing for a type that has no Element; Python refuses those when it traces.
 std::optional<Element> ElementOf(ffi::DataType type);
 
@@ -64,19 +56,10 @@ std::int64_t AddStatus(void* address);
 
 ffi::Error BadElement(Operation operation, ffi::DataType type);
 
-// A handler's function for XLA: `kRun`, which takes the site of the call first, with the
-// attributes of BindSite in the place of that.
-template <Operation kOperation, auto kRun>
-struct SiteDecoded;
-template <Operation kOperation, typename... Rest, ffi::Error (*kRun)(const CallSite&, Rest...)>
-struct SiteDecoded<kOperation, kRun> {
-  static ffi::Error Run(std::int64_t comm, std::int64_t ranks, std::int64_t signature,
-                        std::string_view program, Rest... rest) {
-    return kRun({kOperation, comm, ranks, signature, program}, std::move(rest)...);
-  }
-};
-template <Operation kOperation, auto kRun>
-inline constexpr auto WithSite = &SiteDecoded<kOperation, kRun>::Run;
+// An error of a call that Python would not have made.
+inline ffi::Error Invalid(const std::string& why) {
+  return ffi::Error::InvalidArgument("pfftjax: " + why);
+}
 
 // Runs `body(communicator, element)`, as Run of call.h does. `x` is what all ranks have alike, and
 // so is what `detail` and `parameters` stand for (Payload).
@@ -90,24 +73,108 @@ ffi::Error RunOn(const CallSite& site, const Operand& x, std::string detail,
              [&](Communicator& comm) { return body(comm, *element); });
 }
 
-// The attributes that every operation carries, in the order of CallSite.
-template <typename Binding = decltype(ffi::Ffi::Bind())>
-auto BindSite(Binding binding = ffi::Ffi::Bind()) {
-  return std::move(binding)
-      .template Attr<std::int64_t>("comm")
-      .template Attr<std::int64_t>("ranks")
-      .template Attr<std::int64_t>("signature")
-      .template Attr<std::string_view>("program");
+// ---- Handlers from functions: the parameters say what XLA is to pass ---------------------------
+
+template <typename...>
+struct Types {};
+
+template <typename T>
+inline constexpr bool kIsAttribute =
+    std::is_arithmetic_v<T> || std::is_same_v<T, std::string_view>;
+template <typename T>
+inline constexpr bool kIsAttribute<ffi::Span<T>> = true;
+
+template <typename T>
+inline constexpr bool kIsOperand = false;
+template <>
+inline constexpr bool kIsOperand<ffi::AnyBuffer> = true;
+template <>
+inline constexpr bool kIsOperand<ffi::Token> = true;
+template <ffi::DataType type, std::size_t rank>
+inline constexpr bool kIsOperand<ffi::Buffer<type, rank>> = true;
+
+template <typename T>
+struct Returned : std::false_type {};
+template <typename T>
+struct Returned<ffi::Result<T>> : std::true_type {
+  using Type = T;
+};
+
+// Binds `function`, of whose parameters `binding` has all but the last ones, `Rest`. Attributes
+// have the names that follow in `names`; what is neither attribute nor buffer is asked of XLA's
+// context, as its threads or its stream.
+template <typename Function, typename Binding>
+auto Bind(Function* function, const char* const*, Types<>, Binding&& binding) {
+  return std::move(binding).To(function);
+}
+template <typename Function, typename First, typename... Rest, typename Binding>
+auto Bind(Function* function, const char* const* names, Types<First, Rest...>, Binding&& binding) {
+  const Types<Rest...> rest;
+  if constexpr (kIsAttribute<First>) {
+    return Bind(function, names + 1, rest, std::move(binding).template Attr<First>(*names));
+  } else if constexpr (kIsOperand<First>) {
+    return Bind(function, names, rest, std::move(binding).template Arg<First>());
+  } else if constexpr (Returned<First>::value) {
+    using Type = typename Returned<First>::Type;
+    return Bind(function, names, rest, std::move(binding).template Ret<Type>());
+  } else if constexpr (std::is_same_v<First, ffi::RemainingArgs>) {
+    return Bind(function, names, rest, std::move(binding).RemainingArgs());
+  } else if constexpr (std::is_same_v<First, ffi::RemainingRets>) {
+    return Bind(function, names, rest, std::move(binding).RemainingRets());
+  } else {
+    return Bind(function, names, rest, std::move(binding).template Ctx<First>());
+  }
 }
 
-// After all attributes: one operand and one result, between tokens.
-template <typename Binding>
-auto OneToOne(Binding binding) {
-  return std::move(binding)
-      .template Arg<ffi::AnyBuffer>()
-      .template Arg<ffi::Token>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Token>();
+// What XLA calls for the function `kRun`. It is bound when it is registered, and stays.
+template <auto kRun>
+class Handler;
+template <typename... Parameters, ffi::Error (*kRun)(Parameters...)>
+class Handler<kRun> {
+ public:
+  template <typename... Names>
+  Handler(const char* name, Names... attributes) : name_(name) {
+    static_assert(sizeof...(Names) == (std::size_t{kIsAttribute<Parameters>} + ... + 0),
+                  "each attribute has a name");
+    constexpr std::size_t prefix = sizeof("pfftjax_") - 1;
+    operation = name + prefix;
+    const char* const names[] = {attributes..., nullptr};
+    if (!bound) bound = Bind(kRun, names, Types<Parameters...>{}, ffi::Ffi::Bind()).release();
+  }
+
+  Registration OnHost() const { return {name_, reinterpret_cast<void*>(&Call)}; }
+  Registration OnDevice() const { return {name_, nullptr, reinterpret_cast<void*>(&Call)}; }
+  // On CPUs, and on GPUs by way of the host.
+  Registration WithStaging() const {
+    return {name_, reinterpret_cast<void*>(&Call), reinterpret_cast<void*>(&CallStaged)};
+  }
+
+ private:
+  static XLA_FFI_Error* Call(XLA_FFI_CallFrame* frame) { return bound->Call(frame); }
+  static XLA_FFI_Error* CallStaged(XLA_FFI_CallFrame* frame) {
+    return run_staged(&Call, operation, frame);
+  }
+
+  static inline const ffi::Ffi* bound = nullptr;
+  static inline const char* operation = "";
+  const char* name_;
+};
+
+// The same for a function that takes the site of its call first: four attributes of every
+// operation, which are not among those that are named.
+template <Operation kOperation, auto kRun>
+struct SiteDecoded;
+template <Operation kOperation, typename... Rest, ffi::Error (*kRun)(const CallSite&, Rest...)>
+struct SiteDecoded<kOperation, kRun> {
+  static ffi::Error Run(std::int64_t comm, std::int64_t ranks, std::int64_t signature,
+                        std::string_view program, Rest... rest) {
+    return kRun({kOperation, comm, ranks, signature, program}, std::move(rest)...);
+  }
+};
+template <Operation kOperation, auto kRun, typename... Names>
+auto SiteHandler(const char* name, Names... attributes) {
+  return Handler<&SiteDecoded<kOperation, kRun>::Run>(name, "comm", "ranks", "signature",
+                                                      "program", attributes...);
 }
 
 }  // namespace pfftjax

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -17,15 +18,6 @@ struct XLA_FFI_CallFrame {
   const std::type_info* type = nullptr;
 };
 using XLA_FFI_Handler = XLA_FFI_Error*(XLA_FFI_CallFrame*);
-
-#define XLA_FFI_DEFINE_HANDLER(name, implementation, binding)        \
-  [[maybe_unused]] static auto name##Binding() { return binding; }   \
-  static XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) {             \
-    frame->function = reinterpret_cast<void (*)()>(+implementation); \
-    frame->type = &typeid(decltype(+implementation));                \
-    return nullptr;                                                  \
-  }                                                                  \
-  static_assert(true)
 
 namespace xla::ffi {
 
@@ -156,6 +148,7 @@ using BufferR0 = Buffer<type, 0>;
 
 struct Token {};
 struct RemainingArgs {};
+struct RemainingRets {};
 
 template <typename T>
 class Result {
@@ -186,6 +179,26 @@ class Ffi {
     return {};
   }
   Ffi RemainingArgs() { return {}; }
+  Ffi RemainingRets() { return {}; }
+  template <typename T>
+  Ffi Ctx() {
+    return {};
+  }
+  template <typename Function>
+  std::unique_ptr<Ffi> To(Function* function) {
+    function_ = reinterpret_cast<void (*)()>(function);
+    type_ = &typeid(Function*);
+    return std::make_unique<Ffi>(*this);
+  }
+  XLA_FFI_Error* Call(XLA_FFI_CallFrame* frame) const {
+    frame->function = function_;
+    frame->type = type_;
+    return nullptr;
+  }
+
+ private:
+  void (*function_)() = nullptr;
+  const std::type_info* type_ = nullptr;
 };
 
 }  // namespace xla::ffi
