@@ -1,24 +1,25 @@
 """Wavenumbers without a plan in hand."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import jax
+from jax.typing import DTypeLike
 
+from pfftjax._runtime.arrays import BoxSize, Factors
 from pfftjax.pencils import ProcessGrid
 
-from ._plan import Layout, PencilFFT
+from ._pencil_fft import PencilFFT
+from ._steps import Layout
 
 
 def wavenumbers(
     shape: Sequence[int],
     grid: ProcessGrid,
-    box_size: Any,
+    box_size: BoxSize,
     *,
     real: bool = False,
     layout: Layout = "transposed",
-    dtype: Any = None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+    dtype: DTypeLike | None = None,
+) -> tuple[Factors, Factors, Factors]:
     """Wavenumbers of this rank's block of the spectrum that `fft3d` or `rfft3d` returns.
 
     Args:

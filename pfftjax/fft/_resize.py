@@ -96,7 +96,7 @@ class Resize:
         )
 
     def _one_sided(self, y: jax.Array) -> jax.Array:
-        """Of a half spectrum, cosines or sines."""
+        """The coefficients of a half spectrum, of cosines or of sines."""
         fewer = min(self.n, self.m)
         kept = fewer // 2 + 1 if self.kind == "rfft" else fewer
         total = self.m // 2 + 1 if self.kind == "rfft" else self.m
@@ -111,7 +111,7 @@ class Resize:
 
 
 def _last_weight(kind: str, n: int, norm: str) -> float:
-    """What the last coefficient of n points is multiplied by where there are more."""
+    """The factor of the last coefficient of n points where there are more."""
     if kind == "rfft":
         return 0.5 if n % 2 == 0 else 1.0
     if kind in ("dct1", "dst2"):

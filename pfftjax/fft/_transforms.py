@@ -1,20 +1,21 @@
 """The transforms as functions, with the names of numpy.fft."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 
+from pfftjax._runtime.arrays import BlockLike, ComplexBlock, FieldLike, RealBlock
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
 
 from . import sharded
-from ._plan import Layout, Norm, PencilFFT, PencilTransform, Plan
+from ._pencil_fft import PencilFFT, PencilTransform
+from ._plan import Plan
+from ._steps import Layout, Norm
 
 
 def _global_shape(
-    x: Any,
+    x: FieldLike,
     name: str,
     grid: ProcessGrid,
     shape: Sequence[int] | None,
@@ -56,7 +57,7 @@ def _global_shape(
 
 
 def plan_of(
-    x: Any,
+    x: FieldLike,
     name: str,
     grid: ProcessGrid,
     shape: Sequence[int] | None,
@@ -84,14 +85,14 @@ def _same_shape(given: Sequence[int] | None, found: Sequence[int], name: str) ->
 
 
 def fft3d(
-    x: Any,
+    x: BlockLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
+) -> ComplexBlock:
     """Fourier transform of a distributed array over its last three axes.
 
     Args:
@@ -132,31 +133,18 @@ def fft3d(
 
 
 def ifft3d(
-    y: Any,
+    y: BlockLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
-    """The inverse of `fft3d`.
+) -> ComplexBlock:
+    """The inverse of `fft3d`: from a spectrum to this rank's block in real space, complex.
 
-    Args:
-        y: this rank's block of the spectrum, as `fft3d` returns it for this layout.
-        grid: process grid.
-        shape: the global shape (n0, n1, n2) in real space, required as soon as `grid` has more
-            than one rank.
-        norm: as in `fft3d`.
-        layout: layout of `y`.
-        method: way of the exchanges, as for `PencilFFT`.
-
-    Returns:
-        This rank's block in real space, complex.
-
-    Raises:
-        ValueError: a block that does not match its pencil, or a missing global shape.
-        TypeError: a dtype without a transform.
+    `y` is this rank's block as `fft3d` returns it for the same layout. The other arguments and the
+    errors are those of `fft3d`: `shape` is that in real space.
 
     Example:
         >>> import jax.numpy as jnp
@@ -174,30 +162,20 @@ def ifft3d(
 
 
 def rfft3d(
-    x: Any,
+    x: BlockLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
+) -> ComplexBlock:
     """Fourier transform of a distributed real array: half the work and traffic of `fft3d`.
 
-    Args:
-        x: this rank's block, real, distributed as in `fft3d`.
-        grid: process grid.
-        shape: the global shape (n0, n1, n2), required as soon as `grid` has more than one rank.
-        norm: as in `fft3d`.
-        layout: as in `fft3d`.
-        method: way of the exchanges, as for `PencilFFT`.
+    Arguments and errors are those of `fft3d`; complex numbers are a TypeError, too.
 
     Returns:
         This rank's block of the spectrum, whose global shape is (n0, n1, n2 // 2 + 1).
-
-    Raises:
-        ValueError: a block that does not match its pencil, or a missing global shape.
-        TypeError: complex numbers, or a dtype without a transform.
 
     Example:
         >>> import numpy as np
@@ -216,31 +194,19 @@ def rfft3d(
 
 
 def irfft3d(
-    y: Any,
+    y: BlockLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
-    """The inverse of `rfft3d`.
+) -> RealBlock:
+    """The inverse of `rfft3d`: from a half spectrum to this rank's block in real space, real.
 
-    Args:
-        y: this rank's block of the half spectrum, as `rfft3d` returns it for this layout.
-        grid: process grid.
-        shape: the global shape (n0, n1, n2) in real space, always required: the spectrum does not
-            say whether n2 is even or odd.
-        norm: as in `fft3d`.
-        layout: layout of `y`.
-        method: way of the exchanges, as for `PencilFFT`.
-
-    Returns:
-        This rank's block in real space, real.
-
-    Raises:
-        ValueError: a block that does not match its pencil, or a missing global shape.
-        TypeError: a dtype without a transform.
+    `y` is this rank's block as `rfft3d` returns it for the same layout. The other arguments and
+    the errors are those of `fft3d`, but `shape`, in real space, is always required: the spectrum
+    does not say whether n2 is even or odd.
 
     Example:
         >>> import jax.numpy as jnp

@@ -9,7 +9,6 @@ alternating line.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,32 +16,16 @@ import numpy as np
 
 from ._local import Kind, fft_of_lines
 
-# What takes a spectrum of each kind back, but for the factor 1 / logical_size.
-INVERSES = {
-    "dct1": "dct1",
-    "dct2": "dct3",
-    "dct3": "dct2",
-    "dct4": "dct4",
-    "dst1": "dst1",
-    "dst2": "dst3",
-    "dst3": "dst2",
-    "dst4": "dst4",
-}
+# The kind that takes a spectrum of each kind back, but for the factor 1 / logical_size.
+_TYPES = {"1": "1", "2": "3", "3": "2", "4": "4"}
+INVERSES = {f"{name}{i}": f"{name}{j}" for name in ("dct", "dst") for i, j in _TYPES.items()}
 # pi / L times (k + offset) are the wavenumbers of coefficient k, L apart the walls.
-OFFSETS = {
-    "dct1": 0.0,
-    "dct2": 0.0,
-    "dct3": 0.5,
-    "dct4": 0.5,
-    "dst1": 1.0,
-    "dst2": 1.0,
-    "dst3": 0.5,
-    "dst4": 0.5,
-}
-# The coefficients whose weight differs from the others', before and after: what norm="ortho"
-# multiplies by sqrt(2) in a line and divides by it in the result, to make the matrix orthogonal.
+OFFSETS = dict.fromkeys(INVERSES, 0.5) | {"dct1": 0.0, "dct2": 0.0, "dst1": 1.0, "dst2": 1.0}
+# Places where norm="ortho" multiplies a line by sqrt(2), and divides the result by it, so that the
+# matrix is orthogonal.
 _ENDS_BEFORE = {"dct1": (0, -1), "dct3": (0,), "dst3": (-1,)}
-# Those change the values on the walls: the coefficients are no longer those of cosines or sines.
+# These kinds change the values on the walls then: coefficients are no longer those of cosines or
+# sines.
 NO_SERIES_IF_ORTHOGONAL = tuple(_ENDS_BEFORE)
 _ENDS_AFTER = {"dct1": (0, -1), "dct2": (0,), "dst2": (-1,)}
 
@@ -96,7 +79,7 @@ def _weighted(x: jax.Array, at: tuple[int, ...], factor: float) -> jax.Array:
     return x * weights.astype(x.dtype)
 
 
-def _turns(numerator: np.ndarray, denominator: int, dtype: Any) -> np.ndarray:
+def _turns(numerator: np.ndarray, denominator: int, dtype: np.dtype) -> np.ndarray:
     """exp(-2 pi i numerator / denominator) for integers, in the complex type that belongs to
     `dtype`. Taken modulo one turn first, so that no digits are lost in large angles.
     """
@@ -235,7 +218,7 @@ def _dct4_odd(x: jax.Array, scale: float) -> jax.Array:
 
 
 def _odd_names(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """For t = 0 to n - 1: j and the sign with which x(n + 8 t) is x[j]."""
+    """The j and the sign with which x(n + 8 t) is x[j], for t = 0 to n - 1."""
     q = (n + 8 * np.arange(n)) % (8 * n)
     q = np.where(q > 4 * n, 8 * n - q, q)  # x(-q) = x(q)
     sign = np.where(q > 2 * n, -1, 1)

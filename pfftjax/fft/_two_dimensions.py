@@ -1,25 +1,23 @@
 """Fourier transforms of two axes as functions, with the names of numpy.fft."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import jax
-
+from pfftjax._runtime.arrays import ComplexField, FieldLike, RealField
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
 
-from ._plan import Layout, Norm
+from ._steps import Layout, Norm
 from ._transforms import plan_of
 
 
 def fft2d(
-    x: Any,
+    x: FieldLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
+) -> ComplexField:
     """Fourier transform of a distributed array over its last two axes.
 
     Args:
@@ -55,31 +53,18 @@ def fft2d(
 
 
 def ifft2d(
-    y: Any,
+    y: FieldLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
-    """The inverse of `fft2d`.
+) -> ComplexField:
+    """The inverse of `fft2d`: from a spectrum to this rank's block in real space, complex.
 
-    Args:
-        y: this rank's block of the spectrum, as `fft2d` returns it for this layout.
-        grid: process grid of (P, 1).
-        shape: the global shape (n0, n1) in real space, required as soon as `grid` has more than
-            one rank.
-        norm: as in `fft2d`.
-        layout: layout of `y`.
-        method: way of the exchanges, as for `PencilFFT`.
-
-    Returns:
-        This rank's block in real space, complex.
-
-    Raises:
-        ValueError: a block that does not match, a grid of columns, or a missing global shape.
-        TypeError: a dtype without a transform.
+    `y` is this rank's block as `fft2d` returns it for the same layout. The other arguments and the
+    errors are those of `fft2d`: `shape` is that in real space.
 
     Example:
         >>> import jax.numpy as jnp
@@ -95,30 +80,20 @@ def ifft2d(
 
 
 def rfft2d(
-    x: Any,
+    x: FieldLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
+) -> ComplexField:
     """Fourier transform of a distributed real array: half the work and traffic of `fft2d`.
 
-    Args:
-        x: this rank's block, real, distributed as in `fft2d`.
-        grid: process grid of (P, 1).
-        shape: the global shape (n0, n1), required as soon as `grid` has more than one rank.
-        norm: as in `fft2d`.
-        layout: as in `fft2d`.
-        method: way of the exchanges, as for `PencilFFT`.
+    Arguments and errors are those of `fft2d`; complex numbers are a TypeError, too.
 
     Returns:
         This rank's block of the spectrum, whose global shape is (n0, n1 // 2 + 1).
-
-    Raises:
-        ValueError: a block that does not match, a grid of columns, or a missing global shape.
-        TypeError: complex numbers, or a dtype without a transform.
 
     Example:
         >>> import numpy as np
@@ -135,31 +110,19 @@ def rfft2d(
 
 
 def irfft2d(
-    y: Any,
+    y: FieldLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
-    """The inverse of `rfft2d`.
+) -> RealField:
+    """The inverse of `rfft2d`: from a half spectrum to this rank's block in real space, real.
 
-    Args:
-        y: this rank's block of the half spectrum, as `rfft2d` returns it for this layout.
-        grid: process grid of (P, 1).
-        shape: the global shape (n0, n1) in real space, always required: the spectrum does not say
-            whether n1 is even or odd.
-        norm: as in `fft2d`.
-        layout: layout of `y`.
-        method: way of the exchanges, as for `PencilFFT`.
-
-    Returns:
-        This rank's block in real space, real.
-
-    Raises:
-        ValueError: a block that does not match, a grid of columns, or a missing global shape.
-        TypeError: a dtype without a transform.
+    `y` is this rank's block as `rfft2d` returns it for the same layout. The other arguments and
+    the errors are those of `fft2d`, but `shape`, in real space, is always required: the spectrum
+    does not say whether n1 is even or odd.
 
     Example:
         >>> import jax.numpy as jnp

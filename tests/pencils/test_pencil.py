@@ -85,6 +85,7 @@ def test_nonsense_is_refused(arguments, text):
         Pencil(shape, grids()[0], *rest)
 
 
+@pytest.mark.wrong_types
 def test_nothing_is_rounded():
     grid = grids()[0]
     for make in (
@@ -100,6 +101,7 @@ def test_nothing_is_rounded():
     assert Pencil((4, 5, 6), grid).range_of(-1) == (0, 6)
 
 
+@pytest.mark.wrong_types
 def test_a_grid_is_not_its_dims():
     with pytest.raises(TypeError, match=r"must be a ProcessGrid, got tuple; make it once"):
         Pencil((4, 5, 6), (1, SIZE))
