@@ -52,14 +52,7 @@ class Fused(Operation):
     ) -> "Fused | None":
         """`second(transpose(first(x), source, target))`, if there is one operation for it.
 
-        Args:
-            first: along the last axis of `source`, or the last two.
-            source: pencil of what travels, before it does.
-            target: pencil of the same, afterward.
-            second: along the last axis of `target`, or the last two.
-            method: the way of the exchange.
-            what: if it is a gradient, `first` goes along global axis 0; if a divergence, `second`.
-
+        In a gradient `first` goes along global axis 0, in a divergence `second`.
         """
         if len(source.axes) != 3:
             return None

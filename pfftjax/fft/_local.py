@@ -175,16 +175,9 @@ mlir.register_lowering(
 
 
 def fft_of_lines(x: Lines, kind: Kind, n: int, *, axes: int = 1, scale: float = 1.0) -> Lines:
-    """Transform the last axis, or the last two, and multiply by `scale`.
+    """Transform the last axis, of length n in real space, and multiply by `scale`, at no cost.
 
-    Args:
-        x: array of float32, float64, complex64 or complex128, as `kind` has it.
-        kind: what to do along the last axis. With two axes, the other one is transformed in the
-            direction that belongs to it.
-        n: length of the last axis in real space.
-        axes: 1 or 2.
-        scale: factor of the result, at no cost.
-
+    With two `axes`, the other one is transformed in the direction that belongs to `kind`.
     """
     return fft_p.bind(x, kind=kind, axes=axes, n=n, scale=float(scale))
 

@@ -37,14 +37,8 @@ def _divided(
     transform: Local | None, dims: Sequence[int], cut: int, rows: int
 ) -> tuple[Local | None, Local | None, bool]:
     """The part of a transform that is done for all chunks at once, the part that is done for each,
-    and whether the latter is along columns.
-
-    Args:
-        transform: of the last of `dims`, or the last two.
-        dims: dimensions of an array, in its order.
-        cut: the dimension that is cut.
-        rows: length of the last dimension but one.
-
+    and whether the latter is along columns. The transform is that of the last of `dims`, or of the
+    last two, of which the first has `rows` elements.
     """
     if transform is None or cut not in dims[-transform.axes :]:
         return None, transform, False
@@ -65,14 +59,6 @@ def in_chunks(
     The dimension that is cut is the first with options.gpu_chunks elements, of the leading ones
     and the axis that stays; if none has so many, the longest of them. All ranks of `comm` have
     them alike.
-
-    Args:
-        x: as `Fused` takes it.
-        first: along the last axis of `x`, or the last two.
-        second: along the last axis of the result, or the last two.
-        way: how blocks change between the transforms.
-        comm: the ranks that exchange.
-
     """
     lead, last = x.ndim - 3, x.ndim - 1
     stays = 3 * (lead + 1) - way.scatter - way.gather

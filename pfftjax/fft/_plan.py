@@ -139,6 +139,7 @@ class Plan(Transform):
             of "dst1" and "dst2" times k + 1, and of types 3 and 4 times k + 1/2.
 
         Example:
+            >>> from pfftjax import PencilFFT, ProcessGrid
             >>> plan = PencilFFT((4, 6, 5), ProcessGrid())
             >>> kx, ky, kz = plan.wavenumbers(2 * np.pi)
             >>> kx.shape, kx.ravel().tolist()
@@ -180,16 +181,8 @@ def operand(
     what: str = "the block",
     name: str = "x",
 ) -> Field:
-    """A block of a field or of a spectrum, of a dtype that the plan transforms, or an error.
-
-    Args:
-        x: what was given.
-        plan: the plan that it belongs to.
-        here: how an error begins: operation and rank.
-        is_spectrum: whether it is in Fourier space.
-        what: how an error calls the block.
-        name: how an error calls `x`.
-
+    """A block of a field or of a spectrum, of a dtype that the plan transforms, or an error, which
+    begins with `here` and calls the block `what` and the array `name`.
     """
     x = jnp.asarray(x)
     pencil, other = (plan.output, plan.input) if is_spectrum else (plan.input, plan.output)

@@ -68,32 +68,21 @@ class Resize:
         return jnp.zeros(shape, y.dtype)
 
     def _padded(self, y: jax.Array) -> jax.Array:
-        n, m = self.n, self.m
+        n, m, half = self.n, self.m, self.n // 2
+        positive, negative = self._cut(y, 0, half + n % 2), self._cut(y, half + 1, n)
         if n % 2:
-            half = (n + 1) // 2
-            return self._joined(
-                [self._cut(y, 0, half), self._zeros(y, m - n), self._cut(y, half, n)]
-            )
-        nyquist = y.dtype.type(0.5) * self._cut(y, n // 2, n // 2 + 1)
-        return self._joined(
-            [
-                self._cut(y, 0, n // 2),
-                nyquist,
-                self._zeros(y, m - n - 1),
-                nyquist,
-                self._cut(y, n // 2 + 1, n),
-            ]
-        )
+            return self._joined([positive, self._zeros(y, m - n), negative])
+        nyquist = y.dtype.type(0.5) * self._cut(y, half, half + 1)
+        zeros = self._zeros(y, m - n - 1)
+        return self._joined([positive, nyquist, zeros, nyquist, negative])
 
     def _truncated(self, y: jax.Array) -> jax.Array:
-        n, m = self.n, self.m
+        n, m, half = self.n, self.m, self.m // 2
+        positive = self._cut(y, 0, half + m % 2)
         if m % 2:
-            return self._joined([self._cut(y, 0, (m + 1) // 2), self._cut(y, n - m // 2, n)])
-        plus = self._cut(y, m // 2, m // 2 + 1)
-        minus = self._cut(y, n - m // 2, n - m // 2 + 1)
-        return self._joined(
-            [self._cut(y, 0, m // 2), plus + minus, self._cut(y, n - m // 2 + 1, n)]
-        )
+            return self._joined([positive, self._cut(y, n - half, n)])
+        nyquist = self._cut(y, half, half + 1) + self._cut(y, n - half, n - half + 1)
+        return self._joined([positive, nyquist, self._cut(y, n - half + 1, n)])
 
     def _one_sided(self, y: jax.Array) -> jax.Array:
         """The coefficients of a half spectrum, of cosines or of sines."""

@@ -1,10 +1,20 @@
-"""The transforms as functions, with the names of numpy.fft."""
+"""The transforms as functions, with the names of numpy.fft, and wavenumbers without a plan."""
 
 from collections.abc import Sequence
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
-from pfftjax._runtime.arrays import BlockLike, ComplexBlock, FieldLike, RealBlock
+from pfftjax._runtime.arrays import (
+    BlockLike,
+    BoxSize,
+    ComplexBlock,
+    ComplexField,
+    Factors,
+    FieldLike,
+    RealBlock,
+    RealField,
+)
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
 
@@ -56,7 +66,7 @@ def _global_shape(
     return shape
 
 
-def plan_of(
+def _plan_of(
     x: FieldLike,
     name: str,
     grid: ProcessGrid,
@@ -129,7 +139,7 @@ def fft3d(
     if sharded.is_global(x):
         _same_shape(shape, x.shape[-3:], "fft3d")
         return sharded.fft3d(x, grid, norm=norm, layout=layout, method=method)
-    return plan_of(x, "fft3d", grid, shape, norm, layout, method).forward(x)
+    return _plan_of(x, "fft3d", grid, shape, norm, layout, method).forward(x)
 
 
 def ifft3d(
@@ -158,7 +168,7 @@ def ifft3d(
     if sharded.is_global(y):
         _same_shape(shape, sharded.shape_in_space(y, layout), "ifft3d")
         return sharded.ifft3d(y, grid, norm=norm, layout=layout, method=method)
-    return plan_of(y, "ifft3d", grid, shape, norm, layout, method).inverse(y)
+    return _plan_of(y, "ifft3d", grid, shape, norm, layout, method).inverse(y)
 
 
 def rfft3d(
@@ -190,7 +200,7 @@ def rfft3d(
     if sharded.is_global(x):
         _same_shape(shape, x.shape[-3:], "rfft3d")
         return sharded.rfft3d(x, grid, norm=norm, layout=layout, method=method)
-    return plan_of(x, "rfft3d", grid, shape, norm, layout, method).forward(x)
+    return _plan_of(x, "rfft3d", grid, shape, norm, layout, method).forward(x)
 
 
 def irfft3d(
@@ -219,4 +229,171 @@ def irfft3d(
     """
     if sharded.is_global(y) and shape is not None:
         return sharded.irfft3d(y, grid, shape=shape, norm=norm, layout=layout, method=method)
-    return plan_of(y, "irfft3d", grid, shape, norm, layout, method).inverse(y)
+    return _plan_of(y, "irfft3d", grid, shape, norm, layout, method).inverse(y)
+
+
+def fft2d(
+    x: FieldLike,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+) -> ComplexField:
+    """Fourier transform of a distributed array over its last two axes.
+
+    Args:
+        x: this rank's block, of shape (..., local n0, n1): axis 0 split over the ranks. Leading
+            axes are a batch: the same in all planes, and in the same messages. float32, float64,
+            complex64 or complex128.
+        grid: process grid of (P, 1): ``ProcessGrid((None, 1))``.
+        shape: the global shape (n0, n1), required as soon as `grid` has more than one rank.
+        norm: where the factor 1 / (n0 n1) goes: "backward", "ortho" or "forward", as in numpy.
+        layout: "transposed": the spectrum has axes (1, 0) in memory, axis 1 split over the ranks.
+            "natural": as `x`, for one more exchange.
+        method: way of the exchanges, as for `PencilFFT`.
+
+    Returns:
+        This rank's block of the spectrum (`PencilTransform.output`), complex.
+
+    Raises:
+        ValueError: a block that does not match, a grid of columns, or a missing global shape.
+        TypeError: a dtype without a transform.
+
+    Example:
+        >>> import numpy as np
+        >>> from pfftjax import PencilTransform
+        >>> grid = ProcessGrid((None, 1))
+        >>> plan = PencilTransform((4, 5), grid, ("fft", "fft"))
+        >>> x = np.random.default_rng(0).standard_normal((4, 5))
+        >>> y = fft2d(plan.input.local_block(x), grid, shape=(4, 5))
+        >>> bool(np.allclose(y, plan.output.local_block(np.fft.fft2(x)), atol=1e-5))
+        True
+
+    """
+    return _plan_of(x, "fft2d", grid, shape, norm, layout, method).forward(x)
+
+
+def ifft2d(
+    y: FieldLike,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+) -> ComplexField:
+    """The inverse of `fft2d`: from a spectrum to this rank's block in real space, complex.
+
+    `y` is this rank's block as `fft2d` returns it for the same layout. The other arguments and the
+    errors are those of `fft2d`: `shape` is that in real space.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from pfftjax import PencilTransform
+        >>> grid = ProcessGrid((None, 1))
+        >>> x = jnp.ones(PencilTransform((4, 5), grid, ("fft", "fft")).input.local_shape)
+        >>> y = fft2d(x, grid, shape=(4, 5))
+        >>> bool(jnp.allclose(ifft2d(y, grid, shape=(4, 5)), x))
+        True
+
+    """
+    return _plan_of(y, "ifft2d", grid, shape, norm, layout, method).inverse(y)
+
+
+def rfft2d(
+    x: FieldLike,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+) -> ComplexField:
+    """Fourier transform of a distributed real array: half the work and traffic of `fft2d`.
+
+    Arguments and errors are those of `fft2d`; complex numbers are a TypeError, too.
+
+    Returns:
+        This rank's block of the spectrum, whose global shape is (n0, n1 // 2 + 1).
+
+    Example:
+        >>> import numpy as np
+        >>> from pfftjax import PencilTransform
+        >>> grid = ProcessGrid((None, 1))
+        >>> plan = PencilTransform((4, 5), grid, ("fft", "rfft"))
+        >>> x = np.random.default_rng(0).standard_normal((4, 5))
+        >>> y = rfft2d(plan.input.local_block(x), grid, shape=(4, 5))
+        >>> bool(np.allclose(y, plan.output.local_block(np.fft.rfft2(x)), atol=1e-5))
+        True
+
+    """
+    return _plan_of(x, "rfft2d", grid, shape, norm, layout, method).forward(x)
+
+
+def irfft2d(
+    y: FieldLike,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+) -> RealField:
+    """The inverse of `rfft2d`: from a half spectrum to this rank's block in real space, real.
+
+    `y` is this rank's block as `rfft2d` returns it for the same layout. The other arguments and
+    the errors are those of `fft2d`, but `shape`, in real space, is always required: the spectrum
+    does not say whether n1 is even or odd.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from pfftjax import PencilTransform
+        >>> grid = ProcessGrid((None, 1))
+        >>> x = jnp.ones(PencilTransform((4, 5), grid, ("fft", "rfft")).input.local_shape)
+        >>> y = rfft2d(x, grid, shape=(4, 5))
+        >>> bool(jnp.allclose(irfft2d(y, grid, shape=(4, 5)), x))
+        True
+
+    """
+    return _plan_of(y, "irfft2d", grid, shape, norm, layout, method).inverse(y)
+
+
+def wavenumbers(
+    shape: Sequence[int],
+    grid: ProcessGrid,
+    box_size: BoxSize,
+    *,
+    real: bool = False,
+    layout: Layout = "transposed",
+    dtype: DTypeLike | None = None,
+) -> tuple[Factors, Factors, Factors]:
+    """Wavenumbers of this rank's block of the spectrum that `fft3d` or `rfft3d` returns.
+
+    Args:
+        shape: global shape in real space.
+        grid: process grid.
+        box_size: side of the box, in the length unit of choice: a number, or one for each axis.
+        real: for `rfft3d`.
+        layout: as given to the transform.
+        dtype: floating-point dtype, JAX's default by default.
+
+    Returns:
+        (kx, ky, kz), by global axis, in radians per unit length, each of which broadcasts against
+        the block of the spectrum.
+
+    Raises:
+        ValueError: a shape, a layout or a box that is none.
+        TypeError: no process grid, or a dtype that is not floating-point.
+
+    Example:
+        >>> kx, ky, kz = wavenumbers((4, 6, 5), ProcessGrid(), 6.283185307179586, real=True)
+        >>> k2 = kx**2 + ky**2 + kz**2
+        >>> k2.shape == PencilFFT((4, 6, 5), ProcessGrid(), real=True).output.local_shape
+        True
+
+    """
+    plan = PencilFFT(shape, grid, real=real, layout=layout)
+    kx, ky, kz = plan.wavenumbers(box_size, dtype)
+    return kx, ky, kz

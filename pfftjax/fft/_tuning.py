@@ -188,7 +188,7 @@ def _dtype(dtype: DTypeLike | None, kinds: Sequence[str], here: str) -> np.dtype
 
 
 def _from_entry(plan: _Plan, entry: Entry, comm: Communicator) -> tuple[_Plan, Timings]:
-    """The plan that a file says."""
+    """The plan and the timings that an entry of a file stands for."""
     timings = Timings(
         Timing((d[0], d[1]), ExchangeMethod[m.upper()], s) for d, m, s in entry["timings"]
     )
@@ -293,10 +293,11 @@ def _choose(
         runs.drop(here)
         _release(grid)
 
-    ranking = sorted(runs.best, key=lambda c: runs.best[c])
-    final = [c for c in {ranking[0]: 0, rule: 0, **dict.fromkeys(ranking[1:2], 0)}]
+    by_time = runs.best.__getitem__
+    ranking = sorted(runs.best, key=by_time)
     most = _HOPELESS * runs.best[ranking[0]]
-    final = [c for c in final if c == rule or runs.best[c] <= most]
+    best = dict.fromkeys([ranking[0], rule, *ranking[1:2]])
+    final = [c for c in best if c == rule or runs.best[c] <= most]
     if len(final) > 1 and elapsed <= limit:
         for candidate in final:
             elapsed = runs.add(candidate, plan_of(candidate))
@@ -304,9 +305,8 @@ def _choose(
             if elapsed <= limit:
                 elapsed = runs.round(final)
         runs.drop(final)
-    fastest = min(final, key=lambda c: runs.best[c])
+    fastest = min(final, key=by_time)
     is_worth_it = runs.best[fastest] < _WORTH_A_CHANGE * runs.best[rule]
-    measured = sorted(runs.best.items(), key=lambda entry: entry[1])
-    timings = [Timing(at, m, seconds) for (at, m), seconds in measured]
-    timings += [Timing(at, m, None) for at, m in left_out]
+    timings = [Timing(*c, runs.best[c]) for c in sorted(runs.best, key=by_time)]
+    timings += [Timing(*c, None) for c in left_out]
     return fastest if is_worth_it else rule, Timings(timings)

@@ -303,17 +303,9 @@ def irfft3d(
 ) -> RealBlock:
     """The inverse of `rfft3d`: from a half spectrum to a real global array.
 
-    Args:
-        y: the spectrum, as `rfft3d` returns it for this layout.
-        grid: as in `fft3d`.
-        shape: (n0, n1, n2) in real space: the spectrum does not say whether n2 is even or odd.
-        mesh: as in `fft3d`.
-        norm: as in `fft3d`.
-        layout: of `y`.
-        method: way of the exchanges, as for `PencilFFT`.
-
-    Errors are as for `fft3d`.
-
+    `y` is a spectrum as `rfft3d` returns it for this layout, and `shape` is (n0, n1, n2) in real
+    space: the spectrum does not say whether n2 is even or odd. The other arguments and the errors
+    are as for `fft3d`.
     """
     return _transform(y, shape, grid, mesh, "irfft3d", norm, layout, method)
 
@@ -376,17 +368,12 @@ def halo_exchange(
 ) -> Block:
     """Pad each shard of a global array with ghost cells from its neighbours.
 
-    Args:
-        x: as in `fft3d`.
-        grid: as in `fft3d`.
-        width: ghost cells on each side, as in `pfftjax.halo_exchange`.
-        mesh: as in `fft3d`.
-        periodic: as in `pfftjax.halo_exchange`.
+    `x`, `grid` and `mesh` are as for `fft3d`; `width`, the ghost cells on each side, and
+    `periodic` as for `pfftjax.halo_exchange`. Errors are as for `fft3d`. Its adjoint is
+    `halo_reduce`.
 
     Returns:
         The global array whose shards are the padded blocks: work on it under `jax.shard_map`.
-
-    Errors are as for `fft3d`. Its adjoint is `halo_reduce`.
 
     """
     return _halo(x, grid, np.shape(x)[-3:], width, mesh, periodic, "halo_exchange")
@@ -403,18 +390,11 @@ def halo_reduce(
 ) -> Block:
     """Add the ghost cells of padded shards to the cells that they stand for.
 
-    Args:
-        x: as `halo_exchange` returns it.
-        grid: as in `fft3d`.
-        width: as in `halo_exchange`.
-        shape: (n0, n1, n2) without ghosts.
-        mesh: as in `fft3d`.
-        periodic: as in `halo_exchange`.
+    `x` is an array as `halo_exchange` returns it for the same other arguments, and `shape` is
+    (n0, n1, n2) without ghosts. Errors are as for `fft3d`. Its adjoint is `halo_exchange`.
 
     Returns:
         A global array of shape (..., n0, n1, n2).
-
-    Errors are as for `fft3d`. Its adjoint is `halo_exchange`.
 
     """
     return _halo(x, grid, shape, width, mesh, periodic, "halo_reduce")

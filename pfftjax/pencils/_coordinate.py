@@ -17,14 +17,7 @@ from pfftjax._runtime.primitive import by_platform
 
 coordinate_p = Primitive("coordinate")
 coordinate_p.def_impl(functools.partial(xla.apply_primitive, coordinate_p))
-
-
-@coordinate_p.def_abstract_eval
-def _(*, comm: Communicator) -> ShapedArray:
-    del comm
-    return ShapedArray((), jnp.int32)
-
-
+coordinate_p.def_abstract_eval(lambda *, comm: ShapedArray((), jnp.int32))
 _lower = jax.ffi.ffi_lowering("pfftjax_coordinate")
 
 

@@ -89,14 +89,6 @@ def overlapped(
     together with what the last s packed, and w takes a number of the last g. XLA's compiler for
     GPUs removes barriers only after it has ordered its operations (OptimizationBarrierExpander in
     xla/service/gpu/gpu_compiler.cc, RunPostSchedulingPipelines).
-
-    Args:
-        operands: arrays, as a pytree; taken whole by each of `begins`.
-        begins: what is computed before each exchange.
-        ends: and after it.
-        way: how blocks change between.
-        comm: the ranks that exchange.
-
     """
     results: list[_Result] = []
     started: tuple[jax.Array, ...] = ()

@@ -128,13 +128,8 @@ class Pencil(_Fields):
     ) -> None:
         """Raise a ValueError unless an array has the shape of this rank's block, after a batch.
 
-        Args:
-            x: the array.
-            here: how the error begins: operation and rank.
-            what: what the array is, in the error.
-            padded: the shape of the block with its ghosts, if it has any.
-            hint: how the error ends.
-
+        The error begins with `here`, calls the array `what`, and ends with `hint`. A block with
+        ghosts has the shape `padded`.
         """
         expected = padded or self.local_shape
         if x.ndim < len(expected) or x.shape[x.ndim - len(expected) :] != expected:

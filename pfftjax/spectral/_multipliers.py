@@ -139,11 +139,9 @@ def laplacian(
         True
 
     """
-
-    def kernel(*k: Factors) -> Factors:
-        return -square(*k)
-
-    return _apply("laplacian", x, plan, box_size, kernel, from_spectrum, to_spectrum)
+    return _apply(
+        "laplacian", x, plan, box_size, lambda *k: -square(*k), from_spectrum, to_spectrum
+    )
 
 
 def inverse_laplacian(

@@ -96,6 +96,10 @@ def test_nothing_is_rounded():
     ):
         with pytest.raises(TypeError, match=rf" on rank {RANK} of {SIZE}: .*static integers"):
             make()
+
+
+def test_axes_count_from_both_ends():
+    grid = grids()[0]
     with pytest.raises(ValueError, match="there is no axis 3 in the global shape"):
         Pencil((4, 5, 6), grid).indices(3)
     assert Pencil((4, 5, 6), grid).range_of(-1) == (0, 6)
