@@ -24,48 +24,6 @@ from ._plan import Plan
 from ._steps import Layout, Norm
 
 
-def _global_shape(
-    x: FieldLike,
-    name: str,
-    grid: ProcessGrid,
-    shape: Sequence[int] | None,
-    layout: Layout,
-    axes: int,
-    *,
-    inverse: bool,
-) -> tuple[int, ...]:
-    """The global shape in real space over the last `axes` axes: as given, or that of the block on
-    one rank.
-    """
-    if not isinstance(grid, ProcessGrid):
-        dims = "dims" if axes == 3 else "(None, 1)"
-        raise TypeError(
-            f"{name}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
-            f"pfftjax.ProcessGrid({dims})"
-        )
-    here = where(name, grid.communicator)
-    sizes = ", ".join(f"n{axis}" for axis in range(axes))
-    if shape is None:
-        if grid.size > 1 or name.startswith("irfft"):
-            last = f"n{axes - 1}"
-            why = (
-                "a rank cannot tell the global shape from its block"
-                if grid.size > 1
-                else f"{last} and {last} + 1 have spectra of the same size"
-            )
-            raise ValueError(f"{here}: give shape=({sizes}), the shape in real space: {why}")
-        if jnp.ndim(x) < axes:
-            number = {2: "two", 3: "three"}[axes]
-            raise ValueError(f"{here}: x must have {number} dimensions, got shape {jnp.shape(x)}")
-        shape = jnp.shape(x)[-axes:]
-        if inverse and layout == "transposed":
-            shape = (shape[-1], *shape[:-1])
-    shape = static_ints(shape, "shape", name, grid.communicator)
-    if len(shape) != axes:
-        raise ValueError(f"{here}: shape must be ({sizes}), got {shape}")
-    return shape
-
-
 def _plan_of(
     x: FieldLike,
     name: str,
@@ -75,14 +33,41 @@ def _plan_of(
     layout: Layout,
     method: ExchangeMethod,
 ) -> Plan:
-    """The plan of the function `name` for a block."""
-    inverse, real = name.startswith("i"), "rfft" in name
+    """The plan of the function `name` for a block, of the global `shape` in real space, or else of
+    that of the block on one rank.
+    """
     axes = 3 if name.endswith("3d") else 2
-    sizes = _global_shape(x, name, grid, shape, layout, axes, inverse=inverse)
+    if not isinstance(grid, ProcessGrid):
+        dims = "dims" if axes == 3 else "(None, 1)"
+        raise TypeError(
+            f"{name}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
+            f"pfftjax.ProcessGrid({dims})"
+        )
+    here = where(name, grid.communicator)
+    names = ", ".join(f"n{axis}" for axis in range(axes))
+    if shape is None:
+        if grid.size > 1 or name.startswith("irfft"):
+            last = f"n{axes - 1}"
+            why = (
+                "a rank cannot tell the global shape from its block"
+                if grid.size > 1
+                else f"{last} and {last} + 1 have spectra of the same size"
+            )
+            raise ValueError(f"{here}: give shape=({names}), the shape in real space: {why}")
+        if jnp.ndim(x) < axes:
+            number = {2: "two", 3: "three"}[axes]
+            raise ValueError(f"{here}: x must have {number} dimensions, got shape {jnp.shape(x)}")
+        shape = jnp.shape(x)[-axes:]
+        if name.startswith("i") and layout == "transposed":
+            shape = (shape[-1], *shape[:-1])
+    shape = static_ints(shape, "shape", name, grid.communicator)
+    if len(shape) != axes:
+        raise ValueError(f"{here}: shape must be ({names}), got {shape}")
+    real = "rfft" in name
     if axes == 3:
-        return PencilFFT(sizes, grid, real=real, norm=norm, layout=layout, method=method)
+        return PencilFFT(shape, grid, real=real, norm=norm, layout=layout, method=method)
     kinds = ("fft", "rfft" if real else "fft")
-    return PencilTransform(sizes, grid, kinds, norm=norm, layout=layout, method=method)
+    return PencilTransform(shape, grid, kinds, norm=norm, layout=layout, method=method)
 
 
 def _same_shape(given: Sequence[int] | None, found: Sequence[int], name: str) -> None:

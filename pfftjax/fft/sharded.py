@@ -7,7 +7,7 @@ A thin layer: it checks that the shards are the blocks of a plan, runs the plan 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeAlias, TypeGuard, TypeVar, cast
 
 import jax
@@ -28,7 +28,7 @@ from ._plan import sides_of, wavenumber_dtype
 from ._steps import Layout, Norm
 
 # The names of the axes of a mesh over which an axis of an array is sharded.
-_Names: TypeAlias = tuple[str, ...]
+_Names: TypeAlias = tuple[Hashable, ...]
 _T = TypeVar("_T")
 
 
