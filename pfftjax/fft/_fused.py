@@ -225,7 +225,7 @@ def _alone(what: What) -> Primitive:
         by_handler = lower_in_place if _in_place(ctx, *operands, of=of) else lower
         return [*by_handler(ctx, *operands, **of.attributes())]
 
-    # Not from JAX's cache, in which operands are arguments of a function of its own.
+    # JAX lowers what it caches as a function, whose arguments do not say whether they are donated.
     mlir.register_lowering(p, rule, cacheable=False)
     return p
 
@@ -248,7 +248,7 @@ def _jvp(
     n = of.what.arrays
     if any(type(tangent) is not ad.Zero for tangent in tangents[n:]):
         raise TypeError(f"{p.name}: no derivative in the wavenumbers")
-    # Also of arrays whose tangent is known to be zero: another rank's may not be.
+    # A tangent that is known to be zero here takes part, too: another rank's may not be.
     moved = [ad.instantiate_zeros(tangent) for tangent in tangents[:n]]
     return p.bind(*primals, of=of, **comm), p.bind(*moved, *primals[n:], of=of, **comm)
 
@@ -262,7 +262,7 @@ def _transpose(
 ) -> list[jax.Array | None]:
     """The transpose is bound by `p`, the primitive of the transposed operation."""
     arrays, ks = operands[: of.what.arrays], operands[of.what.arrays :]
-    # Also for a cotangent that is known to be zero on this rank: the others wait for this one.
+    # A cotangent that is known to be zero here takes part, too: the other ranks wait for this one.
     given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     results = p.bind(*given, *ks, of=of.transposed, **comm)
     kept = [y if ad.is_undefined_primal(x) else None for y, x in zip(results, arrays, strict=True)]

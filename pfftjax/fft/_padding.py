@@ -212,7 +212,7 @@ def dealiased_product(
         fields = run(inverse, a)
         product = fields * fields
     elif a.shape == b.shape and a.dtype == b.dtype:
-        # Not fields[0]: `_trigonometric._part`.
+        # `_trigonometric._part` says why this is not fields[0].
         fields = run(inverse, jnp.stack([a, b]))
         first, second = (jax.lax.index_in_dim(fields, i, keepdims=False) for i in (0, 1))
         product = first * second

@@ -137,7 +137,7 @@ def _factors(plan: Transform, shape: tuple[int, ...], direction: int) -> list[fl
     if not plan.is_scaled_at_the_end or shape != plan.shape:
         return [float(n) ** power for n in sizes]
     factors = [1.0] * len(sizes)
-    # Exact for any size: a product of Python integers.
+    # A product of Python integers is exact for any size.
     factors[0 if direction == FORWARD else -1] = float(math.prod(sizes)) ** power
     return factors
 

@@ -87,8 +87,8 @@ def _turns(numerator: np.ndarray, denominator: int, dtype: np.dtype) -> np.ndarr
     return np.exp(-1j * angle).astype(np.result_type(dtype, np.complex64))
 
 
-# Not x[..., start:stop]: JAX answers an index of an empty block by zeros that depend on nothing,
-# and the rank that holds it would leave the exchanges out of its derivative.
+# JAX answers x[..., start:stop] of an empty block by zeros that depend on nothing, and the rank
+# that holds it would leave the exchanges out of its derivative.
 def _part(x: jax.Array, start: int, stop: int, step: int = 1) -> jax.Array:
     """x[..., start:stop:step]."""
     return jax.lax.slice_in_dim(x, start, stop, step, axis=x.ndim - 1)

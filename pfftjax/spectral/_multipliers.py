@@ -95,7 +95,7 @@ def _apply(
     x = operand(x, plan, operation, from_spectrum=from_spectrum)
     check_series(plan, here(operation, plan))
     lengths = sides(box_size, plan, operation)
-    # Before anything is exchanged: a kernel that raises does so on its own.
+    # The kernel is called before anything is exchanged: one that raises may do so on one rank.
     dtype = real_dtype(x)
     multiplier = jnp.asarray(kernel(*plan.wavenumbers(lengths, dtype)))
     local_shape, axes = plan.output.local_shape, len(plan.shape)
