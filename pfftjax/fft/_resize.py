@@ -5,6 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from pfftjax._runtime.arrays import Field
+
 from ._local import as_complex
 from ._trigonometric import logical_size
 
@@ -46,7 +48,7 @@ class Resize:
     dimension: int = -1
     of_real_lines: bool = False
 
-    def __call__(self, y: jax.Array) -> jax.Array:
+    def __call__(self, y: Field) -> Field:
         if self.n == self.m:
             return y
         factor = logical_size(self.kind, self.m) / logical_size(self.kind, self.n)
@@ -56,18 +58,18 @@ class Resize:
             y = self._one_sided(y)
         return y * jnp.finfo(y.dtype).dtype.type(factor ** _POWERS[self.norm])
 
-    def _cut(self, y: jax.Array, start: int, stop: int) -> jax.Array:
+    def _cut(self, y: Field, start: int, stop: int) -> Field:
         return jax.lax.slice_in_dim(y, start, stop, axis=self.dimension % y.ndim)
 
-    def _joined(self, parts: list[jax.Array]) -> jax.Array:
+    def _joined(self, parts: list[Field]) -> Field:
         return jnp.concatenate(parts, axis=self.dimension)
 
-    def _zeros(self, y: jax.Array, count: int) -> jax.Array:
+    def _zeros(self, y: Field, count: int) -> Field:
         shape = list(y.shape)
         shape[self.dimension] = count
         return jnp.zeros(shape, y.dtype)
 
-    def _padded(self, y: jax.Array) -> jax.Array:
+    def _padded(self, y: Field) -> Field:
         n, m, half = self.n, self.m, self.n // 2
         positive, negative = self._cut(y, 0, half + n % 2), self._cut(y, half + 1, n)
         if n % 2:
@@ -76,7 +78,7 @@ class Resize:
         zeros = self._zeros(y, m - n - 1)
         return self._joined([positive, nyquist, zeros, nyquist, negative])
 
-    def _truncated(self, y: jax.Array) -> jax.Array:
+    def _truncated(self, y: Field) -> Field:
         n, m, half = self.n, self.m, self.m // 2
         positive = self._cut(y, 0, half + m % 2)
         if m % 2:
@@ -84,7 +86,7 @@ class Resize:
         nyquist = self._cut(y, half, half + 1) + self._cut(y, n - half, n - half + 1)
         return self._joined([positive, nyquist, self._cut(y, n - half + 1, n)])
 
-    def _one_sided(self, y: jax.Array) -> jax.Array:
+    def _one_sided(self, y: Field) -> Field:
         """The coefficients of a half spectrum, of cosines or of sines."""
         fewer = min(self.n, self.m)
         kept = fewer // 2 + 1 if self.kind == "rfft" else fewer

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfftjax._runtime.arrays import Lines
+
 from ._local import Kind, fft_of_lines
 
 # The kind that takes a spectrum of each kind back, but for the factor 1 / logical_size.
@@ -54,14 +56,14 @@ class TrigonometricTransform:
     scale: float
     orthogonal: bool
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Lines) -> Lines:
         if jnp.iscomplexobj(x):
             parts = self._of_real(jnp.stack([x.real, x.imag]))
             real, imaginary = (jax.lax.index_in_dim(parts, i, keepdims=False) for i in (0, 1))
             return jax.lax.complex(real, imaginary)
         return self._of_real(x)
 
-    def _of_real(self, x: jax.Array) -> jax.Array:
+    def _of_real(self, x: Lines) -> Lines:
         if self.orthogonal:
             x = _weighted(x, _ENDS_BEFORE.get(self.kind, ()), np.sqrt(2))
         y = _TRANSFORMS[self.kind](x, self.scale)
@@ -70,7 +72,7 @@ class TrigonometricTransform:
         return y
 
 
-def _weighted(x: jax.Array, at: tuple[int, ...], factor: float) -> jax.Array:
+def _weighted(x: Lines, at: tuple[int, ...], factor: float) -> Lines:
     """`x` with the coefficients `at` multiplied by `factor`."""
     if not at:
         return x
@@ -89,12 +91,12 @@ def _turns(numerator: np.ndarray, denominator: int, dtype: np.dtype) -> np.ndarr
 
 # JAX answers x[..., start:stop] of an empty block by zeros that depend on nothing, and the rank
 # that holds it would leave the exchanges out of its derivative.
-def _part(x: jax.Array, start: int, stop: int, step: int = 1) -> jax.Array:
+def _part(x: Lines, start: int, stop: int, step: int = 1) -> Lines:
     """x[..., start:stop:step]."""
     return jax.lax.slice_in_dim(x, start, stop, step, axis=x.ndim - 1)
 
 
-def _taken(x: jax.Array, index: np.ndarray) -> jax.Array:
+def _taken(x: Lines, index: np.ndarray) -> Lines:
     """x[..., index], for indices that go up or down by the same step over long stretches."""
     parts, start = [], 0
     while start < len(index):
@@ -109,22 +111,22 @@ def _taken(x: jax.Array, index: np.ndarray) -> jax.Array:
     return jnp.concatenate(parts, -1)
 
 
-def _reversed(x: jax.Array) -> jax.Array:
+def _reversed(x: Lines) -> Lines:
     return jax.lax.rev(x, (x.ndim - 1,))
 
 
-def _odd_reversed(x: jax.Array) -> jax.Array:
+def _odd_reversed(x: Lines) -> Lines:
     """The elements at odd places, last one first."""
     n = x.shape[-1]
     return _reversed(_part(x, 1, n, 2))
 
 
-def _alternating(x: jax.Array) -> jax.Array:
+def _alternating(x: Lines) -> Lines:
     """The line with the sign of every other element changed."""
     return x * (1 - 2 * (np.arange(x.shape[-1]) % 2)).astype(x.dtype)
 
 
-def _interleaved(even: jax.Array, odd: jax.Array) -> jax.Array:
+def _interleaved(even: Lines, odd: Lines) -> Lines:
     """The line with these elements at even and odd places."""
     n = even.shape[-1] + odd.shape[-1]
     if n % 2:
@@ -133,14 +135,14 @@ def _interleaved(even: jax.Array, odd: jax.Array) -> jax.Array:
     return _part(pairs.reshape(*even.shape[:-1], 2 * even.shape[-1]), 0, n)
 
 
-def _dct1(x: jax.Array, scale: float) -> jax.Array:
+def _dct1(x: Lines, scale: float) -> Lines:
     """y[k] = x[0] + (-1)^k x[n-1] + 2 sum x[j] cos(pi k j / (n - 1)), 0 < j < n - 1."""
     n = x.shape[-1]
     period = jnp.concatenate([x, _reversed(_part(x, 1, n - 1))], -1)
     return fft_of_lines(period, Kind.REAL_TO_COMPLEX, 2 * (n - 1), scale=scale).real
 
 
-def _dst1(x: jax.Array, scale: float) -> jax.Array:
+def _dst1(x: Lines, scale: float) -> Lines:
     """y[k] = 2 sum x[j] sin(pi (k + 1) (j + 1) / (n + 1))."""
     n = x.shape[-1]
     zero = jnp.zeros_like(_part(x, 0, 1))
@@ -149,7 +151,7 @@ def _dst1(x: jax.Array, scale: float) -> jax.Array:
     return -_part(y.imag, 1, n + 1)
 
 
-def _dct2(x: jax.Array, scale: float) -> jax.Array:
+def _dct2(x: Lines, scale: float) -> Lines:
     """y[k] = 2 sum x[j] cos(pi k (2 j + 1) / 2n).
 
     With v = x[0], x[2], ..., x[3], x[1] and V its Fourier transform, exp(-pi i k / 2n) V[k] has
@@ -162,7 +164,7 @@ def _dct2(x: jax.Array, scale: float) -> jax.Array:
     return jnp.concatenate([y.real, -_reversed(_part(y.imag, 1, (n + 1) // 2))], -1)
 
 
-def _dct3(x: jax.Array, scale: float) -> jax.Array:
+def _dct3(x: Lines, scale: float) -> Lines:
     """y[k] = x[0] + 2 sum x[j] cos(pi (2 k + 1) j / 2n), j > 0: `_dct2` backward."""
     n = x.shape[-1]
     mirrored = jnp.concatenate(
@@ -175,7 +177,7 @@ def _dct3(x: jax.Array, scale: float) -> jax.Array:
     return _interleaved(_part(v, 0, half), _reversed(_part(v, half, n)))
 
 
-def _dct4(x: jax.Array, scale: float) -> jax.Array:
+def _dct4(x: Lines, scale: float) -> Lines:
     """y[k] = 2 sum x[j] cos(pi (2 k + 1) (2 j + 1) / 4n)."""
     n = x.shape[-1]
     if n % 2:
@@ -190,7 +192,7 @@ def _dct4(x: jax.Array, scale: float) -> jax.Array:
     return _interleaved(y.real, _reversed(-y.imag))
 
 
-def _dct4_odd(x: jax.Array, scale: float) -> jax.Array:
+def _dct4_odd(x: Lines, scale: float) -> Lines:
     """Odd n: a real transform of length n, without factors.
 
     Let q = 2 j + 1 and p = 2 k + 1 be odd numbers modulo 8n, and x(q) be continued by the
