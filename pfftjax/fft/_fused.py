@@ -13,75 +13,32 @@ other's. They are linear in the arrays; wavenumbers are constants.
 """
 
 import dataclasses
-import enum
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
+from jax.typing import ArrayLike
 
+from pfftjax._runtime.arrays import Block
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ordering import is_donated, is_temporary, platforms_of
-from pfftjax._runtime.primitive import communicating
-from pfftjax.pencils import ExchangeMethod, Pencil, block
+from pfftjax._runtime.primitive import batch_in_front, communicating
+from pfftjax.pencils import ExchangeMethod, Pencil
 from pfftjax.pencils.internal import change_of, refuse_on_cpus
 
 from ._in_steps import divergence_in_steps, gradient_in_steps, transform_in_steps
 from ._local import FROM_REAL, TO_REAL, Local, as_complex, result_dtype
-
-
-class What(enum.IntEnum):
-    """Which arrays an operation makes of which; the values are those of cpp/fft/fused.cc."""
-
-    TRANSFORM = 0
-    GRADIENT = 1
-    DIVERGENCE = 2
-
-    @property
-    def transposed(self) -> "What":
-        return {What.GRADIENT: What.DIVERGENCE, What.DIVERGENCE: What.GRADIENT}.get(self, self)
-
-    @property
-    def arrays(self) -> int:
-        """The number of operands, without wavenumbers."""
-        return 3 if self is What.DIVERGENCE else 1
+from ._operation import Operation, What
 
 
 @dataclasses.dataclass(frozen=True)
-class Fused:
-    """The operation, on blocks of three axes after a batch: a step of a plan.
-
-    Attributes:
-        first: transforms the last axis of a block, or the last two, before it travels.
-        second: the same of the result, afterward.
-        order: axis d of the result is axis order[d] of what travels.
-        scatter: the axis of what travels that becomes split.
-        gather: the axis that becomes whole.
-        lengths: of these two axes, globally.
-        method: the way of the exchange; of several arrays SHARED is as FUSED.
-        comm: the ranks that exchange; None where nothing is communicated.
-        what: a transform, a gradient or a divergence.
-        along: the axes of what travels that k1 and k2 belong to, unless it is a transform.
-        private: whether no other operation takes what comes in, and what goes out.
-        lead: how many dimensions of a batch come first.
-
-    """
-
-    first: Local | None
-    second: Local | None
-    order: tuple[int, int, int]
-    scatter: int
-    gather: int
-    lengths: tuple[int, int]
-    method: ExchangeMethod
-    comm: Communicator | None
-    what: What = What.TRANSFORM
-    along: tuple[int, ...] = ()
-    private: tuple[bool, bool] = (False, False)
-    lead: int = 0
+class Fused(Operation):
+    """The operation as a step of a plan."""
 
     @classmethod
     def between(
@@ -95,14 +52,7 @@ class Fused:
     ) -> "Fused | None":
         """`second(transpose(first(x), source, target))`, if there is one operation for it.
 
-        Args:
-            first: along the last axis of `source`, or the last two.
-            source: pencil of what travels, before it does.
-            target: pencil of the same, afterward.
-            second: along the last axis of `target`, or the last two.
-            method: the way of the exchange.
-            what: if it is a gradient, `first` goes along global axis 0; if a divergence, `second`.
-
+        In a gradient `first` goes along global axis 0, in a divergence `second`.
         """
         if len(source.axes) != 3:
             return None
@@ -135,7 +85,7 @@ class Fused:
             () if what is What.TRANSFORM else (source.axes.index(1), source.axes.index(2)),
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Block) -> Block:
         """The transform of a block; one of real numbers becomes complex where it has to be."""
         if self.first is None or self.first.kind not in FROM_REAL:
             x = as_complex(x)
@@ -143,7 +93,7 @@ class Fused:
         return y
 
     def bind(self, *operands: jax.Array) -> list[jax.Array]:
-        """What is made of the arrays and, unless this is a transform, of k0, k1 and k2.
+        """The results for the arrays and, unless this is a transform, k0, k1 and k2.
 
         Wavenumbers are real vectors in the precision of the arrays: k0 along the lines of global
         axis 0, which are whole on its side of the exchange; k1 and k2 of this rank's part along
@@ -153,11 +103,6 @@ class Fused:
         if self.comm is None:
             return _ALONE[self.what].bind(*operands, of=of)
         return _ACROSS[self.what].bind(*operands, of=of, comm=self.comm)
-
-    @property
-    def whole_order(self) -> tuple[int, ...]:
-        """`order` with the batch."""
-        return (*range(self.lead), *(self.lead + d for d in self.order))
 
     @property
     def transposed(self) -> "Fused":
@@ -175,27 +120,22 @@ class Fused:
             private=self.private[::-1],
         )
 
-    def _travelling(self, x: Any) -> list[int]:
+    def _travelling(self, x: ShapedArray) -> list[int]:
         """Shape of what travels of an operand `x`, on this rank, before it does."""
         return [*x.shape[:-1], x.shape[-1] if self.first is None else self.first.out_of]
 
-    def results(self, x: Any) -> list[Any]:
+    def results(self, x: ShapedArray) -> list[ShapedArray]:
         """The abstract results of an operand `x`."""
-        shape = self._travelling(x)
-        if self.comm is not None:
-            n, whole = self.lengths
-            shape[self.lead + self.scatter] = block(n, self.comm.size, self.comm.rank)[1]
-            shape[self.lead + self.gather] = whole
-        shape = [shape[d] for d in self.whole_order]
         dtype = np.result_type(x.dtype, np.complex64)
+        x = x.update(shape=tuple(self._travelling(x)), dtype=dtype, weak_type=False)
+        y = self.way.result(x, self.comm)
         if self.second is not None:
-            shape[-1] = self.second.out_of
-            dtype = result_dtype(dtype, self.second.kind)
-        y = x.update(shape=tuple(shape), dtype=dtype, weak_type=False)
+            shape = (*y.shape[:-1], self.second.out_of)
+            y = y.update(shape=shape, dtype=result_dtype(dtype, self.second.kind))
         return [y] * self.what.transposed.arrays
 
-    def agreement(self, x: Any) -> str:
-        """What must be equal on all ranks, for an operand `x`."""
+    def agreement(self, x: ShapedArray) -> str:
+        """The text that must be equal on all ranks, for an operand `x`."""
         shape = self._travelling(x)
         shape[self.lead + self.gather] = self.lengths[1]
         kinds = "/".join(
@@ -207,8 +147,8 @@ class Fused:
         ik = f", i k along {self.along}" if self.along else ""
         return f"{what}, {kinds}{ik} {self.method.name.lower()}"
 
-    def attributes(self) -> dict[str, Any]:
-        """What the handler is told."""
+    def attributes(self) -> dict[str, np.ndarray | np.int64]:
+        """The attributes of the custom call."""
 
         def words(t: Local | None) -> np.ndarray:
             return np.array((-1, 0, 0) if t is None else (t.kind, t.axes, t.n), np.int64)
@@ -227,12 +167,14 @@ class Fused:
         }
 
 
-def _in_place(ctx: Any, x: Any, *_: Any, of: Fused, **__: Any) -> bool:
+def _in_place(
+    ctx: mlir.LoweringRuleContext, x: mlir.ir.Value, *_: mlir.ir.Value, of: Fused, **__: object
+) -> bool:
     """Whether the result takes the memory of `x`: the handlers have read all of it before they
     write, and nobody else wants it. So it is with what another step of the transform has made, and
     with an argument that is donated to the program.
     """
-    before, after = ctx.avals_in[0], ctx.avals_out[0]
+    before, after = (cast(ShapedArray, avals[0]) for avals in (ctx.avals_in, ctx.avals_out))
     is_alike = (before.shape, before.dtype) == (after.shape, after.dtype)
     if of.what is not What.TRANSFORM or not is_alike:
         return False
@@ -251,7 +193,7 @@ _IN_STEPS = {
 
 
 def _across(what: What) -> Primitive:
-    """Between ranks."""
+    """The operation between ranks."""
     return communicating(
         f"{_NAMES[what]}_across",
         result=lambda x, *_, of, comm: of.results(x),
@@ -265,7 +207,7 @@ def _across(what: What) -> Primitive:
 
 
 def _alone(what: What) -> Primitive:
-    """On one rank."""
+    """The operation on one rank."""
     p = Primitive(f"{_NAMES[what]}_alone")
     p.multiple_results = True
     p.def_impl(functools.partial(xla.apply_primitive, p))
@@ -275,13 +217,15 @@ def _alone(what: What) -> Primitive:
     lower_in_place = jax.ffi.ffi_lowering(target, operand_output_aliases={0: 0})
     lower_in_steps = mlir.lower_fun(_IN_STEPS[what], multiple_results=True)
 
-    def rule(ctx: Any, *operands: Any, of: Fused) -> Any:
+    def rule(
+        ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, of: Fused
+    ) -> list[mlir.ir.Value | Sequence[mlir.ir.Value]]:
         if platforms_of(ctx) != ("cpu",):
-            return lower_in_steps(ctx, *operands, of=of)
+            return [*lower_in_steps(ctx, *operands, of=of)]
         by_handler = lower_in_place if _in_place(ctx, *operands, of=of) else lower
-        return by_handler(ctx, *operands, **of.attributes())
+        return [*by_handler(ctx, *operands, **of.attributes())]
 
-    # Not from JAX's cache, in which operands are arguments of a function of its own.
+    # JAX lowers what it caches as a function, whose arguments do not say whether they are donated.
     mlir.register_lowering(p, rule, cacheable=False)
     return p
 
@@ -290,34 +234,53 @@ _ACROSS = {what: _across(what) for what in What}
 _ALONE = {what: _alone(what) for what in What}
 
 
-def _jvp(p: Primitive, primals: Any, tangents: Any, *, of: Fused, **comm: Any) -> Any:
+_Tangent: TypeAlias = ArrayLike | ad.Zero
+
+
+def _jvp(
+    p: Primitive,
+    primals: Sequence[ArrayLike],
+    tangents: Sequence[_Tangent],
+    *,
+    of: Fused,
+    **comm: Communicator,
+) -> tuple[list[jax.Array], list[jax.Array]]:
     n = of.what.arrays
     if any(type(tangent) is not ad.Zero for tangent in tangents[n:]):
         raise TypeError(f"{p.name}: no derivative in the wavenumbers")
-    # Also of arrays whose tangent is known to be zero: another rank's may not be.
+    # A tangent that is known to be zero here takes part, too: another rank's may not be.
     moved = [ad.instantiate_zeros(tangent) for tangent in tangents[:n]]
     return p.bind(*primals, of=of, **comm), p.bind(*moved, *primals[n:], of=of, **comm)
 
 
-def _transpose(p: Primitive, cotangents: Any, *operands: Any, of: Fused, **comm: Any) -> Any:
-    """By `p`, the primitive of the transposed operation."""
+def _transpose(
+    p: Primitive,
+    cotangents: Sequence[_Tangent],
+    *operands: ArrayLike | ad.UndefinedPrimal,
+    of: Fused,
+    **comm: Communicator,
+) -> list[jax.Array | None]:
+    """The transpose is bound by `p`, the primitive of the transposed operation."""
     arrays, ks = operands[: of.what.arrays], operands[of.what.arrays :]
-    # Also for a cotangent that is known to be zero on this rank: the others wait for this one.
+    # A cotangent that is known to be zero here takes part, too: the other ranks wait for this one.
     given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     results = p.bind(*given, *ks, of=of.transposed, **comm)
     kept = [y if ad.is_undefined_primal(x) else None for y, x in zip(results, arrays, strict=True)]
     return [*kept, *(None for _ in ks)]
 
 
-def _batched(p: Primitive, operands: Any, axes: Any, *, of: Fused, **comm: Any) -> Any:
+def _batched(
+    p: Primitive,
+    operands: Sequence[jax.Array],
+    axes: Sequence[int | None],
+    *,
+    of: Fused,
+    **comm: Communicator,
+) -> tuple[list[jax.Array], list[int]]:
     n = of.what.arrays
     if any(axis is not None for axis in axes[n:]):
         raise TypeError(f"{p.name}: no batches of wavenumbers")
-    size = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
-    moved = [
-        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
-        for x, axis in zip(operands[:n], axes[:n], strict=True)
-    ]
+    _, moved = batch_in_front(operands[:n], axes[:n])
     results = p.bind(*moved, *operands[n:], of=dataclasses.replace(of, lead=of.lead + 1), **comm)
     return results, [0] * len(results)
 

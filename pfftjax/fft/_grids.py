@@ -1,8 +1,7 @@
-"""Which process grid a plan takes that is given none."""
+"""The process grid of a plan that is given none."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from mpi4py import MPI
 
@@ -60,8 +59,8 @@ def default_dims(shape: Sequence[int], ranks: int) -> tuple[int, int]:
 
 
 def shape_and_grid(
-    shape: Any, grid: Any, operation: str, axes: tuple[int, ...]
-) -> tuple[Any, ProcessGrid]:
+    shape: Sequence[int], grid: object, operation: str, axes: tuple[int, ...]
+) -> tuple[tuple[int, ...], ProcessGrid]:
     """The global shape, checked, and the process grid: `grid`, or one for the communicator."""
     if isinstance(grid, ProcessGrid):
         comm = grid.communicator

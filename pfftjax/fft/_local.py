@@ -8,17 +8,20 @@ not depend on how lines are shared out between ranks or threads; elsewhere to XL
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
+from jax.typing import DTypeLike
 
+from pfftjax._runtime.arrays import Field, Lines, Reals
 from pfftjax._runtime.ffi import native
 
-# What happens along the last axis, of length n (cpp/fft/lanes.h). Sums run over the line. h is 1
+# Kinds of transforms of the last axis, of length n (cpp/fft/lanes.h). Sums run over it. h is 1
 # for k = 0 and, where n is even, k = n / 2, and 2 elsewhere: how often a coefficient of a half
 # spectrum occurs in the whole one.
 #     FORWARD                     y[k] = sum x[j] exp(-2 pi i j k / n)
@@ -60,7 +63,7 @@ class Local(NamedTuple):
     axes: int = 1
     scale: float = 1.0
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Field) -> Field:
         """Transform a block; one of real numbers becomes complex where it has to be."""
         return apply(self, x if self.kind in FROM_REAL else as_complex(x))
 
@@ -74,10 +77,9 @@ class Local(NamedTuple):
         return self._replace(kind=TRANSPOSED[self.kind])
 
 
-def result_dtype(dtype: Any, kind: Kind) -> np.dtype:
-    """Of a transform of numbers of `dtype`."""
+def result_dtype(dtype: np.dtype, kind: Kind) -> np.dtype:
+    """The dtype of the transform of numbers of `dtype`."""
     dtypes = _DTYPES if kind in FROM_REAL else _REAL_OF
-    dtype = np.dtype(dtype)
     assert dtype in dtypes, (kind, dtype)
     return dtypes[dtype] if kind in FROM_REAL or kind in TO_REAL else dtype
 
@@ -87,27 +89,20 @@ fft_p.def_impl(functools.partial(xla.apply_primitive, fft_p))
 
 
 @fft_p.def_abstract_eval
-def _(x: Any, *, kind: Kind, axes: int, n: int, scale: float) -> Any:
-    del scale
+def _(x: ShapedArray, *, kind: Kind, axes: int, n: int, scale: float) -> ShapedArray:
     assert x.ndim >= axes
-    dtype = result_dtype(x.dtype, kind)
-    size = n // 2 + 1 if kind in FROM_REAL else n
-    return x.update(shape=(*x.shape[:-1], size), dtype=dtype, weak_type=False)
+    shape = (*x.shape[:-1], Local(kind, n, axes, scale).out_of)
+    return x.update(shape=shape, dtype=result_dtype(x.dtype, kind), weak_type=False)
 
 
-def _transpose(cotangent: Any, _: Any, *, kind: Kind, **params: Any) -> Any:
-    return [fft_p.bind(cotangent, kind=TRANSPOSED[kind], **params)]
+ad.deflinear2(fft_p, lambda y, _, *, kind, **same: [fft_p.bind(y, kind=TRANSPOSED[kind], **same)])
+batching.primitive_batchers[fft_p] = lambda operands, at, /, **same: (
+    fft_p.bind(jnp.moveaxis(operands[0], at[0], 0), **same),
+    0,
+)
 
 
-def _batched(operands: Any, at: Any, /, **params: Any) -> Any:
-    return fft_p.bind(jnp.moveaxis(operands[0], at[0], 0), **params), 0
-
-
-ad.deflinear2(fft_p, _transpose)
-batching.primitive_batchers[fft_p] = _batched
-
-
-def hermitian_weights(n: int, dtype: Any) -> np.ndarray:
+def hermitian_weights(n: int, dtype: DTypeLike) -> np.ndarray:
     """How often each coefficient of a half spectrum occurs in the whole: 1, 2, ..., 2, and 1 for
     the last one if n is even.
     """
@@ -118,7 +113,7 @@ def hermitian_weights(n: int, dtype: Any) -> np.ndarray:
     return weights
 
 
-def by_xla(x: jax.Array, *, kind: Kind, axes: int, n: int, scale: float) -> jax.Array:
+def by_xla(x: Lines, *, kind: Kind, axes: int, n: int, scale: float) -> Lines:
     """The same by XLA's FFT, for platforms that we have no code for.
 
     Not by its IFFT, which on GPUs loses its scaling, in silence, where there are 2^31 numbers or
@@ -146,7 +141,7 @@ def by_xla(x: jax.Array, *, kind: Kind, axes: int, n: int, scale: float) -> jax.
 _MOST_FROM_IRFFT = 2**31 - 1
 
 
-def _to_real(x: jax.Array, axes: int, n: int) -> jax.Array:
+def _to_real(x: Lines, axes: int, n: int) -> Lines:
     """COMPLEX_TO_REAL by XLA. One axis at a time: libraries may take it for granted that a half
     spectrum is Hermitian, and this one need not be.
     """
@@ -169,43 +164,36 @@ def _to_real(x: jax.Array, axes: int, n: int) -> jax.Array:
 _lower = jax.ffi.ffi_lowering("pfftjax_fft")
 
 
-def _lower_on_cpu(ctx: Any, x: Any, *, kind: Kind, axes: int, n: int, scale: float) -> Any:
-    return _lower(
-        ctx, x, kind=np.int32(kind), axes=np.int32(axes), n=np.int64(n), scale=np.float64(scale)
-    )
-
-
 mlir.register_lowering(fft_p, mlir.lower_fun(by_xla, multiple_results=False))
-mlir.register_lowering(fft_p, _lower_on_cpu, platform="cpu")
+mlir.register_lowering(
+    fft_p,
+    lambda ctx, x, *, kind, axes, n, scale: _lower(
+        ctx, x, kind=np.int32(kind), axes=np.int32(axes), n=np.int64(n), scale=np.float64(scale)
+    ),
+    platform="cpu",
+)
 
 
-def fft_of_lines(x: jax.Array, kind: Kind, n: int, *, axes: int = 1, scale: float = 1.0) -> Any:
-    """Transform the last axis, or the last two, and multiply by `scale`.
+def fft_of_lines(x: Lines, kind: Kind, n: int, *, axes: int = 1, scale: float = 1.0) -> Lines:
+    """Transform the last axis, of length n in real space, and multiply by `scale`, at no cost.
 
-    Args:
-        x: array of float32, float64, complex64 or complex128, as `kind` has it.
-        kind: what to do along the last axis. With two axes, the other one is transformed in the
-            direction that belongs to it.
-        n: length of the last axis in real space.
-        axes: 1 or 2.
-        scale: factor of the result, at no cost.
-
+    With two `axes`, the other one is transformed in the direction that belongs to `kind`.
     """
     return fft_p.bind(x, kind=kind, axes=axes, n=n, scale=float(scale))
 
 
-def apply(transform: Local | None, x: jax.Array) -> jax.Array:
+def apply(transform: Local | None, x: Lines) -> Lines:
     """Transform the last axis, or the last two."""
     return x if transform is None else fft_p.bind(x, **transform._asdict())
 
 
-def as_complex(x: jax.Array) -> jax.Array:
+def as_complex(x: Lines) -> Lines:
     """`x`, with imaginary parts of zero if it is real."""
     return x if jnp.iscomplexobj(x) else jax.lax.complex(x, jnp.zeros_like(x))
 
 
-def times_i(k: jax.Array, y: jax.Array) -> jax.Array:
-    """I k y, for real k."""
+def times_i(k: Reals, y: Lines) -> Lines:
+    """The product i k y, for real k."""
     return jax.lax.complex(-k * y.imag, k * y.real)
 
 
@@ -213,9 +201,10 @@ _Step = Callable[[jax.Array], jax.Array]
 
 
 def until_conjugation(transform: Local | None) -> tuple[_Step, _Step]:
-    """A transform in two steps, of which the second may also come after a move: where BACKWARD is
-    FORWARD between two conjugations, the last one. Those of two transforms on both sides of a
-    move so meet, and XLA drops them, or computes them together with what else is there.
+    """A transform in two steps, of which the second may also come after a move: BACKWARD is
+    FORWARD between two conjugations, and the last one is that step. The conjugations of two
+    transforms on both sides of a move so meet, and XLA drops them, or computes them together with
+    what else is there.
     """
     if transform is None or transform.kind != Kind.BACKWARD:
         return functools.partial(apply, transform), lambda y: y
@@ -224,7 +213,7 @@ def until_conjugation(transform: Local | None) -> tuple[_Step, _Step]:
 
 
 def since_conjugation(transform: Local | None) -> tuple[_Step, _Step]:
-    """Likewise, of which the first may also come before a move."""
+    """The same, where the first step may also come before a move."""
     if transform is None or transform.kind != Kind.BACKWARD:
         return lambda x: x, functools.partial(apply, transform)
     forward = transform._replace(kind=Kind.FORWARD)

@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from pfftjax._runtime.arrays import Field, FieldLike
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import Pencil, transpose
 
@@ -19,11 +19,11 @@ from ._trigonometric import NO_SERIES_IF_ORTHOGONAL
 _CLOSED = ("fft", "rfft", "dct1", "dct2")
 
 
-def pad_spectrum(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
+def pad_spectrum(y: FieldLike, plan: Plan, padded_plan: Plan) -> Field:
     """The spectrum of the same field on a finer mesh: new modes are zero.
 
     ``padded_plan.inverse`` of it interpolates ``plan.inverse(y)`` trigonometrically; points that
-    both meshes have keep their values. Factors of the norm are taken care of. A coefficient at a
+    both meshes have keep their values. Reals of the norm are taken care of. A coefficient at a
     Nyquist frequency n / 2 stands for both of its signs and is shared out between them, half each,
     so that a real field stays real.
 
@@ -63,7 +63,7 @@ def pad_spectrum(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
     return _resized(y, plan, padded_plan, "pad_spectrum")
 
 
-def truncate_spectrum(y: Any, plan: Plan, smaller_plan: Plan) -> jax.Array:
+def truncate_spectrum(y: FieldLike, plan: Plan, smaller_plan: Plan) -> Field:
     """The spectrum of a field without its highest modes, on a coarser mesh.
 
     Modes beyond the Nyquist frequencies of the coarser mesh are left out. Those of both signs of
@@ -94,7 +94,7 @@ def truncate_spectrum(y: Any, plan: Plan, smaller_plan: Plan) -> jax.Array:
     return _resized(y, plan, smaller_plan, "truncate_spectrum")
 
 
-def padded_inverse(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
+def padded_inverse(y: FieldLike, plan: Plan, padded_plan: Plan) -> Field:
     """``padded_plan.inverse(pad_spectrum(y, plan, padded_plan))`` with the exchanges of one
     inverse transform.
 
@@ -119,7 +119,7 @@ def padded_inverse(y: Any, plan: Plan, padded_plan: Plan) -> jax.Array:
     return run(inverse_steps(plan, padded_plan.shape), y)
 
 
-def truncated_forward(x: Any, padded_plan: Plan, plan: Plan) -> jax.Array:
+def truncated_forward(x: FieldLike, padded_plan: Plan, plan: Plan) -> Field:
     """``truncate_spectrum(padded_plan.forward(x), padded_plan, plan)`` with the exchanges of one
     forward transform.
 
@@ -153,8 +153,8 @@ def truncated_forward(x: Any, padded_plan: Plan, plan: Plan) -> jax.Array:
 
 
 def dealiased_product(
-    plan: Plan, a: Any, b: Any, *, padded_shape: Sequence[int] | None = None
-) -> jax.Array:
+    plan: Plan, a: FieldLike, b: FieldLike, *, padded_shape: Sequence[int] | None = None
+) -> Field:
     """The spectrum of the product of two fields, without aliases: the 3/2 rule.
 
     On the mesh of `plan` the modes of a product beyond its Nyquist frequencies would appear as
@@ -212,7 +212,7 @@ def dealiased_product(
         fields = run(inverse, a)
         product = fields * fields
     elif a.shape == b.shape and a.dtype == b.dtype:
-        # Not fields[0]: `_trigonometric._part`.
+        # `_trigonometric._part` says why this is not fields[0].
         fields = run(inverse, jnp.stack([a, b]))
         first, second = (jax.lax.index_in_dim(fields, i, keepdims=False) for i in (0, 1))
         product = first * second
@@ -255,7 +255,7 @@ def check_series(plan: Plan, here: str) -> None:
         )
 
 
-def _resized(y: Any, plan: Plan, target: Plan, operation: str) -> jax.Array:
+def _resized(y: FieldLike, plan: Plan, target: Plan, operation: str) -> Field:
     """The coefficients of `plan` as those of `target`."""
     y = operand(y, plan, where(operation, plan.grid.communicator), is_spectrum=True)
     kinds, pencil = plan.kinds, plan.output

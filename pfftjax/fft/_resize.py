@@ -5,6 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from pfftjax._runtime.arrays import Field
+
 from ._local import as_complex
 from ._trigonometric import logical_size
 
@@ -46,7 +48,7 @@ class Resize:
     dimension: int = -1
     of_real_lines: bool = False
 
-    def __call__(self, y: jax.Array) -> jax.Array:
+    def __call__(self, y: Field) -> Field:
         if self.n == self.m:
             return y
         factor = logical_size(self.kind, self.m) / logical_size(self.kind, self.n)
@@ -56,47 +58,36 @@ class Resize:
             y = self._one_sided(y)
         return y * jnp.finfo(y.dtype).dtype.type(factor ** _POWERS[self.norm])
 
-    def _cut(self, y: jax.Array, start: int, stop: int) -> jax.Array:
+    def _cut(self, y: Field, start: int, stop: int) -> Field:
         return jax.lax.slice_in_dim(y, start, stop, axis=self.dimension % y.ndim)
 
-    def _joined(self, parts: list[jax.Array]) -> jax.Array:
+    def _joined(self, parts: list[Field]) -> Field:
         return jnp.concatenate(parts, axis=self.dimension)
 
-    def _zeros(self, y: jax.Array, count: int) -> jax.Array:
+    def _zeros(self, y: Field, count: int) -> Field:
         shape = list(y.shape)
         shape[self.dimension] = count
         return jnp.zeros(shape, y.dtype)
 
-    def _padded(self, y: jax.Array) -> jax.Array:
-        n, m = self.n, self.m
+    def _padded(self, y: Field) -> Field:
+        n, m, half = self.n, self.m, self.n // 2
+        positive, negative = self._cut(y, 0, half + n % 2), self._cut(y, half + 1, n)
         if n % 2:
-            half = (n + 1) // 2
-            return self._joined(
-                [self._cut(y, 0, half), self._zeros(y, m - n), self._cut(y, half, n)]
-            )
-        nyquist = y.dtype.type(0.5) * self._cut(y, n // 2, n // 2 + 1)
-        return self._joined(
-            [
-                self._cut(y, 0, n // 2),
-                nyquist,
-                self._zeros(y, m - n - 1),
-                nyquist,
-                self._cut(y, n // 2 + 1, n),
-            ]
-        )
+            return self._joined([positive, self._zeros(y, m - n), negative])
+        nyquist = y.dtype.type(0.5) * self._cut(y, half, half + 1)
+        zeros = self._zeros(y, m - n - 1)
+        return self._joined([positive, nyquist, zeros, nyquist, negative])
 
-    def _truncated(self, y: jax.Array) -> jax.Array:
-        n, m = self.n, self.m
+    def _truncated(self, y: Field) -> Field:
+        n, m, half = self.n, self.m, self.m // 2
+        positive = self._cut(y, 0, half + m % 2)
         if m % 2:
-            return self._joined([self._cut(y, 0, (m + 1) // 2), self._cut(y, n - m // 2, n)])
-        plus = self._cut(y, m // 2, m // 2 + 1)
-        minus = self._cut(y, n - m // 2, n - m // 2 + 1)
-        return self._joined(
-            [self._cut(y, 0, m // 2), plus + minus, self._cut(y, n - m // 2 + 1, n)]
-        )
+            return self._joined([positive, self._cut(y, n - half, n)])
+        nyquist = self._cut(y, half, half + 1) + self._cut(y, n - half, n - half + 1)
+        return self._joined([positive, nyquist, self._cut(y, n - half + 1, n)])
 
-    def _one_sided(self, y: jax.Array) -> jax.Array:
-        """Of a half spectrum, cosines or sines."""
+    def _one_sided(self, y: Field) -> Field:
+        """The coefficients of a half spectrum, of cosines or of sines."""
         fewer = min(self.n, self.m)
         kept = fewer // 2 + 1 if self.kind == "rfft" else fewer
         total = self.m // 2 + 1 if self.kind == "rfft" else self.m
@@ -111,7 +102,7 @@ class Resize:
 
 
 def _last_weight(kind: str, n: int, norm: str) -> float:
-    """What the last coefficient of n points is multiplied by where there are more."""
+    """The factor of the last coefficient of n points where there are more."""
     if kind == "rfft":
         return 0.5 if n % 2 == 0 else 1.0
     if kind in ("dct1", "dst2"):

@@ -7,27 +7,41 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import ClassVar, Literal, TypeAlias
 
-import jax
+from pfftjax._runtime.arrays import Field
+from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid, transpose
 
-from pfftjax.pencils import ExchangeMethod, Pencil, transpose
-
-from ._fused import Fused, What
+from ._fused import Fused
 from ._local import Kind, Local, as_complex
+from ._operation import What
 from ._resize import Resize
 from ._trigonometric import INVERSES, TrigonometricTransform, logical_size
 
-if TYPE_CHECKING:
-    from ._plan import Plan
-
-Step = Callable[[jax.Array], jax.Array]
-Steps = tuple[Step, ...]
+Step: TypeAlias = Callable[[Field], Field]
+Steps: TypeAlias = tuple[Step, ...]
+Norm = Literal["backward", "ortho", "forward"]
+Layout = Literal["transposed", "natural"]
 
 # Powers of the number of points that the forward and the inverse transform are multiplied by.
 SCALES = {"backward": (0.0, -1.0), "ortho": (-0.5, -0.5), "forward": (-1.0, 0.0)}
 FORWARD, INVERSE = 0, 1
 _INVERSES = {Kind.FORWARD: Kind.BACKWARD, Kind.REAL_TO_COMPLEX: Kind.COMPLEX_TO_REAL}
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform:
+    """The attributes of `PencilFFT` and `PencilTransform` that the steps follow from."""
+
+    shape: tuple[int, ...]
+    grid: ProcessGrid
+    kinds: tuple[str, ...]
+    norm: Norm
+    layout: Layout
+    method: ExchangeMethod
+
+    is_scaled_at_the_end: ClassVar[bool] = False
+    """Whether the last transform has the factors of all axes, and not each its own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +52,13 @@ class Move:
     target: Pencil
     method: ExchangeMethod
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Field) -> Field:
         return transpose(x, self.source, self.target, method=self.method)
 
 
 def stages(pencil: Pencil) -> list[Pencil]:
-    """The pencils in which each axis in turn, from the last to the first, is whole and contiguous:
-    what an array passes through on its way from `pencil`, that of real space.
+    """The pencils that an array passes through on its way from `pencil`, that of real space: in
+    each of them another axis, from the last to the first, is whole and contiguous.
     """
     result = [pencil]
     for axis in reversed(range(len(pencil.axes) - 1)):
@@ -57,7 +71,7 @@ def spectral_shape(shape: Sequence[int], kinds: Sequence[str]) -> tuple[int, ...
     return tuple(n // 2 + 1 if kind == "rfft" else n for n, kind in zip(shape, kinds, strict=True))
 
 
-def _steps(plan: "Plan", shape: tuple[int, ...], direction: int) -> list[Step]:
+def _steps(plan: Transform, shape: tuple[int, ...], direction: int) -> list[Step]:
     """The steps between an array of global shape `shape` in real space and the spectrum of `plan`,
     forward or back.
 
@@ -116,14 +130,14 @@ def _steps(plan: "Plan", shape: tuple[int, ...], direction: int) -> list[Step]:
     return steps[::-1] if direction == INVERSE else steps
 
 
-def _factors(plan: "Plan", shape: tuple[int, ...], direction: int) -> list[float]:
-    """What the transform along each axis is multiplied by."""
+def _factors(plan: Transform, shape: tuple[int, ...], direction: int) -> list[float]:
+    """The factor of the transform along each axis."""
     sizes = [logical_size(kind, n) for kind, n in zip(plan.kinds, shape, strict=True)]
     power = SCALES[plan.norm][direction]
     if not plan.is_scaled_at_the_end or shape != plan.shape:
         return [float(n) ** power for n in sizes]
     factors = [1.0] * len(sizes)
-    # Exact for any size: a product of Python integers.
+    # A product of Python integers is exact for any size.
     factors[0 if direction == FORWARD else -1] = float(math.prod(sizes)) ** power
     return factors
 
@@ -169,14 +183,14 @@ def _fused(
 
 
 @functools.lru_cache(maxsize=256)
-def forward_steps(plan: "Plan", shape: tuple[int, ...]) -> Steps:
-    """From an array of global shape `shape` in real space to the spectrum of `plan`."""
+def forward_steps(plan: Transform, shape: tuple[int, ...]) -> Steps:
+    """The steps from an array of global shape `shape` in real space to the spectrum of `plan`."""
     return _fuse(_steps(plan, shape, FORWARD))
 
 
 @functools.lru_cache(maxsize=256)
-def inverse_steps(plan: "Plan", shape: tuple[int, ...]) -> Steps:
-    """From the spectrum of `plan` to an array of global shape `shape` in real space."""
+def inverse_steps(plan: Transform, shape: tuple[int, ...]) -> Steps:
+    """The steps from the spectrum of `plan` to an array of global shape `shape` in real space."""
     return _fuse(_steps(plan, shape, INVERSE))
 
 
@@ -201,7 +215,7 @@ class Differentiating:
 
 
 @functools.lru_cache(maxsize=256)
-def differentiating(plan: "Plan", what: What) -> Differentiating:
+def differentiating(plan: Transform, what: What) -> Differentiating:
     """A gradient on the way back from the spectrum of `plan`, or a divergence on the way to it."""
     is_gradient = what is What.GRADIENT
     steps = _steps(plan, plan.shape, INVERSE if is_gradient else FORWARD)
@@ -214,7 +228,7 @@ def differentiating(plan: "Plan", what: What) -> Differentiating:
     return Differentiating(_fuse(steps[:at]), step, *ends, _fuse(steps[at + 3 :]))
 
 
-def run(steps: Sequence[Step], x: jax.Array) -> jax.Array:
+def run(steps: Sequence[Step], x: Field) -> Field:
     """Apply `steps`, one after the other."""
     for step in steps:
         x = step(x)

@@ -1,31 +1,42 @@
-"""The transforms as functions, with the names of numpy.fft."""
+"""The transforms as functions, with the names of numpy.fft, and wavenumbers without a plan."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
+from pfftjax._runtime.arrays import (
+    BlockLike,
+    BoxSize,
+    ComplexBlock,
+    ComplexField,
+    FieldLike,
+    RealBlock,
+    RealField,
+    Reals,
+)
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
 
 from . import sharded
-from ._plan import Layout, Norm, PencilFFT, PencilTransform, Plan
+from ._pencil_fft import PencilFFT, PencilTransform
+from ._plan import Plan
+from ._steps import Layout, Norm
 
 
-def _global_shape(
-    x: Any,
+def _plan_of(
+    x: FieldLike,
     name: str,
     grid: ProcessGrid,
     shape: Sequence[int] | None,
+    norm: Norm,
     layout: Layout,
-    axes: int,
-    *,
-    inverse: bool,
-) -> tuple[int, ...]:
-    """The global shape in real space over the last `axes` axes: as given, or that of the block on
-    one rank.
+    method: ExchangeMethod,
+) -> Plan:
+    """The plan of the function `name` for a block, of the global `shape` in real space, or else of
+    that of the block on one rank.
     """
+    axes = 3 if name.endswith("3d") else 2
     if not isinstance(grid, ProcessGrid):
         dims = "dims" if axes == 3 else "(None, 1)"
         raise TypeError(
@@ -33,7 +44,7 @@ def _global_shape(
             f"pfftjax.ProcessGrid({dims})"
         )
     here = where(name, grid.communicator)
-    sizes = ", ".join(f"n{axis}" for axis in range(axes))
+    names = ", ".join(f"n{axis}" for axis in range(axes))
     if shape is None:
         if grid.size > 1 or name.startswith("irfft"):
             last = f"n{axes - 1}"
@@ -42,36 +53,21 @@ def _global_shape(
                 if grid.size > 1
                 else f"{last} and {last} + 1 have spectra of the same size"
             )
-            raise ValueError(f"{here}: give shape=({sizes}), the shape in real space: {why}")
+            raise ValueError(f"{here}: give shape=({names}), the shape in real space: {why}")
         if jnp.ndim(x) < axes:
             number = {2: "two", 3: "three"}[axes]
             raise ValueError(f"{here}: x must have {number} dimensions, got shape {jnp.shape(x)}")
         shape = jnp.shape(x)[-axes:]
-        if inverse and layout == "transposed":
+        if name.startswith("i") and layout == "transposed":
             shape = (shape[-1], *shape[:-1])
     shape = static_ints(shape, "shape", name, grid.communicator)
     if len(shape) != axes:
-        raise ValueError(f"{here}: shape must be ({sizes}), got {shape}")
-    return shape
-
-
-def plan_of(
-    x: Any,
-    name: str,
-    grid: ProcessGrid,
-    shape: Sequence[int] | None,
-    norm: Norm,
-    layout: Layout,
-    method: ExchangeMethod,
-) -> Plan:
-    """The plan of the function `name` for a block."""
-    inverse, real = name.startswith("i"), "rfft" in name
-    axes = 3 if name.endswith("3d") else 2
-    sizes = _global_shape(x, name, grid, shape, layout, axes, inverse=inverse)
+        raise ValueError(f"{here}: shape must be ({names}), got {shape}")
+    real = "rfft" in name
     if axes == 3:
-        return PencilFFT(sizes, grid, real=real, norm=norm, layout=layout, method=method)
+        return PencilFFT(shape, grid, real=real, norm=norm, layout=layout, method=method)
     kinds = ("fft", "rfft" if real else "fft")
-    return PencilTransform(sizes, grid, kinds, norm=norm, layout=layout, method=method)
+    return PencilTransform(shape, grid, kinds, norm=norm, layout=layout, method=method)
 
 
 def _same_shape(given: Sequence[int] | None, found: Sequence[int], name: str) -> None:
@@ -84,14 +80,14 @@ def _same_shape(given: Sequence[int] | None, found: Sequence[int], name: str) ->
 
 
 def fft3d(
-    x: Any,
+    x: BlockLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
+) -> ComplexBlock:
     """Fourier transform of a distributed array over its last three axes.
 
     Args:
@@ -128,35 +124,22 @@ def fft3d(
     if sharded.is_global(x):
         _same_shape(shape, x.shape[-3:], "fft3d")
         return sharded.fft3d(x, grid, norm=norm, layout=layout, method=method)
-    return plan_of(x, "fft3d", grid, shape, norm, layout, method).forward(x)
+    return _plan_of(x, "fft3d", grid, shape, norm, layout, method).forward(x)
 
 
 def ifft3d(
-    y: Any,
+    y: BlockLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
-    """The inverse of `fft3d`.
+) -> ComplexBlock:
+    """The inverse of `fft3d`: from a spectrum to this rank's block in real space, complex.
 
-    Args:
-        y: this rank's block of the spectrum, as `fft3d` returns it for this layout.
-        grid: process grid.
-        shape: the global shape (n0, n1, n2) in real space, required as soon as `grid` has more
-            than one rank.
-        norm: as in `fft3d`.
-        layout: layout of `y`.
-        method: way of the exchanges, as for `PencilFFT`.
-
-    Returns:
-        This rank's block in real space, complex.
-
-    Raises:
-        ValueError: a block that does not match its pencil, or a missing global shape.
-        TypeError: a dtype without a transform.
+    `y` is this rank's block as `fft3d` returns it for the same layout. The other arguments and the
+    errors are those of `fft3d`: `shape` is that in real space.
 
     Example:
         >>> import jax.numpy as jnp
@@ -170,34 +153,24 @@ def ifft3d(
     if sharded.is_global(y):
         _same_shape(shape, sharded.shape_in_space(y, layout), "ifft3d")
         return sharded.ifft3d(y, grid, norm=norm, layout=layout, method=method)
-    return plan_of(y, "ifft3d", grid, shape, norm, layout, method).inverse(y)
+    return _plan_of(y, "ifft3d", grid, shape, norm, layout, method).inverse(y)
 
 
 def rfft3d(
-    x: Any,
+    x: BlockLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
+) -> ComplexBlock:
     """Fourier transform of a distributed real array: half the work and traffic of `fft3d`.
 
-    Args:
-        x: this rank's block, real, distributed as in `fft3d`.
-        grid: process grid.
-        shape: the global shape (n0, n1, n2), required as soon as `grid` has more than one rank.
-        norm: as in `fft3d`.
-        layout: as in `fft3d`.
-        method: way of the exchanges, as for `PencilFFT`.
+    Arguments and errors are those of `fft3d`; complex numbers are a TypeError, too.
 
     Returns:
         This rank's block of the spectrum, whose global shape is (n0, n1, n2 // 2 + 1).
-
-    Raises:
-        ValueError: a block that does not match its pencil, or a missing global shape.
-        TypeError: complex numbers, or a dtype without a transform.
 
     Example:
         >>> import numpy as np
@@ -212,35 +185,23 @@ def rfft3d(
     if sharded.is_global(x):
         _same_shape(shape, x.shape[-3:], "rfft3d")
         return sharded.rfft3d(x, grid, norm=norm, layout=layout, method=method)
-    return plan_of(x, "rfft3d", grid, shape, norm, layout, method).forward(x)
+    return _plan_of(x, "rfft3d", grid, shape, norm, layout, method).forward(x)
 
 
 def irfft3d(
-    y: Any,
+    y: BlockLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
-    """The inverse of `rfft3d`.
+) -> RealBlock:
+    """The inverse of `rfft3d`: from a half spectrum to this rank's block in real space, real.
 
-    Args:
-        y: this rank's block of the half spectrum, as `rfft3d` returns it for this layout.
-        grid: process grid.
-        shape: the global shape (n0, n1, n2) in real space, always required: the spectrum does not
-            say whether n2 is even or odd.
-        norm: as in `fft3d`.
-        layout: layout of `y`.
-        method: way of the exchanges, as for `PencilFFT`.
-
-    Returns:
-        This rank's block in real space, real.
-
-    Raises:
-        ValueError: a block that does not match its pencil, or a missing global shape.
-        TypeError: a dtype without a transform.
+    `y` is this rank's block as `rfft3d` returns it for the same layout. The other arguments and
+    the errors are those of `fft3d`, but `shape`, in real space, is always required: the spectrum
+    does not say whether n2 is even or odd.
 
     Example:
         >>> import jax.numpy as jnp
@@ -253,4 +214,171 @@ def irfft3d(
     """
     if sharded.is_global(y) and shape is not None:
         return sharded.irfft3d(y, grid, shape=shape, norm=norm, layout=layout, method=method)
-    return plan_of(y, "irfft3d", grid, shape, norm, layout, method).inverse(y)
+    return _plan_of(y, "irfft3d", grid, shape, norm, layout, method).inverse(y)
+
+
+def fft2d(
+    x: FieldLike,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+) -> ComplexField:
+    """Fourier transform of a distributed array over its last two axes.
+
+    Args:
+        x: this rank's block, of shape (..., local n0, n1): axis 0 split over the ranks. Leading
+            axes are a batch: the same in all planes, and in the same messages. float32, float64,
+            complex64 or complex128.
+        grid: process grid of (P, 1): ``ProcessGrid((None, 1))``.
+        shape: the global shape (n0, n1), required as soon as `grid` has more than one rank.
+        norm: where the factor 1 / (n0 n1) goes: "backward", "ortho" or "forward", as in numpy.
+        layout: "transposed": the spectrum has axes (1, 0) in memory, axis 1 split over the ranks.
+            "natural": as `x`, for one more exchange.
+        method: way of the exchanges, as for `PencilFFT`.
+
+    Returns:
+        This rank's block of the spectrum (`PencilTransform.output`), complex.
+
+    Raises:
+        ValueError: a block that does not match, a grid of columns, or a missing global shape.
+        TypeError: a dtype without a transform.
+
+    Example:
+        >>> import numpy as np
+        >>> from pfftjax import PencilTransform
+        >>> grid = ProcessGrid((None, 1))
+        >>> plan = PencilTransform((4, 5), grid, ("fft", "fft"))
+        >>> x = np.random.default_rng(0).standard_normal((4, 5))
+        >>> y = fft2d(plan.input.local_block(x), grid, shape=(4, 5))
+        >>> bool(np.allclose(y, plan.output.local_block(np.fft.fft2(x)), atol=1e-5))
+        True
+
+    """
+    return _plan_of(x, "fft2d", grid, shape, norm, layout, method).forward(x)
+
+
+def ifft2d(
+    y: FieldLike,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+) -> ComplexField:
+    """The inverse of `fft2d`: from a spectrum to this rank's block in real space, complex.
+
+    `y` is this rank's block as `fft2d` returns it for the same layout. The other arguments and the
+    errors are those of `fft2d`: `shape` is that in real space.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from pfftjax import PencilTransform
+        >>> grid = ProcessGrid((None, 1))
+        >>> x = jnp.ones(PencilTransform((4, 5), grid, ("fft", "fft")).input.local_shape)
+        >>> y = fft2d(x, grid, shape=(4, 5))
+        >>> bool(jnp.allclose(ifft2d(y, grid, shape=(4, 5)), x))
+        True
+
+    """
+    return _plan_of(y, "ifft2d", grid, shape, norm, layout, method).inverse(y)
+
+
+def rfft2d(
+    x: FieldLike,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+) -> ComplexField:
+    """Fourier transform of a distributed real array: half the work and traffic of `fft2d`.
+
+    Arguments and errors are those of `fft2d`; complex numbers are a TypeError, too.
+
+    Returns:
+        This rank's block of the spectrum, whose global shape is (n0, n1 // 2 + 1).
+
+    Example:
+        >>> import numpy as np
+        >>> from pfftjax import PencilTransform
+        >>> grid = ProcessGrid((None, 1))
+        >>> plan = PencilTransform((4, 5), grid, ("fft", "rfft"))
+        >>> x = np.random.default_rng(0).standard_normal((4, 5))
+        >>> y = rfft2d(plan.input.local_block(x), grid, shape=(4, 5))
+        >>> bool(np.allclose(y, plan.output.local_block(np.fft.rfft2(x)), atol=1e-5))
+        True
+
+    """
+    return _plan_of(x, "rfft2d", grid, shape, norm, layout, method).forward(x)
+
+
+def irfft2d(
+    y: FieldLike,
+    grid: ProcessGrid,
+    *,
+    shape: Sequence[int] | None = None,
+    norm: Norm = "backward",
+    layout: Layout = "transposed",
+    method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+) -> RealField:
+    """The inverse of `rfft2d`: from a half spectrum to this rank's block in real space, real.
+
+    `y` is this rank's block as `rfft2d` returns it for the same layout. The other arguments and
+    the errors are those of `fft2d`, but `shape`, in real space, is always required: the spectrum
+    does not say whether n1 is even or odd.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from pfftjax import PencilTransform
+        >>> grid = ProcessGrid((None, 1))
+        >>> x = jnp.ones(PencilTransform((4, 5), grid, ("fft", "rfft")).input.local_shape)
+        >>> y = rfft2d(x, grid, shape=(4, 5))
+        >>> bool(jnp.allclose(irfft2d(y, grid, shape=(4, 5)), x))
+        True
+
+    """
+    return _plan_of(y, "irfft2d", grid, shape, norm, layout, method).inverse(y)
+
+
+def wavenumbers(
+    shape: Sequence[int],
+    grid: ProcessGrid,
+    box_size: BoxSize,
+    *,
+    real: bool = False,
+    layout: Layout = "transposed",
+    dtype: DTypeLike | None = None,
+) -> tuple[Reals, Reals, Reals]:
+    """Wavenumbers of this rank's block of the spectrum that `fft3d` or `rfft3d` returns.
+
+    Args:
+        shape: global shape in real space.
+        grid: process grid.
+        box_size: side of the box, in the length unit of choice: a number, or one for each axis.
+        real: for `rfft3d`.
+        layout: as given to the transform.
+        dtype: floating-point dtype, JAX's default by default.
+
+    Returns:
+        (kx, ky, kz), by global axis, in radians per unit length, each of which broadcasts against
+        the block of the spectrum.
+
+    Raises:
+        ValueError: a shape, a layout or a box that is none.
+        TypeError: no process grid, or a dtype that is not floating-point.
+
+    Example:
+        >>> kx, ky, kz = wavenumbers((4, 6, 5), ProcessGrid(), 6.283185307179586, real=True)
+        >>> k2 = kx**2 + ky**2 + kz**2
+        >>> k2.shape == PencilFFT((4, 6, 5), ProcessGrid(), real=True).output.local_shape
+        True
+
+    """
+    plan = PencilFFT(shape, grid, real=real, layout=layout)
+    kx, ky, kz = plan.wavenumbers(box_size, dtype)
+    return kx, ky, kz

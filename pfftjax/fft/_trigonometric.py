@@ -9,40 +9,25 @@ alternating line.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfftjax._runtime.arrays import Lines
+
 from ._local import Kind, fft_of_lines
 
-# What takes a spectrum of each kind back, but for the factor 1 / logical_size.
-INVERSES = {
-    "dct1": "dct1",
-    "dct2": "dct3",
-    "dct3": "dct2",
-    "dct4": "dct4",
-    "dst1": "dst1",
-    "dst2": "dst3",
-    "dst3": "dst2",
-    "dst4": "dst4",
-}
+# The kind that takes a spectrum of each kind back, but for the factor 1 / logical_size.
+_TYPES = {"1": "1", "2": "3", "3": "2", "4": "4"}
+INVERSES = {f"{name}{i}": f"{name}{j}" for name in ("dct", "dst") for i, j in _TYPES.items()}
 # pi / L times (k + offset) are the wavenumbers of coefficient k, L apart the walls.
-OFFSETS = {
-    "dct1": 0.0,
-    "dct2": 0.0,
-    "dct3": 0.5,
-    "dct4": 0.5,
-    "dst1": 1.0,
-    "dst2": 1.0,
-    "dst3": 0.5,
-    "dst4": 0.5,
-}
-# The coefficients whose weight differs from the others', before and after: what norm="ortho"
-# multiplies by sqrt(2) in a line and divides by it in the result, to make the matrix orthogonal.
+OFFSETS = dict.fromkeys(INVERSES, 0.5) | {"dct1": 0.0, "dct2": 0.0, "dst1": 1.0, "dst2": 1.0}
+# Places where norm="ortho" multiplies a line by sqrt(2), and divides the result by it, so that the
+# matrix is orthogonal.
 _ENDS_BEFORE = {"dct1": (0, -1), "dct3": (0,), "dst3": (-1,)}
-# Those change the values on the walls: the coefficients are no longer those of cosines or sines.
+# These kinds change the values on the walls then: coefficients are no longer those of cosines or
+# sines.
 NO_SERIES_IF_ORTHOGONAL = tuple(_ENDS_BEFORE)
 _ENDS_AFTER = {"dct1": (0, -1), "dct2": (0,), "dst2": (-1,)}
 
@@ -71,14 +56,14 @@ class TrigonometricTransform:
     scale: float
     orthogonal: bool
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Lines) -> Lines:
         if jnp.iscomplexobj(x):
             parts = self._of_real(jnp.stack([x.real, x.imag]))
             real, imaginary = (jax.lax.index_in_dim(parts, i, keepdims=False) for i in (0, 1))
             return jax.lax.complex(real, imaginary)
         return self._of_real(x)
 
-    def _of_real(self, x: jax.Array) -> jax.Array:
+    def _of_real(self, x: Lines) -> Lines:
         if self.orthogonal:
             x = _weighted(x, _ENDS_BEFORE.get(self.kind, ()), np.sqrt(2))
         y = _TRANSFORMS[self.kind](x, self.scale)
@@ -87,7 +72,7 @@ class TrigonometricTransform:
         return y
 
 
-def _weighted(x: jax.Array, at: tuple[int, ...], factor: float) -> jax.Array:
+def _weighted(x: Lines, at: tuple[int, ...], factor: float) -> Lines:
     """`x` with the coefficients `at` multiplied by `factor`."""
     if not at:
         return x
@@ -96,7 +81,7 @@ def _weighted(x: jax.Array, at: tuple[int, ...], factor: float) -> jax.Array:
     return x * weights.astype(x.dtype)
 
 
-def _turns(numerator: np.ndarray, denominator: int, dtype: Any) -> np.ndarray:
+def _turns(numerator: np.ndarray, denominator: int, dtype: np.dtype) -> np.ndarray:
     """exp(-2 pi i numerator / denominator) for integers, in the complex type that belongs to
     `dtype`. Taken modulo one turn first, so that no digits are lost in large angles.
     """
@@ -104,14 +89,14 @@ def _turns(numerator: np.ndarray, denominator: int, dtype: Any) -> np.ndarray:
     return np.exp(-1j * angle).astype(np.result_type(dtype, np.complex64))
 
 
-# Not x[..., start:stop]: JAX answers an index of an empty block by zeros that depend on nothing,
-# and the rank that holds it would leave the exchanges out of its derivative.
-def _part(x: jax.Array, start: int, stop: int, step: int = 1) -> jax.Array:
+# JAX answers x[..., start:stop] of an empty block by zeros that depend on nothing, and the rank
+# that holds it would leave the exchanges out of its derivative.
+def _part(x: Lines, start: int, stop: int, step: int = 1) -> Lines:
     """x[..., start:stop:step]."""
     return jax.lax.slice_in_dim(x, start, stop, step, axis=x.ndim - 1)
 
 
-def _taken(x: jax.Array, index: np.ndarray) -> jax.Array:
+def _taken(x: Lines, index: np.ndarray) -> Lines:
     """x[..., index], for indices that go up or down by the same step over long stretches."""
     parts, start = [], 0
     while start < len(index):
@@ -126,22 +111,22 @@ def _taken(x: jax.Array, index: np.ndarray) -> jax.Array:
     return jnp.concatenate(parts, -1)
 
 
-def _reversed(x: jax.Array) -> jax.Array:
+def _reversed(x: Lines) -> Lines:
     return jax.lax.rev(x, (x.ndim - 1,))
 
 
-def _odd_reversed(x: jax.Array) -> jax.Array:
+def _odd_reversed(x: Lines) -> Lines:
     """The elements at odd places, last one first."""
     n = x.shape[-1]
     return _reversed(_part(x, 1, n, 2))
 
 
-def _alternating(x: jax.Array) -> jax.Array:
+def _alternating(x: Lines) -> Lines:
     """The line with the sign of every other element changed."""
     return x * (1 - 2 * (np.arange(x.shape[-1]) % 2)).astype(x.dtype)
 
 
-def _interleaved(even: jax.Array, odd: jax.Array) -> jax.Array:
+def _interleaved(even: Lines, odd: Lines) -> Lines:
     """The line with these elements at even and odd places."""
     n = even.shape[-1] + odd.shape[-1]
     if n % 2:
@@ -150,14 +135,14 @@ def _interleaved(even: jax.Array, odd: jax.Array) -> jax.Array:
     return _part(pairs.reshape(*even.shape[:-1], 2 * even.shape[-1]), 0, n)
 
 
-def _dct1(x: jax.Array, scale: float) -> jax.Array:
+def _dct1(x: Lines, scale: float) -> Lines:
     """y[k] = x[0] + (-1)^k x[n-1] + 2 sum x[j] cos(pi k j / (n - 1)), 0 < j < n - 1."""
     n = x.shape[-1]
     period = jnp.concatenate([x, _reversed(_part(x, 1, n - 1))], -1)
     return fft_of_lines(period, Kind.REAL_TO_COMPLEX, 2 * (n - 1), scale=scale).real
 
 
-def _dst1(x: jax.Array, scale: float) -> jax.Array:
+def _dst1(x: Lines, scale: float) -> Lines:
     """y[k] = 2 sum x[j] sin(pi (k + 1) (j + 1) / (n + 1))."""
     n = x.shape[-1]
     zero = jnp.zeros_like(_part(x, 0, 1))
@@ -166,7 +151,7 @@ def _dst1(x: jax.Array, scale: float) -> jax.Array:
     return -_part(y.imag, 1, n + 1)
 
 
-def _dct2(x: jax.Array, scale: float) -> jax.Array:
+def _dct2(x: Lines, scale: float) -> Lines:
     """y[k] = 2 sum x[j] cos(pi k (2 j + 1) / 2n).
 
     With v = x[0], x[2], ..., x[3], x[1] and V its Fourier transform, exp(-pi i k / 2n) V[k] has
@@ -179,7 +164,7 @@ def _dct2(x: jax.Array, scale: float) -> jax.Array:
     return jnp.concatenate([y.real, -_reversed(_part(y.imag, 1, (n + 1) // 2))], -1)
 
 
-def _dct3(x: jax.Array, scale: float) -> jax.Array:
+def _dct3(x: Lines, scale: float) -> Lines:
     """y[k] = x[0] + 2 sum x[j] cos(pi (2 k + 1) j / 2n), j > 0: `_dct2` backward."""
     n = x.shape[-1]
     mirrored = jnp.concatenate(
@@ -192,7 +177,7 @@ def _dct3(x: jax.Array, scale: float) -> jax.Array:
     return _interleaved(_part(v, 0, half), _reversed(_part(v, half, n)))
 
 
-def _dct4(x: jax.Array, scale: float) -> jax.Array:
+def _dct4(x: Lines, scale: float) -> Lines:
     """y[k] = 2 sum x[j] cos(pi (2 k + 1) (2 j + 1) / 4n)."""
     n = x.shape[-1]
     if n % 2:
@@ -207,7 +192,7 @@ def _dct4(x: jax.Array, scale: float) -> jax.Array:
     return _interleaved(y.real, _reversed(-y.imag))
 
 
-def _dct4_odd(x: jax.Array, scale: float) -> jax.Array:
+def _dct4_odd(x: Lines, scale: float) -> Lines:
     """Odd n: a real transform of length n, without factors.
 
     Let q = 2 j + 1 and p = 2 k + 1 be odd numbers modulo 8n, and x(q) be continued by the
@@ -235,7 +220,7 @@ def _dct4_odd(x: jax.Array, scale: float) -> jax.Array:
 
 
 def _odd_names(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """For t = 0 to n - 1: j and the sign with which x(n + 8 t) is x[j]."""
+    """The j and the sign with which x(n + 8 t) is x[j], for t = 0 to n - 1."""
     q = (n + 8 * np.arange(n)) % (8 * n)
     q = np.where(q > 4 * n, 8 * n - q, q)  # x(-q) = x(q)
     sign = np.where(q > 2 * n, -1, 1)

@@ -2,15 +2,15 @@
 
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import DTypeLike
 from mpi4py import MPI
 
 from pfftjax._runtime.communicators import Communicator
@@ -21,85 +21,28 @@ from pfftjax.pencils.internal import different_methods
 
 from . import _tuning_file
 from ._grids import default_dims, factorisations, uses_all_ranks
+from ._plan import Plan
+from ._timings import Timing, Timings, Tuning
+from ._tuning_file import Entry, Key
 
-# At most so many process grids are tried. Of a factorisation far from slabs and from a square
-# nothing is to be expected.
+# At most so many process grids are tried: factorisations far from slabs and from a square are not
+# the fastest.
 _MOST_GRIDS = 6
 _REPEATS = 5  # of each method on a grid
 _FINAL_REPEATS = 9  # of the best on all of them
-# Who is that much slower than the fastest does not come to the final, where the rule's choice
-# always is: what comes first meets a machine that is not warm yet.
+# A candidate that is slower than the fastest by this factor does not come to the final. The rule's
+# choice always does, as what comes first meets a machine that is not warm yet.
 _HOPELESS = 1.25
-# What the rule would take is kept unless something else is faster by more than this: choices that
-# are worth nothing do not change from run to run.
+# The rule's choice is kept unless another one takes less than this part of its time, so that
+# choices do not change from run to run for nothing.
 _WORTH_A_CHANGE = 0.97
-# One measurement is of so many calls in a row: a single one is lost in what else the node does.
+# A measurement takes about so long, in several calls: one is lost in what else the node does.
 _SAMPLE_SECONDS = 5e-3
 _MOST_CALLS = 50
 
-_Plan = TypeVar("_Plan")
-_Grid = TypeVar("_Grid")
-Candidate = tuple[tuple[int, int], ExchangeMethod]
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuning:
-    """How to choose the process grid and the method of a plan by measurement.
-
-    Attributes:
-        seconds: that it may take, about: what has been begun is brought to its end. At least what
-            the rule takes is measured. Large arrays on many ranks want more.
-        dtype: of the arrays that the plan will be used for; float32 and complex64 (and so on) mean
-            the same, as the plan says which of them it is. JAX's default precision by default.
-        file: JSON file of choices. One that was made for the same shape, kinds, layout, dtype,
-            number and placement of ranks, processor, device, instruction set, MPI library and
-            release of pfftjax is taken from it, and nothing is measured; otherwise what is chosen
-            is added to it, and the rest of it stays. Rank 0 reads and writes it.
-
-    Example:
-        >>> Tuning(seconds=2.0, file="tuning.json").dtype is None
-        True
-
-    """
-
-    seconds: float = 10.0
-    dtype: Any = None
-    file: str | os.PathLike[str] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """What was measured of one candidate.
-
-    Attributes:
-        dims: of the process grid.
-        method: of exchange.
-        seconds: of one forward and one inverse transform, on the slowest rank, the best of
-            several; None if time ran out before.
-
-    """
-
-    dims: tuple[int, int]
-    method: ExchangeMethod
-    seconds: float | None
-
-
-class Timings(tuple[Timing, ...]):
-    """What `tune` has measured, the fastest first. `str` of it is a table.
-
-    >>> print(Timings([Timing((2, 1), ExchangeMethod.FUSED, 0.0123)]))
-    grid    method      forward + inverse
-    2 x 1   FUSED       12.3 ms
-    """
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        rows = [("grid", "method", "forward + inverse")]
-        for timing in self:
-            took = "no time" if timing.seconds is None else f"{1e3 * timing.seconds:.4g} ms"
-            rows.append((f"{timing.dims[0]} x {timing.dims[1]}", timing.method.name, took))
-        return "\n".join(f"{a:<8}{b:<12}{c}" for a, b, c in rows)
+_Plan = TypeVar("_Plan", bound=Plan)
+_Grid = TypeVar("_Grid", bound=ProcessGrid | MPI.Comm | Communicator)
+Candidate: TypeAlias = tuple[tuple[int, int], ExchangeMethod]
 
 
 def candidate_dims(
@@ -121,7 +64,7 @@ def candidate_dims(
 
 
 def chosen(
-    make: Callable[..., Any], grid: _Grid, method: ExchangeMethod, how: bool | Tuning
+    make: Callable[..., Plan], grid: _Grid, method: ExchangeMethod, how: bool | Tuning
 ) -> tuple[_Grid | ProcessGrid, ExchangeMethod, Timings]:
     """The grid and the method of a plan: as given, or with `how` tuned. `make` makes the plan of
     both; of a communicator, the grid that the rule takes. Collective if it is tuned.
@@ -162,8 +105,7 @@ def tune(
         (8, 8, 8)
 
     """
-    given: Any = plan
-    grid: ProcessGrid = given.grid
+    grid = plan.grid
     comm, operation = grid.communicator, type(plan).__name__
     here = where(operation, comm)
     if not isinstance(tuning, bool | Tuning):
@@ -176,17 +118,17 @@ def tune(
             f"{here}: tune measures, which cannot be done while a program is traced; make the "
             "plan outside of jitted code, and use it inside"
         )
-    dtype = _dtype(tuning.dtype, given.kinds, here)
+    dtype = _dtype(tuning.dtype, plan.kinds, here)
     # Pending programs may communicate.
     jax.effects_barrier()
-    key = {
+    key: Key = {
         "operation": operation,
-        "shape": list(given.shape),
-        "kinds": list(given.kinds),
-        "layout": given.layout,
+        "shape": list(plan.shape),
+        "kinds": list(plan.kinds),
+        "layout": plan.layout,
         "dtype": dtype.name,
         "grid": None if any_grid else list(grid.dims),
-        "method": given.method.name.lower(),
+        "method": plan.method.name.lower(),
     }
     rest = {"seconds": tuning.seconds, "file": tuning.file and str(tuning.file)}
     asked = repr({**key, **rest, "backend": jax.default_backend()})
@@ -197,39 +139,38 @@ def tune(
         )
     key["machine"] = _tuning_file.machine(comm.mpi)
     if tuning.file is not None:
-        entry = _tuning_file.load(tuning.file, key, comm, operation)
-        if entry is not None:
-            found, timings = _from_entry(given, entry, comm)
-            if found.method in different_methods(
-                found.grid, given.method
-            ):  # ranks may no longer share
+        known = _tuning_file.load(tuning.file, key, comm, operation)
+        if known is not None:
+            found, timings = _from_entry(plan, known, comm)
+            # The ranks may no longer share memory.
+            if found.method in different_methods(found.grid, plan.method):
                 return found, timings
 
     dims = [grid.dims]
     if any_grid:
-        dims = candidate_dims(given.shape, given.spectral_shape, grid.size)
-    made: dict[tuple[int, int], Any] = {}
+        dims = candidate_dims(plan.shape, plan.spectral_shape, grid.size)
+    made: dict[tuple[int, int], ProcessGrid] = {}
 
-    def plan_of(candidate: Candidate) -> Any:
+    def plan_of(candidate: Candidate) -> _Plan:
         at, method = candidate
         made[at] = grid if at == grid.dims else ProcessGrid(at, comm)
-        return dataclasses.replace(given, grid=made[at], method=method)
+        return dataclasses.replace(plan, grid=made[at], method=method)
 
-    best, timings = _choose(plan_of, dims, given.method, dtype, tuning.seconds, comm)
+    best, timings = _choose(plan_of, dims, plan.method, dtype, tuning.seconds, comm)
     for each in made.values():
         _release(each)
     if tuning.file is not None:
-        entry = {
+        entry: Entry = {
             "dims": list(best[0]),
             "method": best[1].name.lower(),
-            "timings": [[list(t.dims), t.method.name.lower(), t.seconds] for t in timings],
+            "timings": [(list(t.dims), t.method.name.lower(), t.seconds) for t in timings],
         }
         _tuning_file.save(tuning.file, key, entry, comm, here)
     return plan_of(best), timings
 
 
-def _dtype(dtype: Any, kinds: Sequence[str], here: str) -> np.dtype:
-    """Of the arrays to be timed: the precision of `dtype`, real or complex as the plan is."""
+def _dtype(dtype: DTypeLike | None, kinds: Sequence[str], here: str) -> np.dtype:
+    """The dtype of the arrays to be timed: as precise as `dtype`, real or complex as the plan."""
     given = np.dtype(jnp.result_type(float) if dtype is None else dtype)
     if given not in ("float32", "float64", "complex64", "complex128"):
         raise TypeError(
@@ -246,12 +187,12 @@ def _dtype(dtype: Any, kinds: Sequence[str], here: str) -> np.dtype:
     return np.dtype(real) if is_real else np.result_type(real, np.complex64)
 
 
-def _from_entry(plan: Any, entry: dict[str, Any], comm: Communicator) -> tuple[Any, Timings]:
-    """The plan that a file says."""
+def _from_entry(plan: _Plan, entry: Entry, comm: Communicator) -> tuple[_Plan, Timings]:
+    """The plan and the timings that an entry of a file stands for."""
     timings = Timings(
         Timing((d[0], d[1]), ExchangeMethod[m.upper()], s) for d, m, s in entry["timings"]
     )
-    dims = tuple(entry["dims"])
+    dims = entry["dims"][0], entry["dims"][1]
     grid = plan.grid if dims == plan.grid.dims else ProcessGrid(dims, comm)
     method = ExchangeMethod[entry["method"].upper()]
     return dataclasses.replace(plan, grid=grid, method=method), timings
@@ -274,7 +215,7 @@ class _Runs:
         self._counts: dict[Candidate, int] = {}
         self.best: dict[Candidate, float] = {}
 
-    def add(self, candidate: Candidate, plan: Any) -> float:
+    def add(self, candidate: Candidate, plan: Plan) -> float:
         """Compile, warm up, and time a first call; the seconds since the beginning. Collective."""
         x = jnp.asarray(np.ones(plan.input.local_shape, self._dtype))
         program = jax.jit(lambda x: plan.inverse(plan.forward(x)))
@@ -317,7 +258,7 @@ class _Runs:
 
 
 def _choose(
-    plan_of: Callable[[Candidate], Any],
+    plan_of: Callable[[Candidate], Plan],
     dims: Sequence[tuple[int, int]],
     method: ExchangeMethod,
     dtype: np.dtype,
@@ -352,10 +293,11 @@ def _choose(
         runs.drop(here)
         _release(grid)
 
-    ranking = sorted(runs.best, key=lambda c: runs.best[c])
-    final = [c for c in {ranking[0]: 0, rule: 0, **dict.fromkeys(ranking[1:2], 0)}]
+    by_time = runs.best.__getitem__
+    ranking = sorted(runs.best, key=by_time)
     most = _HOPELESS * runs.best[ranking[0]]
-    final = [c for c in final if c == rule or runs.best[c] <= most]
+    best = dict.fromkeys([ranking[0], rule, *ranking[1:2]])
+    final = [c for c in best if c == rule or runs.best[c] <= most]
     if len(final) > 1 and elapsed <= limit:
         for candidate in final:
             elapsed = runs.add(candidate, plan_of(candidate))
@@ -363,9 +305,8 @@ def _choose(
             if elapsed <= limit:
                 elapsed = runs.round(final)
         runs.drop(final)
-    fastest = min(final, key=lambda c: runs.best[c])
+    fastest = min(final, key=by_time)
     is_worth_it = runs.best[fastest] < _WORTH_A_CHANGE * runs.best[rule]
-    measured = sorted(runs.best.items(), key=lambda entry: entry[1])
-    timings = [Timing(at, m, seconds) for (at, m), seconds in measured]
-    timings += [Timing(at, m, None) for at, m in left_out]
+    timings = [Timing(*c, runs.best[c]) for c in sorted(runs.best, key=by_time)]
+    timings += [Timing(*c, None) for c in left_out]
     return fastest if is_worth_it else rule, Timings(timings)

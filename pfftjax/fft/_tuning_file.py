@@ -13,7 +13,8 @@ import platform
 import re
 import secrets
 import stat
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias, TypedDict
 
 import jax
 from mpi4py import MPI
@@ -28,14 +29,29 @@ from pfftjax.pencils import ExchangeMethod
 
 _FORMAT, _VERSION = "pfftjax tuning", 1
 
+# All that a choice depends on, by name, as JSON has it.
+Key: TypeAlias = dict[str, object]
 
-def machine(comm: MPI.Intracomm) -> dict[str, Any]:
-    """What a measurement depends on besides the plan; the same on all ranks. Collective."""
+
+class Entry(TypedDict):
+    """A choice, and the timings (dims, method, seconds) of which it is the best."""
+
+    dims: list[int]
+    method: str
+    timings: Sequence[tuple[list[int], str, float | None]]  # lists, where they come from JSON
+
+
+class _Choice(Entry):
+    key: Key
+
+
+def machine(comm: MPI.Intracomm) -> Key:
+    """All that a measurement depends on besides the plan; the same on all ranks. Collective."""
     device = jax.local_devices()[0].device_kind
     here = (_processor(), native.simd(), len(cores()), device, MPI.Get_processor_name())
     everybody = comm.allgather(here)
     names = [name for *_, name in everybody]
-    # Of GPUs, what the environment says of their exchanges.
+    # These variables of the environment decide how GPUs exchange.
     gpus = {"gpu_transport": options.gpu_transport, "gpu_chunks": options.gpu_chunks}
     changes = [i for i in range(1, len(names)) if names[i] != names[i - 1]]
     bounds = [0, *changes, len(names)]
@@ -80,14 +96,14 @@ def _runs(lengths: list[int]) -> str:
 
 
 def load(
-    path: str | os.PathLike[str], key: dict[str, Any], comm: Communicator, operation: str
-) -> dict[str, Any] | None:
+    path: str | os.PathLike[str], key: Key, comm: Communicator, operation: str
+) -> Entry | None:
     """The entry of the file for `key`; None if there is none, or no file. Collective.
 
     Without an entry, an error if one could not be written: before minutes of measuring, not after.
     """
 
-    def found() -> dict[str, Any] | None:
+    def found() -> Entry | None:
         entry = next((c for c in _read(path) if c["key"] == key), None)
         folder = pathlib.Path(path).parent
         if entry is None and not os.access(folder, os.W_OK | os.X_OK):
@@ -99,8 +115,8 @@ def load(
 
 def save(
     path: str | os.PathLike[str],
-    key: dict[str, Any],
-    entry: dict[str, Any],
+    key: Key,
+    entry: Entry,
     comm: Communicator,
     operation: str,
 ) -> None:
@@ -128,7 +144,7 @@ def save(
     on_root(write, comm.mpi, operation)
 
 
-def _read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def _read(path: str | os.PathLike[str]) -> list[_Choice]:
     """The choices in a file, checked; none if there is no such file."""
     try:
         text = pathlib.Path(path).read_text()

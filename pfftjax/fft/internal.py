@@ -1,10 +1,10 @@
-"""What `pfftjax.fft` has for the folders above it, beside what is public."""
+"""Names of `pfftjax.fft` for the folders above it, beside the public ones."""
 
-from ._fused import What as What
 from ._local import Kind as Kind
 from ._local import as_complex as as_complex
 from ._local import fft_of_lines as fft_of_lines
 from ._local import times_i as times_i
+from ._operation import What as What
 from ._padding import check_series as check_series
 from ._plan import Plan as Plan
 from ._plan import is_length as is_length

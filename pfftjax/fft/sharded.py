@@ -7,24 +7,32 @@ A thin layer: it checks that the shards are the blocks of a plan, runs the plan 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeAlias, TypeGuard, TypeVar, cast
 
 import jax
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from pfftjax import pencils
+from pfftjax._runtime.arrays import Block, BlockLike, BoxSize, ComplexBlock, RealBlock, RealsLike
 from pfftjax._runtime.communicators import world
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid
-from pfftjax.pencils.internal import checked_grid
+from pfftjax.pencils.internal import Periodic, Width, checked_grid
 
-from ._plan import Layout, Norm, PencilFFT, sides_of, wavenumber_dtype
+from ._pencil_fft import PencilFFT
+from ._plan import sides_of, wavenumber_dtype
+from ._steps import Layout, Norm
+
+# The names of the axes of a mesh over which an axis of an array is sharded.
+_Names: TypeAlias = tuple[Hashable, ...]
+_T = TypeVar("_T")
 
 
-def is_global(x: Any) -> bool:
+def is_global(x: object) -> TypeGuard[jax.Array]:
     """Whether `x` is a concrete array of which this process has only a part."""
     return isinstance(x, jax.Array) and not isinstance(x, Tracer) and not x.is_fully_addressable
 
@@ -35,12 +43,12 @@ class _Shards:
 
     grid: ProcessGrid
     mesh: Mesh
-    over: tuple[Any, Any]
-    """What a split axis is sharded over, for each dimension of the grid."""
+    over: tuple[_Names, _Names]
+    """The names that the split axes are sharded over, for each dimension of the grid."""
 
     def spec(self, pencil: Pencil, lead: int) -> PartitionSpec:
         """How an array is sharded whose shards are the blocks of `pencil`."""
-        split = {axis: self.over[d] for d, axis in enumerate(pencil.split)}
+        split = {axis: self.over[d] or None for d, axis in enumerate(pencil.split)}
         return PartitionSpec(*(None,) * lead, *(split.get(axis) for axis in pencil.axes))
 
     def check_sizes(self, pencil: Pencil, operation: str) -> None:
@@ -57,7 +65,7 @@ class _Shards:
                 )
 
 
-def _shards(x: Any, grid: ProcessGrid, mesh: Any, operation: str) -> _Shards:
+def _shards(x: BlockLike, grid: ProcessGrid, mesh: Mesh | None, operation: str) -> _Shards:
     """How the third and the second axis from the end of `x` are sharded over `grid`."""
     here = where(operation, checked_grid(grid, operation).communicator)
     if np.ndim(x) < 3:
@@ -78,11 +86,10 @@ def _shards(x: Any, grid: ProcessGrid, mesh: Any, operation: str) -> _Shards:
             f"the mesh has devices of {found}; start jax.distributed with the rank as process_id, "
             "and make the mesh of jax.devices() in their order, one a rank"
         )
-    rows, columns = (names if len(names) > 1 else names[0] if names else None for names in over)
-    return _Shards(grid, mesh, (rows, columns))
+    return _Shards(grid, mesh, over)
 
 
-def _mesh_of(x: Any, grid: ProcessGrid, here: str) -> tuple[Mesh, Any]:
+def _mesh_of(x: BlockLike, grid: ProcessGrid, here: str) -> tuple[Mesh, tuple[_Names, _Names]]:
     """The mesh of a concrete array, and the names that its two split axes are sharded over."""
     if isinstance(x, Tracer) or not isinstance(x, jax.Array):
         raise ValueError(
@@ -103,10 +110,10 @@ def _mesh_of(x: Any, grid: ProcessGrid, here: str) -> tuple[Mesh, Any]:
             "other one, and the mesh must have one device a rank; reshard it by jax.device_put, "
             "or make the grid that matches"
         )
-    return sharding.mesh, names[-3:-1]
+    return sharding.mesh, (names[-3], names[-2])
 
 
-def _over(mesh: Mesh, grid: ProcessGrid, here: str) -> Any:
+def _over(mesh: Mesh, grid: ProcessGrid, here: str) -> tuple[_Names, _Names]:
     """The names of the axes of a mesh, for each dimension of the grid."""
     names, sizes = mesh.axis_names, tuple(mesh.devices.shape)
     if sizes == grid.dims:
@@ -132,46 +139,46 @@ class _Transform:
     plan: PencilFFT
     forward: bool
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Block) -> Block:
         return self.plan.forward(x) if self.forward else self.plan.inverse(x)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Halo:
-    """Ghosts to blocks, or from them to their owners."""
+    """Gives blocks their ghosts, or takes these to their owners."""
 
     pencil: Pencil
-    width: Any
-    periodic: Any
+    width: Width
+    periodic: Periodic
     exchange: bool
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Block) -> Block:
         operation = pencils.halo_exchange if self.exchange else pencils.halo_reduce
         return operation(x, self.pencil, self.width, periodic=self.periodic)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
 def _run(
-    x: Any,
-    function: Callable[[Any], Any],
+    x: Block,
+    function: Callable[[Block], Block],
     mesh: Mesh,
     source: PartitionSpec,
     target: PartitionSpec,
-) -> Any:
+) -> Block:
     return jax.shard_map(function, mesh=mesh, in_specs=source, out_specs=target)(x)
 
 
 def _transform(
-    x: Any,
-    shape: Any,
-    grid: Any,
-    mesh: Any,
+    x: BlockLike,
+    shape: Sequence[int],
+    grid: ProcessGrid,
+    mesh: Mesh | None,
     operation: str,
     norm: Norm,
     layout: Layout,
     method: ExchangeMethod,
-) -> Any:
-    """What `operation` names, of the plan of this shape in real space."""
+) -> Block:
+    """The transform that `operation` names, by the plan of this shape in real space."""
     if isinstance(grid, ProcessGrid) and len(shape) < 3:
         raise ValueError(
             f"{where(operation, grid.communicator)}: x must have three dimensions, got "
@@ -184,38 +191,32 @@ def _transform(
     if not forward:
         source, target = target, source
     expected = tuple(source.global_shape[axis] for axis in source.axes)
-    if x.shape[-3:] != expected:
+    if np.shape(x)[-3:] != expected:
         raise ValueError(
-            f"{where(operation, plan.grid.communicator)}: x has the global shape {x.shape}, "
+            f"{where(operation, plan.grid.communicator)}: x has the global shape {np.shape(x)}, "
             f"but for {plan.shape} in real space it is (..., *{expected})"
         )
     for pencil in (plan.input, plan.output):
         shards.check_sizes(pencil, operation)
-    lead = x.ndim - 3
-    return _run(
-        x,
-        _Transform(plan, forward),
-        shards.mesh,
-        shards.spec(source, lead),
-        shards.spec(target, lead),
-    )
+    specs = (shards.spec(pencil, np.ndim(x) - 3) for pencil in (source, target))
+    return _run(x, _Transform(plan, forward), shards.mesh, *specs)
 
 
-def shape_in_space(y: Any, layout: Layout) -> tuple[int, ...]:
-    """Global shape in real space of what has the spectrum `y`."""
+def shape_in_space(y: BlockLike, layout: Layout) -> tuple[int, ...]:
+    """Global shape in real space of the array with the spectrum `y`."""
     shape = tuple(np.shape(y)[-3:])
     return (shape[2], shape[0], shape[1]) if layout == "transposed" and len(shape) == 3 else shape
 
 
 def fft3d(
-    x: Any,
+    x: BlockLike,
     grid: ProcessGrid,
     *,
     mesh: Mesh | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
+) -> ComplexBlock:
     """Fourier transform of a global array over its last three axes.
 
     Args:
@@ -255,14 +256,14 @@ def fft3d(
 
 
 def ifft3d(
-    y: Any,
+    y: BlockLike,
     grid: ProcessGrid,
     *,
     mesh: Mesh | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
+) -> ComplexBlock:
     """The inverse of `fft3d`: from a spectrum as it returns it, to a global array, complex.
 
     Arguments and errors are as for `fft3d`.
@@ -271,14 +272,14 @@ def ifft3d(
 
 
 def rfft3d(
-    x: Any,
+    x: BlockLike,
     grid: ProcessGrid,
     *,
     mesh: Mesh | None = None,
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
+) -> ComplexBlock:
     """Fourier transform of a real global array: half the work and traffic of `fft3d`.
 
     The spectrum has n2 // 2 + 1 points along axis 2. In the transposed layout that axis is sharded
@@ -291,7 +292,7 @@ def rfft3d(
 
 
 def irfft3d(
-    y: Any,
+    y: BlockLike,
     grid: ProcessGrid,
     *,
     shape: Sequence[int],
@@ -299,32 +300,24 @@ def irfft3d(
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
+) -> RealBlock:
     """The inverse of `rfft3d`: from a half spectrum to a real global array.
 
-    Args:
-        y: the spectrum, as `rfft3d` returns it for this layout.
-        grid: as in `fft3d`.
-        shape: (n0, n1, n2) in real space: the spectrum does not say whether n2 is even or odd.
-        mesh: as in `fft3d`.
-        norm: as in `fft3d`.
-        layout: of `y`.
-        method: way of the exchanges, as for `PencilFFT`.
-
-    Errors are as for `fft3d`.
-
+    `y` is a spectrum as `rfft3d` returns it for this layout, and `shape` is (n0, n1, n2) in real
+    space: the spectrum does not say whether n2 is even or odd. The other arguments and the errors
+    are as for `fft3d`.
     """
     return _transform(y, shape, grid, mesh, "irfft3d", norm, layout, method)
 
 
 def wavenumbers(
     shape: Sequence[int],
-    box_size: Any,
+    box_size: BoxSize,
     *,
     real: bool = False,
     layout: Layout = "transposed",
-    dtype: Any = None,
-) -> tuple[Any, Any, Any]:
+    dtype: DTypeLike | None = None,
+) -> tuple[RealsLike, RealsLike, RealsLike]:
     """Wavenumbers of the whole spectrum that `fft3d` or `rfft3d` returns.
 
     Args:
@@ -359,78 +352,72 @@ def wavenumbers(
         index = np.fft.rfftfreq(n, 1 / n) if half else np.fft.fftfreq(n, 1 / n)
         like = [1, 1, 1]
         like[axes.index(axis)] = -1
-        # Of NumPy, unless `side` is traced: JAX takes these for values that all devices have.
+        # NumPy's arrays, unless `side` is traced: JAX takes these for values on all devices.
         result.append((np.rint(index).astype(dtype) * (2 * np.pi / side)).reshape(like))
     kx, ky, kz = (k.astype(dtype) for k in result)
     return kx, ky, kz
 
 
 def halo_exchange(
-    x: Any,
+    x: BlockLike,
     grid: ProcessGrid,
-    width: Any,
+    width: Width,
     *,
     mesh: Mesh | None = None,
-    periodic: bool | Sequence[bool] = True,
-) -> jax.Array:
+    periodic: Periodic = True,
+) -> Block:
     """Pad each shard of a global array with ghost cells from its neighbours.
 
-    Args:
-        x: as in `fft3d`.
-        grid: as in `fft3d`.
-        width: ghost cells on each side, as in `pfftjax.halo_exchange`.
-        mesh: as in `fft3d`.
-        periodic: as in `pfftjax.halo_exchange`.
+    `x`, `grid` and `mesh` are as for `fft3d`; `width`, the ghost cells on each side, and
+    `periodic` as for `pfftjax.halo_exchange`. Errors are as for `fft3d`. Its adjoint is
+    `halo_reduce`.
 
     Returns:
         The global array whose shards are the padded blocks: work on it under `jax.shard_map`.
 
-    Errors are as for `fft3d`. Its adjoint is `halo_reduce`.
-
     """
-    pencil = Pencil(tuple(np.shape(x)[-3:]), grid) if isinstance(grid, ProcessGrid) else None
-    return _halo(x, grid, pencil, width, mesh, periodic, "halo_exchange")
+    return _halo(x, grid, np.shape(x)[-3:], width, mesh, periodic, "halo_exchange")
 
 
 def halo_reduce(
-    x: Any,
+    x: BlockLike,
     grid: ProcessGrid,
-    width: Any,
+    width: Width,
     *,
     shape: Sequence[int],
     mesh: Mesh | None = None,
-    periodic: bool | Sequence[bool] = True,
-) -> jax.Array:
+    periodic: Periodic = True,
+) -> Block:
     """Add the ghost cells of padded shards to the cells that they stand for.
 
-    Args:
-        x: as `halo_exchange` returns it.
-        grid: as in `fft3d`.
-        width: as in `halo_exchange`.
-        shape: (n0, n1, n2) without ghosts.
-        mesh: as in `fft3d`.
-        periodic: as in `halo_exchange`.
+    `x` is an array as `halo_exchange` returns it for the same other arguments, and `shape` is
+    (n0, n1, n2) without ghosts. Errors are as for `fft3d`. Its adjoint is `halo_exchange`.
 
     Returns:
         A global array of shape (..., n0, n1, n2).
 
-    Errors are as for `fft3d`. Its adjoint is `halo_exchange`.
-
     """
-    pencil = Pencil(tuple(shape), grid) if isinstance(grid, ProcessGrid) else None
-    return _halo(x, grid, pencil, width, mesh, periodic, "halo_reduce")
+    return _halo(x, grid, shape, width, mesh, periodic, "halo_reduce")
 
 
 def _halo(
-    x: Any, grid: Any, pencil: Any, width: Any, mesh: Any, periodic: Any, operation: str
-) -> Any:
+    x: BlockLike,
+    grid: ProcessGrid,
+    shape: Sequence[int],
+    width: Width,
+    mesh: Mesh | None,
+    periodic: Periodic,
+    operation: str,
+) -> Block:
+    pencil = Pencil(shape, checked_grid(grid, operation))
     shards = _shards(x, grid, mesh, operation)
     shards.check_sizes(pencil, operation)
-    width, periodic = (_hashable(v) for v in (width, periodic))
-    halo = _Halo(pencil, width, periodic, operation == "halo_exchange")
-    spec = shards.spec(pencil, x.ndim - 3)
+    halo = _Halo(pencil, _hashable(width), _hashable(periodic), operation == "halo_exchange")
+    spec = shards.spec(pencil, np.ndim(x) - 3)
     return _run(x, halo, shards.mesh, spec, spec)
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(_hashable(v) for v in value) if isinstance(value, list | tuple) else value
+def _hashable(value: _T) -> _T:
+    """`value` with tuples for lists."""
+    several = isinstance(value, list | tuple)
+    return cast(_T, tuple(map(_hashable, value))) if several else value

@@ -4,7 +4,6 @@ As a constant it would make each rank's program a different one, to be compiled 
 """
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +17,11 @@ from pfftjax._runtime.primitive import by_platform
 
 coordinate_p = Primitive("coordinate")
 coordinate_p.def_impl(functools.partial(xla.apply_primitive, coordinate_p))
-
-
-@coordinate_p.def_abstract_eval
-def _(*, comm: Communicator) -> Any:
-    del comm
-    return ShapedArray((), jnp.int32)
-
-
+coordinate_p.def_abstract_eval(lambda *, comm: ShapedArray((), jnp.int32))
 _lower = jax.ffi.ffi_lowering("pfftjax_coordinate")
 
 
-def _rule(ctx: Any, *, comm: Communicator) -> Any:
+def _rule(ctx: mlir.LoweringRuleContext, *, comm: Communicator) -> object:
     return _lower(ctx, comm=np.int64(comm.number))
 
 

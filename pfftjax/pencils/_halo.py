@@ -2,24 +2,40 @@
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex, TypeAlias, TypedDict, cast
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
+from jax.typing import ArrayLike
 
+from pfftjax._runtime.arrays import AnyArray, Numbers
+from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import as_array, communicating, linear, where
 
 from ._pencil import Pencil, checked_pencil
 
-# Along one axis of one dimension of the grid. `whole` is the global length of the axis.
+Width: TypeAlias = SupportsIndex | Sequence[SupportsIndex | Sequence[SupportsIndex]]
+Periodic: TypeAlias = bool | np.bool_ | Sequence[bool | np.bool_]
 
 
-def _padding(x: Any, axis: int, ghosts: int) -> Any:
+class _Side(TypedDict):
+    """Parameters of the primitives, which pad along one dimension of the process grid."""
+
+    axis: int  # of the operand
+    whole: int  # the global length of that axis
+    before: int
+    after: int
+    periodic: bool
+    comm: Communicator
+
+
+def _padding(x: ShapedArray, axis: int, ghosts: int) -> ShapedArray:
     shape = (*x.shape[:axis], x.shape[axis] + ghosts, *x.shape[axis + 1 :])
     return x.update(shape=shape, weak_type=False)
 
 
-def _agreement(x: Any, *, axis: int, comm: Any, **params: Any) -> str:
+def _agreement(x: ShapedArray, *, axis: int, comm: Communicator, **params: object) -> str:
     del comm
     others = [n for d, n in enumerate(x.shape) if d != axis]
     return f"{np.dtype(x.dtype).name} along axis {axis}, others {others}, {params}"
@@ -43,7 +59,7 @@ halo_reduce_p = communicating(
 )
 
 
-def _with_batch(_: int, params: Any) -> Any:
+def _with_batch(_: int, params: dict[str, Any]) -> dict[str, Any]:
     return {**params, "axis": params["axis"] + 1}
 
 
@@ -51,12 +67,10 @@ def _with_batch(_: int, params: Any) -> Any:
 linear(halo_exchange_p, batch=(0, 0), adjoint=halo_reduce_p, batched_params=_with_batch)
 linear(halo_reduce_p, batch=(0, 0), adjoint=halo_exchange_p, batched_params=_with_batch)
 
-Width = int | Sequence[int | Sequence[int]]
-
 
 def halo_exchange(
-    x: Any, pencil: Pencil, width: Width, *, periodic: bool | Sequence[bool] = True
-) -> jax.Array:
+    x: ArrayLike, pencil: Pencil, width: Width, *, periodic: Periodic = True
+) -> AnyArray:
     """Pad a block with ghost cells from the ranks that own them, along both split axes.
 
     Corners are included. A ghost zone may be wider than a neighbour's block, or than the whole
@@ -91,20 +105,21 @@ def halo_exchange(
         ([4, 4, 0], True)
 
     """
-    x = as_array(x, "halo_exchange", checked_pencil(pencil, "halo_exchange").grid.communicator)
-    steps = _steps(x, pencil, width, periodic, "halo_exchange")
-    _check(x, pencil, [], "halo_exchange")
-    for params in steps:
-        x = halo_exchange_p.bind(x, **params)
-    return x
+    comm = checked_pencil(pencil, "halo_exchange").grid.communicator
+    block = as_array(x, "halo_exchange", comm)
+    steps = _steps(block, pencil, width, periodic, "halo_exchange")
+    _check(block, pencil, [], "halo_exchange")
+    for side in steps:
+        block = halo_exchange_p.bind(block, **side)
+    return block
 
 
 def halo_reduce(
-    x: Any, pencil: Pencil, width: Width, *, periodic: bool | Sequence[bool] = True
-) -> jax.Array:
+    x: ArrayLike, pencil: Pencil, width: Width, *, periodic: Periodic = True
+) -> Numbers:
     """Add the ghost cells of padded blocks to the cells that they stand for, on their owners.
 
-    What painting with a halo needs: mass that a rank has deposited beyond its block ends where it
+    Painting with a halo needs it: mass that a rank has deposited beyond its block ends where it
     belongs. Ghosts beyond the end of an axis that is not periodic stand for no cell, and are left
     out.
 
@@ -134,18 +149,20 @@ def halo_reduce(
 
     """
     comm = checked_pencil(pencil, "halo_reduce").grid.communicator
-    x = as_array(x, "halo_reduce", comm)
-    if x.dtype == bool:
+    padded = as_array(x, "halo_reduce", comm)
+    if padded.dtype == bool:
         raise TypeError(f"{where('halo_reduce', comm)}: cannot add bool; cast it")
-    steps = _steps(x, pencil, width, periodic, "halo_reduce")
-    _check(x, pencil, steps, "halo_reduce")
-    for params in reversed(steps):
-        x = halo_reduce_p.bind(x, **params)
-    return x
+    steps = _steps(padded, pencil, width, periodic, "halo_reduce")
+    _check(padded, pencil, steps, "halo_reduce")
+    for side in reversed(steps):
+        padded = halo_reduce_p.bind(padded, **side)
+    return padded
 
 
-def _steps(x: jax.Array, pencil: Pencil, width: Any, periodic: Any, name: str) -> list[Any]:
-    """Params of the primitive for each dimension of the grid that is padded."""
+def _steps(
+    x: jax.Array, pencil: Pencil, width: Width, periodic: Periodic, name: str
+) -> list[_Side]:
+    """The parameters for each dimension of the grid that is padded."""
     here = where(name, pencil.grid.communicator)
     lead = x.ndim - len(pencil.axes)
     widths = width if isinstance(width, tuple | list) else (width, width)
@@ -164,7 +181,7 @@ def _steps(x: jax.Array, pencil: Pencil, width: Any, periodic: Any, name: str) -
     for dimension, (w, around) in enumerate(zip(widths, rounds, strict=True)):
         sides = w if isinstance(w, tuple | list) else (w, w)
         try:
-            before, after = (operator.index(side) for side in sides)
+            before, after = (operator.index(cast(SupportsIndex, side)) for side in sides)
         except (TypeError, ValueError):
             raise TypeError(
                 f"{here}: a width is a static integer or a pair (before, after), got {w!r}"
@@ -173,23 +190,22 @@ def _steps(x: jax.Array, pencil: Pencil, width: Any, periodic: Any, name: str) -
             raise ValueError(f"{here}: a width cannot be negative, got {width!r}")
         if before + after > 0:
             axis = pencil.split[dimension]
-            steps.append(
-                {
-                    "axis": lead + pencil.axes.index(axis),
-                    "whole": pencil.global_shape[axis],
-                    "before": before,
-                    "after": after,
-                    "periodic": bool(around),
-                    "comm": pencil.grid.along(dimension),
-                }
+            side = _Side(
+                axis=lead + pencil.axes.index(axis),
+                whole=pencil.global_shape[axis],
+                before=before,
+                after=after,
+                periodic=bool(around),
+                comm=pencil.grid.along(dimension),
             )
+            steps.append(side)
     return steps
 
 
-def _check(x: jax.Array, pencil: Pencil, steps: list[Any], name: str) -> None:
-    """Raise unless `x` is a block, with the ghosts of `steps` around it."""
+def _check(x: jax.Array, pencil: Pencil, steps: list[_Side], name: str) -> None:
+    """Raise unless `x` is a block with the ghosts of `steps` around it."""
     lead, padded = x.ndim - len(pencil.axes), list(pencil.local_shape)
-    for params in steps if lead >= 0 else []:
-        padded[params["axis"] - lead] += params["before"] + params["after"]
+    for side in steps if lead >= 0 else []:
+        padded[side["axis"] - lead] += side["before"] + side["after"]
     ghosts = tuple(padded) if steps else None
     pencil.check_block(x, where(name, pencil.grid.communicator), padded=ghosts)

@@ -1,10 +1,10 @@
-"""What this process knows to be one rank's own part: blocks of pencils, and types like particles.
+"""Shapes and types of what is one rank's own part: blocks of pencils, and types like particles.
 
 `pfftjax.grad` asks, to tell an array that is distributed from a parameter that nobody has named as
 shared. Only shapes are kept, a few integers for each pencil that was ever made.
 """
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 _blocks: set[tuple[int, ...]] = set()
 _types: set[type] = set()
@@ -13,7 +13,7 @@ T = TypeVar("T", bound=type)
 
 
 def note_block(shape: tuple[int, ...]) -> None:
-    """`shape` is that of this rank's block of a distributed array."""
+    """Remember that blocks of a distributed array have this shape here."""
     _blocks.add(shape)
 
 
@@ -28,6 +28,6 @@ def is_block(shape: tuple[int, ...]) -> bool:
     return any(shape[i:] in _blocks for i in range(len(shape)))
 
 
-def is_distributed(value: Any) -> bool:
+def is_distributed(value: object) -> bool:
     """Whether a value is of a type that holds one rank's own part."""
     return isinstance(value, tuple(_types))

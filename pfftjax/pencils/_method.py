@@ -1,7 +1,6 @@
 """The ways by which an array is redistributed: which there are, which can be had where."""
 
 import enum
-from typing import Any
 
 import jax
 import numpy as np
@@ -64,7 +63,7 @@ _BY_SHARED_MEMORY = (ExchangeMethod.FUSED, ExchangeMethod.SHARED)
 
 
 def refuse_on_cpus(
-    operation: str, *, method: ExchangeMethod, comm: Communicator, **_: Any
+    operation: str, *, method: ExchangeMethod, comm: Communicator, **_: object
 ) -> None:
     """Raise for a method that is for arrays on GPUs."""
     if method == ExchangeMethod.PIPELINED:
@@ -83,7 +82,7 @@ def refuse_on_gpus(operation: str, method: ExchangeMethod, comm: Communicator) -
         )
 
 
-def checked_method(method: Any, operation: str, comm: Communicator) -> ExchangeMethod:
+def checked_method(method: object, operation: str, comm: Communicator) -> ExchangeMethod:
     """`method`, or an error if it is none, or none that can be had."""
     names = ", ".join(m.name for m in ExchangeMethod)
     if not isinstance(method, ExchangeMethod):
@@ -109,7 +108,7 @@ def different_methods(grid: ProcessGrid, method: ExchangeMethod) -> list[Exchang
     if method != ExchangeMethod.AUTOMATIC or not lines:
         return [method]
     if as_on_gpus(jax.default_backend()):
-        # By one transport, whatever the method; in one piece or in chunks.
+        # The transport is the same for all methods; only chunks make a difference.
         return [method, ExchangeMethod.PIPELINED]
     # Over all rows and columns of the grid: the fewest of this rank's that do, and the most.
     sharing = [int(native.shares_memory(line.number)) for line in lines]

@@ -4,63 +4,55 @@
 Only lowering rules for GPUs bind these primitives, and so they have no derivatives and no batches.
 """
 
-import functools
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
+from jaxtyping import PyTree
 
+from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.primitive import communicating
 
-from . import _transpose
 from ._method import ExchangeMethod
 from ._pencil import block
+from ._transpose import Redistribution
+
+_Operands = TypeVar("_Operands")
+_Result = TypeVar("_Result")
 
 
-def _agreement(x: Any, *_: Any, index: int, **move: Any) -> str:
-    line = _transpose._agreement(x, **move, method=ExchangeMethod.PIPELINED)
-    return f"{line} {index}"
+def _agreement(
+    x: ShapedArray, *_: ShapedArray, way: Redistribution, index: int, comm: Communicator
+) -> str:
+    del comm
+    return f"{way.agreement(x, ExchangeMethod.PIPELINED)} {index}"
 
 
-_ATTRIBUTES = {
-    "order": functools.partial(np.array, dtype=np.int64),
-    **dict.fromkeys(("scatter", "gather", "whole", "index"), np.int64),
-}
-
-
-def _bytes(x: Any, counts: Sequence[int], rank: int) -> int:
-    """What is packed for all ranks but this one takes at most, if each has so many elements."""
-    alignment = native.packed_alignment
-    sizes = [count * x.dtype.itemsize for other, count in enumerate(counts) if other != rank]
-    return sum(-(-size // alignment) * alignment for size in sizes)
+def _attributes(way: Redistribution, index: int) -> dict[str, np.ndarray | np.int64]:
+    return {**way.attributes(), "whole": np.int64(way.whole), "index": np.int64(index)}
 
 
 def _started(
-    x: Any, *, order: Any, scatter: int, gather: int, whole: int, index: int, comm: Any
-) -> list[Any]:
-    """What leaves, packed, and the memory for what arrives."""
-    del order, index
-    rest = 1
-    for d, extent in enumerate(x.shape):
-        rest *= 1 if d in (scatter, gather) else extent
-
-    def blocks(n: int) -> list[int]:
-        return [block(n, comm.size, rank)[1] for rank in range(comm.size)]
-
-    leaving = [rest * x.shape[gather] * n for n in blocks(x.shape[scatter])]
-    mine = block(x.shape[scatter], comm.size, comm.rank)[1]
-    arriving = [rest * mine * n for n in blocks(whole)]
-    return [
-        x.update(shape=(_bytes(x, counts, comm.rank),), dtype=np.dtype("uint8"), weak_type=False)
-        for counts in (leaving, arriving)
-    ]
-
-
-def _waited(x: Any, *_: Any, index: int, **move: Any) -> Any:
+    x: ShapedArray, *, way: Redistribution, index: int, comm: Communicator
+) -> list[ShapedArray]:
+    """The packed parts that leave, and memory for those that arrive."""
     del index
-    return _transpose._result(x, **move, method=None)
+    alignment = native.packed_alignment
+    kept = (way.scatter, way.gather)
+    rest = math.prod(n for d, n in enumerate(x.shape) if d not in kept) * x.dtype.itemsize
+
+    def memory(lines: int, n: int) -> ShapedArray:
+        """Memory for the parts of n cells of so many lines that are for all ranks but this."""
+        parts = [block(n, comm.size, other)[1] for other in range(comm.size) if other != comm.rank]
+        size = sum(-(-rest * lines * part // alignment) * alignment for part in parts)
+        return x.update(shape=(size,), dtype=np.dtype("uint8"), weak_type=False)
+
+    mine = block(x.shape[way.scatter], comm.size, comm.rank)[1]
+    return [memory(x.shape[way.gather], x.shape[way.scatter]), memory(mine, way.whole)]
 
 
 # x -> packed, received
@@ -68,22 +60,26 @@ start_p = communicating(
     "transpose_start",
     result=_started,
     agreement=_agreement,
-    attributes=_ATTRIBUTES,
+    attributes=_attributes,
     multiple_results=True,
 )
 # x, packed, received, and whatever is to be computed before -> y. XLA keeps what an operation
 # names until it is enqueued, and the exchange is at work on these until then.
 wait_p = communicating(
-    "transpose_wait", result=_waited, agreement=_agreement, attributes=_ATTRIBUTES
+    "transpose_wait",
+    result=lambda x, *_, way, index, comm: way.result(x, comm),
+    agreement=_agreement,
+    attributes=_attributes,
 )
 
 
 def overlapped(
-    operands: Any,
-    begins: Sequence[Callable[[Any], jax.Array]],
-    ends: Sequence[Callable[[jax.Array], Any]],
-    **move: Any,
-) -> list[Any]:
+    operands: _Operands,
+    begins: Sequence[Callable[[_Operands], jax.Array]],
+    ends: Sequence[Callable[[jax.Array], _Result]],
+    way: Redistribution,
+    comm: Communicator,
+) -> list[_Result]:
     """``end(transpose(begin(operands)))`` for each pair of `begins` and `ends`, on GPUs: each
     exchange while the one after it is begun and the one before it is ended.
 
@@ -93,15 +89,8 @@ def overlapped(
     together with what the last s packed, and w takes a number of the last g. XLA's compiler for
     GPUs removes barriers only after it has ordered its operations (OptimizationBarrierExpander in
     xla/service/gpu/gpu_compiler.cc, RunPostSchedulingPipelines).
-
-    Args:
-        operands: arrays, as a pytree; taken whole by each of `begins`.
-        begins: what is computed before each exchange.
-        ends: and after it.
-        **move: parameters of `transpose_p`, but for the method.
-
     """
-    results: list[Any] = []
+    results: list[_Result] = []
     started: tuple[jax.Array, ...] = ()
     computed: tuple[jax.Array, ...] = ()
     last = len(begins) - 1
@@ -109,19 +98,19 @@ def overlapped(
         waiting = started
         if i <= last:
             x = begins[i](operands)
-            packed, received = start_p.bind(x, index=i, **move)
+            packed, received = start_p.bind(x, way=way, index=i, comm=comm)
             if i < last:
                 # Both results are used: XLA drops those that are not.
                 operands, packed = jax.lax.optimization_barrier((operands, packed))
             started = (x, packed, received)
         if i > 0:
-            y = wait_p.bind(*waiting, *computed, index=i - 1, **move)
+            y = wait_p.bind(*waiting, *computed, way=way, index=i - 1, comm=comm)
             results.append(ends[i - 1](y))
             computed = _one_number(results[-1])
     return results
 
 
-def _one_number(tree: Any) -> tuple[jax.Array, ...]:
-    """Of the first array; none of an empty one."""
+def _one_number(tree: PyTree[jax.Array]) -> tuple[jax.Array, ...]:
+    """A number of the first array, unless it is empty."""
     x = jax.tree.leaves(tree)[0]
     return (jax.lax.slice(x, (0,) * x.ndim, (1,) * x.ndim),) if x.size else ()

@@ -1,19 +1,22 @@
-"""Who holds which part of a distributed array, in which memory order."""
+"""The part of a distributed array that each rank holds, and its memory order."""
 
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfftjax._runtime.arrays import Indices
 from pfftjax._runtime.primitive import static_ints, where
 
 from ._coordinate import coordinate
 from ._known import note_block
 from ._process_grid import ProcessGrid, checked_grid
+
+_Array = TypeVar("_Array", jax.Array, np.ndarray)
 
 
 def block(n: int, parts: int, part: int) -> tuple[int, int]:
@@ -116,7 +119,7 @@ class Pencil(_Fields):
 
     def check_block(
         self,
-        x: Any,
+        x: jax.Array | np.ndarray,
         here: str,
         *,
         what: str = "the block",
@@ -125,13 +128,8 @@ class Pencil(_Fields):
     ) -> None:
         """Raise a ValueError unless an array has the shape of this rank's block, after a batch.
 
-        Args:
-            x: the array.
-            here: how the error begins: operation and rank.
-            what: what the array is, in the error.
-            padded: the shape of the block with its ghosts, if it has any.
-            hint: how the error ends.
-
+        The error begins with `here`, calls the array `what`, and ends with `hint`. A block with
+        ghosts has the shape `padded`.
         """
         expected = padded or self.local_shape
         if x.ndim < len(expected) or x.shape[x.ndim - len(expected) :] != expected:
@@ -155,7 +153,7 @@ class Pencil(_Fields):
         split, axes = ([to.get(axis, axis) for axis in old] for old in (self.split, self.axes))
         return Pencil(self.global_shape, self.grid, split, axes)
 
-    def local_block(self, x: Any) -> Any:
+    def local_block(self, x: _Array) -> _Array:
         """Cut this rank's block out of a global array that every rank has.
 
         Args:
@@ -176,7 +174,7 @@ class Pencil(_Fields):
         lead = x.ndim - ndim
         return x[index].transpose(*range(lead), *(lead + axis for axis in self.axes))
 
-    def indices(self, axis: int) -> jax.Array:
+    def indices(self, axis: int) -> Indices:
         """Global indices along a global axis of this rank's cells, shaped to broadcast.
 
         They are computed from the rank's coordinate when the program runs: traced inside jit, they
@@ -239,7 +237,7 @@ def change_of(source: Pencil, target: Pencil) -> Change:
     return Change(order, over, scatter, gather)
 
 
-def checked_pencil(pencil: Any, operation: str) -> Pencil:
+def checked_pencil(pencil: object, operation: str) -> Pencil:
     """`pencil`, if it is one."""
     if not isinstance(pencil, Pencil):
         raise TypeError(

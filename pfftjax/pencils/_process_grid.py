@@ -4,13 +4,15 @@ import contextlib
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import NoReturn, SupportsIndex, TypeAlias, cast
 
 from mpi4py import MPI
 
 from pfftjax._runtime.agreement import same_everywhere
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import where
+
+Dims: TypeAlias = SupportsIndex | Sequence[SupportsIndex | None] | None
 
 # Grids that have been made, with the communicators of their rows and columns. MPI has only so many
 # of those: an equal grid has the same ones.
@@ -55,13 +57,13 @@ class ProcessGrid:
 
     def __init__(
         self,
-        dims: int | Sequence[int | None] | None = None,
+        dims: Dims = None,
         comm: Comm = None,
     ):
         self.communicator = comm = as_private(comm, "ProcessGrid")
         # A rank that is refused must not leave the others waiting: what they ask for is compared
         # before it is known to fit.
-        given = _normalised(dims, comm)
+        given = _normalised(dims)
         same_everywhere(
             f"dims={given!r}",
             comm.mpi,
@@ -110,17 +112,17 @@ class ProcessGrid:
     def __copy__(self) -> "ProcessGrid":
         return self
 
-    def __deepcopy__(self, _: Any) -> "ProcessGrid":
+    def __deepcopy__(self, _: object) -> "ProcessGrid":
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError(
             "a ProcessGrid cannot be pickled: it belongs to the ranks that run here; save its "
             "dims, and make it again by pfftjax.ProcessGrid(dims)"
         )
 
 
-def checked_grid(grid: Any, operation: str) -> ProcessGrid:
+def checked_grid(grid: object, operation: str) -> ProcessGrid:
     """`grid`, if it is one."""
     if not isinstance(grid, ProcessGrid):
         raise TypeError(
@@ -130,22 +132,23 @@ def checked_grid(grid: Any, operation: str) -> ProcessGrid:
     return grid
 
 
-def _normalised(dims: Any, comm: Communicator) -> Any:
-    """Two integers or None where `dims` can be read so, for what ranks have written differently;
-    anything else unchanged.
+def _normalised(dims: Dims) -> object:
+    """The same value for what ranks have written differently: two integers or None where `dims`
+    can be read so, and anything else unchanged.
     """
     if dims is None:
         return None, None
     with contextlib.suppress(TypeError):
-        return operator.index(dims), 1
+        return operator.index(cast(SupportsIndex, dims)), 1
     try:
-        given = tuple(None if d is None else operator.index(d) for d in dims)
+        several = cast(Sequence[SupportsIndex | None], dims)
+        given = tuple(None if d is None else operator.index(d) for d in several)
     except TypeError:
         return dims
     return (*given, 1) if len(given) == 1 else given
 
 
-def _as_dims(dims: Any, comm: Communicator) -> tuple[int, int]:
+def _as_dims(dims: object, comm: Communicator) -> tuple[int, int]:
     here = where("ProcessGrid", comm)
     if not isinstance(dims, tuple) or not all(d is None or isinstance(d, int) for d in dims):
         raise TypeError(f"{here}: dims must be two integers or None, got {dims!r}")

@@ -1,16 +1,17 @@
 """Inner products and norms of distributed arrays."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import PyTree
 
+from pfftjax._runtime.arrays import Numbers, Scalar
 from pfftjax.collectives import allreduce
 
 from ._process_grid import ProcessGrid, checked_grid
 
 
-def vdot(x: Any, y: Any, grid: ProcessGrid) -> jax.Array:
+def vdot(x: PyTree[ArrayLike], y: PyTree[ArrayLike], grid: ProcessGrid) -> Numbers:
     """The inner product of distributed arrays: the sum over all ranks of conj(x) y.
 
     What optimisers and iterative solvers need in place of `jnp.vdot`, which sees this rank's block
@@ -42,7 +43,7 @@ def vdot(x: Any, y: Any, grid: ProcessGrid) -> jax.Array:
     return allreduce(sum(jax.tree.leaves(pairs)), comm=grid.comm)
 
 
-def _local_vdot(x: Any, y: Any) -> jax.Array:
+def _local_vdot(x: ArrayLike, y: ArrayLike) -> Numbers:
     x, y = jnp.asarray(x), jnp.asarray(y)
     if x.shape != y.shape:
         raise ValueError(f"vdot: the blocks have shapes {x.shape} and {y.shape}")
@@ -50,7 +51,7 @@ def _local_vdot(x: Any, y: Any) -> jax.Array:
     return jnp.sum(jnp.conj(x) * y)
 
 
-def norm(x: Any, grid: ProcessGrid) -> jax.Array:
+def norm(x: PyTree[ArrayLike], grid: ProcessGrid) -> Scalar:
     """The Euclidean norm of a distributed array, or of a pytree of them.
 
     Args:
@@ -78,7 +79,7 @@ def norm(x: Any, grid: ProcessGrid) -> jax.Array:
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, square)))
 
 
-def _inexact(x: Any) -> jax.Array:
-    """`x`, whose squares do not wrap around."""
+def _inexact(x: ArrayLike) -> jax.Array:
+    """`x` as numbers whose squares do not wrap around."""
     x = jnp.asarray(x)
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)

@@ -1,14 +1,18 @@
-"""From one pencil to another."""
+"""Redistribution from one pencil to another."""
 
+import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
+from jax.typing import ArrayLike
 
+from pfftjax._runtime.arrays import AnyArray
+from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.primitive import as_array, communicating, linear, where
 
@@ -17,79 +21,86 @@ from ._pencil import Pencil, block, change_of, checked_pencil
 
 _MOST_DIMENSIONS = native.most_dimensions
 
-# x -> y, whose dimension d is dimension order[d] of x. Dimension `scatter` of x is whole and
-# becomes split over comm; `gather` is split and becomes whole, of length `whole`.
-
-
-def _result(
-    x: Any, *, order: Any, scatter: int, gather: int, whole: int, method: Any, comm: Any
-) -> Any:
-    del method
-    shape = list(x.shape)
-    shape[scatter] = block(x.shape[scatter], comm.size, comm.rank)[1]
-    shape[gather] = whole
-    return x.update(shape=tuple(shape[d] for d in order), weak_type=False)
-
-
-def _agreement(
-    x: Any, *, order: Any, scatter: int, gather: int, whole: int, method: Any, comm: Any
-) -> str:
-    del comm
-    shape = list(x.shape)
-    shape[gather] = whole
-    what = f"{np.dtype(x.dtype).name}{shape} axis {gather} for axis {scatter} in order {order}"
-    return f"{what} {method.name.lower()}"
-
-
-# JAX has a primitive called transpose, too.
-transpose_p: Primitive = communicating(
-    "pencil_transpose",
-    result=_result,
-    agreement=_agreement,
-    attributes={
-        "order": functools.partial(np.array, dtype=np.int64),
-        **dict.fromkeys(("scatter", "gather", "method"), np.int64),
-    },
-    check_on_cpus=functools.partial(refuse_on_cpus, "transpose"),
-)
-
 
 def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(order.index(d) for d in range(len(order)))
-
-
-# Every element moves to one place, on one rank: the adjoint is the way back.
-def _adjoint(
-    cotangent: Any, x: Any, *, order: Any, scatter: int, gather: int, whole: int, **same: Any
-) -> Any:
-    del whole
-    return transpose_p.bind(
-        cotangent,
-        order=_inverse(order),
-        scatter=order.index(gather),
-        gather=order.index(scatter),
-        whole=x.shape[scatter],
-        **same,
-    )
 
 
 def _with_batch(order: tuple[int, ...]) -> tuple[int, ...]:
     return (0, *(d + 1 for d in order))
 
 
+@dataclasses.dataclass(frozen=True)
+class Redistribution:
+    """How blocks x become blocks y that are split along another axis.
+
+    Attributes:
+        order: dimension d of y is dimension order[d] of x.
+        scatter: the dimension of x that is whole, and becomes split.
+        gather: the dimension of x that is split, and becomes whole.
+        whole: its length then.
+
+    """
+
+    order: tuple[int, ...]
+    scatter: int
+    gather: int
+    whole: int
+
+    def result(self, x: ShapedArray, comm: Communicator | None) -> ShapedArray:
+        """The blocks y; without a communicator nothing is split."""
+        shape = list(x.shape)
+        if comm is not None:
+            shape[self.scatter] = block(x.shape[self.scatter], comm.size, comm.rank)[1]
+            shape[self.gather] = self.whole
+        return x.update(shape=tuple(shape[d] for d in self.order), weak_type=False)
+
+    def agreement(self, x: ShapedArray, method: ExchangeMethod) -> str:
+        """The text that must be equal on all ranks."""
+        shape = list(x.shape)
+        shape[self.gather] = self.whole
+        axes = f"axis {self.gather} for axis {self.scatter} in order {self.order}"
+        return f"{np.dtype(x.dtype).name}{shape} {axes} {method.name.lower()}"
+
+    def attributes(self) -> dict[str, np.ndarray | np.int64]:
+        """The attributes of the custom call that all handlers take."""
+        order = np.array(self.order, np.int64)
+        return {"order": order, "scatter": np.int64(self.scatter), "gather": np.int64(self.gather)}
+
+    def with_batch(self) -> "Redistribution":
+        """The same of blocks that have one more dimension in front."""
+        order = _with_batch(self.order)
+        return Redistribution(order, self.scatter + 1, self.gather + 1, self.whole)
+
+
+def _back(way: Redistribution, x: ShapedArray) -> Redistribution:
+    """The way back to the blocks x."""
+    order = way.order
+    return Redistribution(
+        order=_inverse(order),
+        scatter=order.index(way.gather),
+        gather=order.index(way.scatter),
+        whole=x.shape[way.scatter],
+    )
+
+
+# JAX has a primitive called transpose, too.
+transpose_p: Primitive = communicating(
+    "pencil_transpose",
+    result=lambda x, *, way, method, comm: way.result(x, comm),
+    agreement=lambda x, *, way, method, comm: way.agreement(x, method),
+    attributes=lambda way, method: {**way.attributes(), "method": np.int64(method)},
+    check_on_cpus=functools.partial(refuse_on_cpus, "transpose"),
+)
 linear(
     transpose_p,
     batch=(0, 0),
-    adjoint=_adjoint,
-    batched_params=lambda _, params: {
-        **params,
-        "order": _with_batch(params["order"]),
-        "scatter": params["scatter"] + 1,
-        "gather": params["gather"] + 1,
-    },
+    # Every element moves to one place, on one rank.
+    adjoint=lambda y, x, *, way, **same: transpose_p.bind(y, way=_back(way, x), **same),
+    batched_params=lambda _, params: {**params, "way": params["way"].with_batch()},
 )
 
-# The same on one rank: memory order only. No communication, so no order of execution either.
+# On one rank only the memory order changes: nothing is communicated, in no order of execution.
 permute_p = Primitive("permute")
 permute_p.def_impl(functools.partial(xla.apply_primitive, permute_p))
 permute_p.def_abstract_eval(
@@ -114,7 +125,7 @@ mlir.register_lowering(
 )
 
 
-def check_dimensions(x: Any, here: str) -> None:
+def check_dimensions(x: AnyArray, here: str) -> None:
     """Refuse an array of more dimensions than the C++ core has room for."""
     if x.ndim > _MOST_DIMENSIONS:
         raise ValueError(
@@ -124,12 +135,12 @@ def check_dimensions(x: Any, here: str) -> None:
 
 
 def transpose(
-    x: Any,
+    x: ArrayLike,
     source: Pencil,
     target: Pencil,
     *,
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
-) -> jax.Array:
+) -> AnyArray:
     """Redistribute an array from one pencil to another, memory order included.
 
     The pencils may differ in which axis is split over one dimension of the process grid, and in
@@ -186,12 +197,6 @@ def transpose(
     order = (*range(lead), *(lead + d for d in change.order))
     if not change.over or change.scatter is None or change.gather is None:
         return x if order == tuple(range(x.ndim)) else permute_p.bind(x, order=order)
-    return transpose_p.bind(
-        x,
-        order=order,
-        scatter=lead + change.scatter,
-        gather=lead + change.gather,
-        whole=source.global_shape[source.axes[change.gather]],
-        method=method,
-        comm=source.grid.along(change.over[0]),
-    )
+    whole = source.global_shape[source.axes[change.gather]]
+    way = Redistribution(order, lead + change.scatter, lead + change.gather, whole)
+    return transpose_p.bind(x, way=way, method=method, comm=source.grid.along(change.over[0]))

@@ -1,6 +1,8 @@
-"""What `pfftjax.pencils` has for the folders above it, beside what is public."""
+"""Names of `pfftjax.pencils` for the folders above it, beside the public ones."""
 
 from ._coordinate import coordinate as coordinate
+from ._halo import Periodic as Periodic
+from ._halo import Width as Width
 from ._known import is_block as is_block
 from ._known import is_distributed as is_distributed
 from ._method import different_methods as different_methods
@@ -11,4 +13,5 @@ from ._pencil import block as block
 from ._pencil import change_of as change_of
 from ._pencil import checked_pencil as checked_pencil
 from ._process_grid import checked_grid as checked_grid
+from ._transpose import Redistribution as Redistribution
 from ._transpose import transpose_p as transpose_p

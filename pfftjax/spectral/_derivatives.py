@@ -18,13 +18,13 @@ transform; in a curl from or into spectra nothing can be shared.
 
 import functools
 import operator
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
+from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Reals
 from pfftjax.fft.internal import (
     Kind,
     Plan,
@@ -39,7 +39,9 @@ from pfftjax.fft.internal import (
 from pfftjax.pencils import Pencil, transpose
 
 from ._operands import (
+    Sides,
     Vector,
+    VectorLike,
     check_periodic,
     odd_wavenumbers,
     operand,
@@ -50,9 +52,9 @@ from ._operands import (
 
 
 def gradient(
-    x: Any,
+    x: FieldLike,
     plan: Plan,
-    box_size: Any,
+    box_size: BoxSize,
     *,
     from_spectrum: bool = False,
     to_spectrum: bool = False,
@@ -112,32 +114,22 @@ def gradient(
 
 
 def divergence(
-    v: Any,
+    v: VectorLike,
     plan: Plan,
-    box_size: Any,
+    box_size: BoxSize,
     *,
     from_spectrum: bool = False,
     to_spectrum: bool = False,
-) -> jax.Array:
+) -> Field:
     """The divergence of a vector field on a periodic box, minus the adjoint of `gradient`.
 
-    Args:
-        v: a block for each axis, (vx, vy, vz), or an array with the components in front: of
-            fields, each ``(..., *plan.input.local_shape)``, or of spectra.
-        plan: as in `gradient`.
-        box_size: side of the box, as in `gradient`.
-        from_spectrum: whether `v` are spectra.
-        to_spectrum: whether to return a spectrum.
+    `v` is a block for each axis, (vx, vy, vz), or an array with the components in front: of
+    fields, each ``(..., *plan.input.local_shape)``, or of spectra. The other arguments and the
+    errors are those of `gradient`; too few or too many components are a ValueError, too. Nyquist
+    frequencies are left out as there.
 
     Returns:
         A block of the shape of a field, or of a spectrum, in the precision of `v`.
-
-    Raises:
-        ValueError: blocks that do not match their pencil, too few or too many of them, other
-            kinds, or an invalid box.
-        TypeError: complex numbers where real ones belong, or a dtype without a transform.
-
-    Nyquist frequencies are left out as in `gradient`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -170,32 +162,20 @@ def divergence(
 
 
 def curl(
-    v: Any,
+    v: VectorLike,
     plan: Plan,
-    box_size: Any,
+    box_size: BoxSize,
     *,
     from_spectrum: bool = False,
     to_spectrum: bool = False,
 ) -> Vector:
     """The curl of a vector field on a periodic box: its own adjoint.
 
-    Args:
-        v: three blocks, as in `divergence`.
-        plan: as in `gradient`, of three axes.
-        box_size: side of the box, as in `gradient`.
-        from_spectrum: whether `v` are spectra.
-        to_spectrum: whether to return spectra.
+    Arguments and errors are those of `divergence`, for plans of three axes.
 
     Returns:
         (dvz/dy - dvy/dz, dvx/dz - dvz/dx, dvy/dx - dvx/dy), three blocks of the shape of a field,
         or of a spectrum, in the precision of `v`.
-
-    Raises:
-        ValueError: blocks that do not match their pencil, too few or too many of them, other
-            kinds, or an invalid box.
-        TypeError: complex numbers where real ones belong, or a dtype without a transform.
-
-    Nyquist frequencies are left out as in `gradient`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -236,17 +216,19 @@ def curl(
 # ---- Between spectra and fields ----------------------------------------------------------------
 
 
-def _fixed(side: Any) -> Any:
+def _fixed(side: ArrayLike) -> ArrayLike:
     """The side of the box, or that of a box of wavenumbers 1, 2, ... where it is traced."""
     return 2 * np.pi if isinstance(side, Tracer) else side
 
 
-def _scaled(y: jax.Array, side: Any) -> jax.Array:
-    """What `_fixed` has left out."""
+def _scaled(y: Field, side: ArrayLike) -> Field:
+    """`y` times the factor that `_fixed` has left out."""
     return y * (2 * np.pi / side).astype(real_dtype(y)) if isinstance(side, Tracer) else y
 
 
-def _wavenumbers(plan: Plan, lengths: Any, ends: tuple[Pencil, Pencil], y: jax.Array) -> Vector:
+def _wavenumbers(
+    plan: Plan, lengths: Sides, ends: tuple[Pencil, Pencil], y: Field
+) -> tuple[Reals, ...]:
     """Vectors of wavenumbers: along axis 0 as in the first of the pencils, in which it is whole;
     along the others as in the second.
     """
@@ -258,7 +240,7 @@ def _wavenumbers(plan: Plan, lengths: Any, ends: tuple[Pencil, Pencil], y: jax.A
     )
 
 
-def _late(y: jax.Array, plan: Plan, lengths: Any) -> Vector:
+def _late(y: Field, plan: Plan, lengths: Sides) -> Vector:
     """The gradient of a spectrum in real space. i k is a part of two transforms and the move
     between them: those along axis 0 and axis 1, or axes 1 and 2. Two components share the way
     until axis 1 is transformed. The third could share one step more on pencils, but no exchange:
@@ -272,7 +254,7 @@ def _late(y: jax.Array, plan: Plan, lengths: Any) -> Vector:
     )
 
 
-def _early(v: Vector, plan: Plan, lengths: Any) -> jax.Array:
+def _early(v: Vector, plan: Plan, lengths: Sides) -> Field:
     """The spectrum of the divergence of fields: `_late` backward."""
     way = differentiating(plan, What.DIVERGENCE)
     xs = [run(way.before, _scaled(x, side)) for x, side in zip(v, lengths, strict=True)]
@@ -283,15 +265,15 @@ def _early(v: Vector, plan: Plan, lengths: Any) -> jax.Array:
 # ---- From fields to fields ---------------------------------------------------------------------
 
 
-def _moved(x: jax.Array, plan: Plan, source: int, target: int) -> jax.Array:
-    """From lines along one axis to lines along another."""
+def _moved(x: Field, plan: Plan, source: int, target: int) -> Field:
+    """`x` with lines along one axis redistributed as lines along another."""
     if abs(source - target) == 2 and plan.grid.dims[1] > 1:
         return _moved(_moved(x, plan, source, 1), plan, 1, target)
     by_axis = stages(plan.input)[::-1]
     return transpose(x, by_axis[source], by_axis[target], method=plan.method)
 
 
-def _along(x: jax.Array, plan: Plan, axis: int, lengths: Any) -> jax.Array:
+def _along(x: Field, plan: Plan, axis: int, lengths: Sides) -> Field:
     """The derivative along an axis, in the pencil of its lines."""
     n, is_real = plan.shape[axis], plan.kinds[-1] == "rfft"
     there, back = (

@@ -4,12 +4,13 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
+from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Reals
 from pfftjax.fft.internal import Plan, check_series, is_length
 
 from ._operands import (
@@ -24,20 +25,21 @@ from ._operands import (
 )
 
 Assignment = Literal["ngp", "cic", "tsc", "pcs"]
+Kernel: TypeAlias = Callable[..., ArrayLike]
 
 # The window of a B-spline of order p is sinc^p along each axis (Hockney & Eastwood 1988, 5-3).
 _ORDERS = {"ngp": 1, "cic": 2, "tsc": 3, "pcs": 4}
 
 
 def apply(
-    x: Any,
+    x: FieldLike,
     plan: Plan,
-    box_size: Any,
-    kernel: Callable[..., Any],
+    box_size: BoxSize,
+    kernel: Kernel,
     *,
     from_spectrum: bool = False,
     to_spectrum: bool = False,
-) -> jax.Array:
+) -> Field:
     """Multiply a field by any function of the wavenumbers.
 
     Args:
@@ -83,17 +85,17 @@ def apply(
 
 def _apply(
     operation: str,
-    x: Any,
+    x: FieldLike,
     plan: Plan,
-    box_size: Any,
-    kernel: Callable[..., Any],
+    box_size: BoxSize,
+    kernel: Kernel,
     from_spectrum: bool,
     to_spectrum: bool,
-) -> jax.Array:
+) -> Field:
     x = operand(x, plan, operation, from_spectrum=from_spectrum)
     check_series(plan, here(operation, plan))
     lengths = sides(box_size, plan, operation)
-    # Before anything is exchanged: a kernel that raises does so on its own.
+    # The kernel is called before anything is exchanged: one that raises may do so on one rank.
     dtype = real_dtype(x)
     multiplier = jnp.asarray(kernel(*plan.wavenumbers(lengths, dtype)))
     local_shape, axes = plan.output.local_shape, len(plan.shape)
@@ -117,29 +119,17 @@ def _apply(
 
 
 def laplacian(
-    x: Any,
+    x: FieldLike,
     plan: Plan,
-    box_size: Any,
+    box_size: BoxSize,
     *,
     from_spectrum: bool = False,
     to_spectrum: bool = False,
-) -> jax.Array:
+) -> Field:
     """The Laplacian of a field on a periodic box: -k^2 in Fourier space, all frequencies included.
 
-    Args:
-        x: this rank's block of the field, or of its spectrum, as in `apply`.
-        plan: any plan, as in `apply`.
-        box_size: side of the box: a number, or one for each axis. May be traced.
-        from_spectrum: whether `x` is a spectrum.
-        to_spectrum: whether to return a spectrum.
-
-    Returns:
-        A block of the shape of a field, or of a spectrum, in the precision of `x`; in units of `x`
-        per squared length.
-
-    Raises:
-        ValueError: a block that does not match its pencil, or a box that is none.
-        TypeError: complex numbers where real ones belong, or a dtype without a transform.
+    Arguments, result and errors are those of `apply`. The result is in units of `x` per squared
+    length.
 
     Example:
         >>> from pfftjax import PencilFFT, ProcessGrid
@@ -149,39 +139,25 @@ def laplacian(
         True
 
     """
-
-    def kernel(*k: jax.Array) -> jax.Array:
-        return -square(*k)
-
-    return _apply("laplacian", x, plan, box_size, kernel, from_spectrum, to_spectrum)
+    return _apply(
+        "laplacian", x, plan, box_size, lambda *k: -square(*k), from_spectrum, to_spectrum
+    )
 
 
 def inverse_laplacian(
-    x: Any,
+    x: FieldLike,
     plan: Plan,
-    box_size: Any,
+    box_size: BoxSize,
     *,
     from_spectrum: bool = False,
     to_spectrum: bool = False,
-) -> jax.Array:
+) -> Field:
     """The field phi of mean zero with laplacian phi = x - mean(x): Poisson's equation.
 
     -1 / k^2 in Fourier space and 0 at k = 0, where no derivative is NaN either.
 
-    Args:
-        x: this rank's block of the field, or of its spectrum, as in `apply`.
-        plan: any plan, as in `apply`.
-        box_size: side of the box: a number, or one for each axis. May be traced.
-        from_spectrum: whether `x` is a spectrum.
-        to_spectrum: whether to return a spectrum; `gradient` takes it.
-
-    Returns:
-        A block of the shape of a field, or of a spectrum, in the precision of `x`; in units of `x`
-        times squared length.
-
-    Raises:
-        ValueError: a block that does not match its pencil, or a box that is none.
-        TypeError: complex numbers where real ones belong, or a dtype without a transform.
+    Arguments, result and errors are those of `apply`. The result is in units of `x` times squared
+    length, and `gradient` can start from its spectrum.
 
     Example:
         >>> from pfftjax import PencilFFT, ProcessGrid
@@ -193,40 +169,27 @@ def inverse_laplacian(
 
     """
 
-    def kernel(*k: jax.Array) -> jax.Array:
+    def kernel(*k: Reals) -> Reals:
         return -inverse_square(*k)
 
     return _apply("inverse_laplacian", x, plan, box_size, kernel, from_spectrum, to_spectrum)
 
 
 def gaussian_smoothing(
-    x: Any,
+    x: FieldLike,
     plan: Plan,
-    box_size: Any,
-    radius: Any,
+    box_size: BoxSize,
+    radius: ArrayLike,
     *,
     from_spectrum: bool = False,
     to_spectrum: bool = False,
-) -> jax.Array:
+) -> Field:
     """Convolve a field with a normal distribution of standard deviation R along each axis.
 
     exp(-k^2 R^2 / 2) in Fourier space.
 
-    Args:
-        x: this rank's block of the field, or of its spectrum, as in `apply`.
-        plan: any plan, as in `apply`.
-        box_size: side of the box: a number, or one for each axis. May be traced.
-        radius: R, in the unit of the box. May be traced, and differentiated.
-        from_spectrum: whether `x` is a spectrum.
-        to_spectrum: whether to return a spectrum.
-
-    Returns:
-        A block of the shape of a field, or of a spectrum, in the precision of `x`.
-
-    Raises:
-        ValueError: a block that does not match its pencil, a negative radius, or a box that is
-            none.
-        TypeError: complex numbers where real ones belong, or a dtype without a transform.
+    Arguments, result and errors are those of `apply`. The radius R is in the unit of the box, and
+    may be traced and differentiated; a negative one is a ValueError.
 
     Example:
         >>> from pfftjax import PencilFFT, ProcessGrid
@@ -239,41 +202,28 @@ def gaussian_smoothing(
     """
     _check_radius(radius, plan, "gaussian_smoothing")
 
-    def kernel(*k: jax.Array) -> jax.Array:
+    def kernel(*k: Reals) -> Reals:
         return jnp.exp(-0.5 * square(*k) * radius**2)
 
     return _apply("gaussian_smoothing", x, plan, box_size, kernel, from_spectrum, to_spectrum)
 
 
 def top_hat_smoothing(
-    x: Any,
+    x: FieldLike,
     plan: Plan,
-    box_size: Any,
-    radius: Any,
+    box_size: BoxSize,
+    radius: ArrayLike,
     *,
     from_spectrum: bool = False,
     to_spectrum: bool = False,
-) -> jax.Array:
+) -> Field:
     """The mean of a field in a sphere of the given radius around each point.
 
     W(k R) in Fourier space, W(x) = 3 (sin x - x cos x) / x^3 (Peebles 1980, equation 26.9), from
     its series at small x.
 
-    Args:
-        x: this rank's block of the field, or of its spectrum, as in `apply`.
-        plan: any plan of three axes, as in `apply`.
-        box_size: side of the box: a number, or one for each axis. May be traced.
-        radius: R, in the unit of the box. May be traced, and differentiated.
-        from_spectrum: whether `x` is a spectrum.
-        to_spectrum: whether to return a spectrum.
-
-    Returns:
-        A block of the shape of a field, or of a spectrum, in the precision of `x`.
-
-    Raises:
-        ValueError: a block that does not match its pencil, a negative radius, or a box that is
-            none.
-        TypeError: complex numbers where real ones belong, or a dtype without a transform.
+    Arguments, result and errors are those of `apply`, of plans of three axes. The radius R is in
+    the unit of the box, and may be traced and differentiated; a negative one is a ValueError.
 
     Example:
         >>> from pfftjax import PencilFFT, ProcessGrid
@@ -291,13 +241,13 @@ def top_hat_smoothing(
             f"{begin}: the mean is that in a sphere, but the plan has the shape {plan.shape}"
         )
 
-    def kernel(*k: jax.Array) -> jax.Array:
+    def kernel(*k: Reals) -> Reals:
         return top_hat(square(*k) * radius**2)
 
     return _apply("top_hat_smoothing", x, plan, box_size, kernel, from_spectrum, to_spectrum)
 
 
-def _check_radius(radius: Any, plan: Plan, operation: str) -> None:
+def _check_radius(radius: ArrayLike, plan: Plan, operation: str) -> None:
     if not is_length(radius, or_zero=True):
         raise ValueError(
             f"{here(operation, plan)}: the radius must be a length in the unit of the box, got "
@@ -311,7 +261,7 @@ _SERIES = [(-1) ** m * 3 * (2 * m + 2) / math.factorial(2 * m + 3) for m in rang
 _SERIES_UP_TO = 1.5**2
 
 
-def top_hat(x2: jax.Array) -> jax.Array:
+def top_hat(x2: Reals) -> Reals:
     """W of a squared argument: its derivative in x^2 exists at 0, that in x would make NaN."""
     near = x2 < _SERIES_UP_TO
     small = jnp.where(near, x2, 0)
@@ -323,36 +273,24 @@ def top_hat(x2: jax.Array) -> jax.Array:
 
 
 def deconvolve(
-    x: Any,
+    x: FieldLike,
     plan: Plan,
     kernel: Assignment = "cic",
     *,
     times: int = 1,
     from_spectrum: bool = False,
     to_spectrum: bool = False,
-) -> jax.Array:
+) -> Field:
     """Divide out the smoothing of a field that was painted from particles, or read out to them.
 
     The window is the product over axes of sinc(k h / 2)^p, h the side of a cell, sinc(x) =
     sin(x) / x, and p = 1, 2, 3, 4 for NGP, CIC, TSC and PCS (Hockney & Eastwood 1988, section
     5-3; Jing 2005, equation 18, without the aliases).
 
-    Args:
-        x: this rank's block of the field, or of its spectrum, as in `apply`.
-        plan: any plan of the kinds fft and rfft, of two axes or three.
-        kernel: as given to `pfftjax.pm.paint`: "cic" or "tsc"; also "ngp" or "pcs".
-        times: how often the field was smoothed: 2 for painting and readout together.
-        from_spectrum: whether `x` is a spectrum.
-        to_spectrum: whether to return a spectrum.
-
-    Returns:
-        A block of the shape of a field, or of a spectrum, in the precision of `x`.
-
-    Raises:
-        ValueError: a block that does not match its pencil, or an unknown kernel.
-        TypeError: complex numbers where real ones belong, or a dtype without a transform.
-
-    At the Nyquist frequency of an axis it multiplies by (pi / 2)^p, and noise with it.
+    Arguments, result and errors are those of `apply`, of plans of the kinds fft and rfft. `kernel`
+    is "cic" or "tsc", as given to `pfftjax.pm.paint`, "ngp" or "pcs"; others are a ValueError.
+    `times` is how often the field was smoothed: 2 for painting and readout together. At the
+    Nyquist frequency of an axis it multiplies by (pi / 2)^p, and noise with it.
 
     Example:
         >>> from pfftjax import PencilFFT, ProcessGrid
@@ -371,8 +309,8 @@ def deconvolve(
         raise ValueError(f"{begin}: times is how often the field was smoothed, got {times!r}")
     power = _ORDERS[kernel] * times
 
-    def inverse_window(*k: jax.Array) -> jax.Array:
-        # In a box of sides n the cells have side 1. numpy's sinc has pi in its argument.
+    def inverse_window(*k: Reals) -> Reals:
+        # Cells have side 1 in a box of sides n. numpy's sinc has pi in its argument.
         windows = (jnp.sinc(x / (2 * np.pi)) ** -power for x in k)
         return functools.reduce(operator.mul, windows)
 

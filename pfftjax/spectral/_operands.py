@@ -1,23 +1,28 @@
-"""What operators are given, checked; and what all of them do with it."""
+"""The operands of all operators, checked, and products with them."""
 
 import functools
 import operator
-from typing import Any
+from collections.abc import Sequence, Sized
+from typing import TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
+from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Reals
 from pfftjax._runtime.primitive import where
 from pfftjax.fft.internal import Plan, as_complex, sides_of, wavenumbers_along
 from pfftjax.fft.internal import operand as block_of
 
-Vector = tuple[jax.Array, ...]
+Vector: TypeAlias = tuple[Field, ...]
+VectorLike: TypeAlias = FieldLike | Sequence[FieldLike]
+Sides: TypeAlias = tuple[ArrayLike, ...]
 _NUMBERS = {2: "two", 3: "three"}
 _FOURIER = {"fft", "rfft"}
 
 
-def here(operation: str, plan: Any) -> str:
+def here(operation: str, plan: object) -> str:
     """How an error begins."""
     if not isinstance(plan, Plan):
         raise TypeError(
@@ -38,7 +43,7 @@ def check_periodic(plan: Plan, operation: str, axes: tuple[int, ...] = (2, 3)) -
         )
 
 
-def operand(x: Any, plan: Plan, operation: str, *, from_spectrum: bool) -> jax.Array:
+def operand(x: ArrayLike, plan: Plan, operation: str, *, from_spectrum: bool) -> Field:
     """A block of a field, or of a spectrum, of a dtype that the plan transforms; complex where the
     plan makes it so.
     """
@@ -55,17 +60,21 @@ def operand(x: Any, plan: Plan, operation: str, *, from_spectrum: bool) -> jax.A
     return x if is_real else as_complex(x)
 
 
-def vector(v: Any, plan: Plan, operation: str, *, from_spectrum: bool) -> Vector:
+def vector(v: VectorLike, plan: Plan, operation: str, *, from_spectrum: bool) -> Vector:
     """Blocks of one shape and dtype, one for each axis."""
     begin, axes = here(operation, plan), len(plan.shape)
-    if not hasattr(v, "__len__") or len(v) != axes:
-        got = f"{len(v)} of them" if hasattr(v, "__len__") else type(v).__name__
+    several = v if isinstance(v, Sized) else ()
+    if len(several) != axes:
+        got = f"{len(several)} of them" if isinstance(v, Sized) else type(v).__name__
         raise ValueError(
             f"{begin}: a vector has {_NUMBERS[axes]} components, a tuple "
             f"({', '.join(('vx', 'vy', 'vz')[:axes])}) or an array with the components in front; "
             f"got {got}"
         )
-    blocks = [operand(x, plan, operation, from_spectrum=from_spectrum) for x in v]
+    blocks = [
+        operand(x, plan, operation, from_spectrum=from_spectrum)
+        for x in cast(Sequence[FieldLike], v)
+    ]
     if len({x.shape for x in blocks}) > 1:
         raise ValueError(
             f"{begin}: the components have shapes {', '.join(str(x.shape) for x in blocks)}; "
@@ -74,22 +83,22 @@ def vector(v: Any, plan: Plan, operation: str, *, from_spectrum: bool) -> Vector
     return tuple(x.astype(jnp.result_type(*blocks)) for x in blocks)
 
 
-def sides(box_size: Any, plan: Plan, operation: str) -> tuple[Any, ...]:
+def sides(box_size: BoxSize, plan: Plan, operation: str) -> Sides:
     """The side of the box along each axis."""
     return sides_of(box_size, len(plan.shape), here(operation, plan))
 
 
-def real_dtype(x: jax.Array) -> np.dtype:
+def real_dtype(x: Field) -> np.dtype:
     """The dtype of real and imaginary parts."""
     return jnp.finfo(x.dtype).dtype
 
 
-def times_real(factor: jax.Array, y: jax.Array) -> jax.Array:
+def times_real(factor: Reals, y: Field) -> Field:
     """A real factor times a spectrum, without the products by the factor's imaginary part."""
     return jax.lax.complex(factor * y.real, factor * y.imag)
 
 
-def odd_wavenumbers(plan: Plan, lengths: tuple[Any, ...], dtype: Any) -> Vector:
+def odd_wavenumbers(plan: Plan, lengths: Sides, dtype: np.dtype) -> tuple[Reals, ...]:
     """Wavenumbers of first derivatives, which broadcast against the block of the spectrum: zero at
     Nyquist frequencies, which have no sign.
     """
@@ -99,12 +108,12 @@ def odd_wavenumbers(plan: Plan, lengths: tuple[Any, ...], dtype: Any) -> Vector:
     )
 
 
-def square(*k: jax.Array) -> jax.Array:
+def square(*k: Reals) -> Reals:
     """The squared length of a vector of wavenumbers."""
     return functools.reduce(operator.add, (x**2 for x in k))
 
 
-def inverse_square(*k: jax.Array) -> jax.Array:
+def inverse_square(*k: Reals) -> Reals:
     """1 / k^2, and 0 at k = 0, where no division by zero is made in any derivative either."""
     k2 = square(*k)
     zero = k2 == 0

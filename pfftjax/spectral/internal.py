@@ -1,4 +1,4 @@
-"""What `pfftjax.spectral` has for the folders above it, beside what is public."""
+"""Names of `pfftjax.spectral` for the folders above it, beside the public ones."""
 
 from ._operands import here as here
 from ._operands import inverse_square as inverse_square

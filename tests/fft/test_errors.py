@@ -24,8 +24,6 @@ def test_a_block_that_does_not_match_its_pencil():
             plan.forward(wrong)
         with pytest.raises(ValueError, match=r"\(9, 9, 9\), but this rank holds .* \(4, 6, 8\)"):
             plan.inverse(wrong)
-        with pytest.raises(ValueError, match=here("PencilFFT.forward") + "the block has shape"):
-            plan.forward(jnp.zeros(8))
 
 
 def test_a_missing_global_shape():
@@ -36,17 +34,29 @@ def test_a_missing_global_shape():
                 getattr(pfftjax, name)(jnp.zeros((4, 4, 4)), grid)
         with pytest.raises(ValueError, match=here(name) + r"shape must be \(n0, n1, n2\)"):
             getattr(pfftjax, name)(jnp.zeros((4, 4, 4)), grid, shape=(4, 4))
+
+
+@pytest.mark.wrong_types
+def test_arguments_of_other_types():
+    grid, x = grids()[0], jnp.zeros((4, 4, 4))
+    for name in ("fft3d", "ifft3d", "rfft3d", "irfft3d"):
         with pytest.raises(TypeError, match=here(name) + "shape must be static integers, got 4"):
-            getattr(pfftjax, name)(jnp.zeros((4, 4, 4)), grid, shape=4)
+            getattr(pfftjax, name)(x, grid, shape=4)
         with pytest.raises(TypeError, match=f"{name}: grid must be a ProcessGrid, got NoneType"):
-            getattr(pfftjax, name)(jnp.zeros((4, 4, 4)), None)
+            getattr(pfftjax, name)(x, None)
+    with pytest.raises(ValueError, match=here("PencilFFT.forward") + "the block has shape"):
+        pfftjax.PencilFFT((4, 6, 8), grid).forward(jnp.zeros(8))
+    for options, text in (
+        ({"norm": "sideways"}, "norm must be one of backward, ortho, forward"),
+        ({"layout": "sideways"}, "layout must be transposed or natural"),
+    ):
+        with pytest.raises(ValueError, match=here("PencilFFT") + text):
+            pfftjax.PencilFFT((4, 4, 4), grid, **options)
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"norm": "sideways"}, "norm must be one of backward, ortho, forward"),
-        ({"layout": "sideways"}, "layout must be transposed or natural"),
         ({"shape": (4, 0, 4)}, "the global shape must be three positive sizes"),
         ({"shape": (4, 4)}, "the global shape must be three positive sizes"),
     ],
@@ -57,6 +67,7 @@ def test_nonsense(options, text):
         pfftjax.PencilFFT(**arguments)
 
 
+@pytest.mark.wrong_types
 def test_real_is_no_dtype():
     for real in ("float32", "no", jnp.float32, None):
         with pytest.raises(TypeError, match=here("PencilFFT") + "real must be True or False, got"):
@@ -79,6 +90,7 @@ NO_BOXES = (
 )  # fmt: skip
 
 
+@pytest.mark.wrong_types
 def test_wavenumbers():
     grid = grids()[0]
     plan = pfftjax.PencilFFT((4, 4, 4), grid)

@@ -257,8 +257,6 @@ def here(operation):
         ({"shape": (4, 1, 4), "kinds": ("fft", "dct1", "fft")}, "'dct1' has a point on each wall"),
         ({"shape": (4, 4, 4, 4)}, "the global shape must be two or three positive sizes"),
         ({"shape": (4, 0, 4)}, "the global shape must be two or three positive sizes"),
-        ({"norm": "sideways"}, "norm must be one of backward, ortho, forward"),
-        ({"layout": "sideways"}, "layout must be transposed or natural"),
     ],
 )
 def test_nonsense(options, text):
@@ -267,10 +265,21 @@ def test_nonsense(options, text):
         PencilTransform(**{**arguments, **options})
 
 
-def test_what_a_plan_refuses():
+@pytest.mark.wrong_types
+def test_arguments_of_other_types():
     grid = grids()[0]
     with pytest.raises(TypeError, match="PencilTransform: grid must be a ProcessGrid"):
         PencilTransform((4, 4, 4), (1, 1), ("fft",) * 3)
+    for options, text in (
+        ({"norm": "sideways"}, "norm must be one of backward, ortho, forward"),
+        ({"layout": "sideways"}, "layout must be transposed or natural"),
+    ):
+        with pytest.raises(ValueError, match=here("PencilTransform") + text):
+            PencilTransform((4, 4, 4), grid, ("fft", "fft", "dct2"), **options)
+
+
+def test_what_a_plan_refuses():
+    grid = grids()[0]
     plan = PencilTransform((4, 6, 8), grid, ("dct2", "fft", "rfft"))
     x = jnp.zeros(plan.input.local_shape)
     with pytest.raises(ValueError, match=here("PencilTransform.forward") + "the block has shape"):

@@ -212,12 +212,13 @@ def test_a_plan_that_is_there():
     tuned, timings = tune(plan, Tuning(seconds=1e-9), any_grid=True)
     candidates = candidate_dims(plan.shape, plan.spectral_shape, SIZE) if SIZE > 1 else []
     assert {t.dims for t in timings} == set(candidates)
-    with pytest.raises(TypeError, match=here("PencilFFT") + "tune must be a bool or a Tuning"):
-        tune(plan, 1.0)
 
 
+@pytest.mark.wrong_types
 def test_what_is_refused(path, monkeypatch):
     grid, shape = grids()[0], (4, 4, 4)
+    with pytest.raises(TypeError, match=here("PencilFFT") + "tune must be a bool or a Tuning"):
+        tune(PencilFFT(shape, grid), 1.0)
     for make in (PencilFFT, lambda *a, **k: PencilTransform(*a, ("fft",) * 3, **k)):
         with pytest.raises(TypeError, match=r"method must be one of ExchangeMethod.{AUTOMATIC, "):
             make(shape, grid, method="messages")

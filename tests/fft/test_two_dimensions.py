@@ -137,6 +137,13 @@ def here(operation):
     return rf"^{operation} on rank {RANK} of {SIZE}: "
 
 
+@pytest.mark.wrong_types
+@pytest.mark.parametrize("name", ["fft2d", "ifft2d", "rfft2d", "irfft2d"])
+def test_a_grid_is_needed(name):
+    with pytest.raises(TypeError, match=f"{name}: grid must be a ProcessGrid, got NoneType"):
+        getattr(pfftjax, name)(jnp.zeros((4, 4)), None)
+
+
 def test_mistakes():
     grid = slabs()
     for name in ("fft2d", "ifft2d", "rfft2d", "irfft2d"):
@@ -146,8 +153,6 @@ def test_mistakes():
                 function(jnp.zeros((4, 4)), grid)
         with pytest.raises(ValueError, match=here(name) + r"shape must be \(n0, n1\)"):
             function(jnp.zeros((4, 4)), grid, shape=(4, 4, 4))
-        with pytest.raises(TypeError, match=f"{name}: grid must be a ProcessGrid, got NoneType"):
-            function(jnp.zeros((4, 4)), None)
         with pytest.raises(ValueError, match="the block has shape"):
             function(jnp.zeros((9, 9)), grid, shape=(4, 4))
     if SIZE > 1:

@@ -157,6 +157,7 @@ def test_sums_of_other_dtypes():
     assert appearances == (4 + 2 * rows) * (5 + 4 * columns) * 3
 
 
+@pytest.mark.wrong_types
 def test_what_is_refused():
     grid = grids()[0]
     pencil = Pencil((4, 5, 6), grid)

@@ -85,6 +85,7 @@ def test_nonsense_is_refused(arguments, text):
         Pencil(shape, grids()[0], *rest)
 
 
+@pytest.mark.wrong_types
 def test_nothing_is_rounded():
     grid = grids()[0]
     for make in (
@@ -95,11 +96,16 @@ def test_nothing_is_rounded():
     ):
         with pytest.raises(TypeError, match=rf" on rank {RANK} of {SIZE}: .*static integers"):
             make()
+
+
+def test_axes_count_from_both_ends():
+    grid = grids()[0]
     with pytest.raises(ValueError, match="there is no axis 3 in the global shape"):
         Pencil((4, 5, 6), grid).indices(3)
     assert Pencil((4, 5, 6), grid).range_of(-1) == (0, 6)
 
 
+@pytest.mark.wrong_types
 def test_a_grid_is_not_its_dims():
     with pytest.raises(TypeError, match=r"must be a ProcessGrid, got tuple; make it once"):
         Pencil((4, 5, 6), (1, SIZE))

@@ -76,8 +76,8 @@ def test_grids_of_communicators_in_another_order():
         ((SIZE + 1, None), ValueError, "cannot be arranged"),
         ((0, SIZE), ValueError, "must be positive"),
         ((1, 1, SIZE), ValueError, "two dimensions"),
-        ((1.5, 2), TypeError, "two integers"),
-        ("x", TypeError, "two integers"),
+        pytest.param((1.5, 2), TypeError, "two integers", marks=pytest.mark.wrong_types),
+        pytest.param("x", TypeError, "two integers", marks=pytest.mark.wrong_types),
     ],
 )
 def test_dims_that_do_not_fit(dims, error, text):

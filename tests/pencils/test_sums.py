@@ -42,6 +42,7 @@ def test_norm_at_the_ends_of_numbers():
     assert slope.tolist() == [0.0, 0.0]
 
 
+@pytest.mark.wrong_types
 def test_what_is_refused():
     x = jnp.ones(2)
     for grid in (None, MPI.COMM_WORLD):

@@ -123,6 +123,7 @@ def test_adjoint_and_transformations():
         np.testing.assert_allclose(real, z.local_block(expected), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.wrong_types
 def test_what_is_refused():
     here = rf"transpose on rank {RANK} of {SIZE}: "
     for grid in grids():

@@ -52,15 +52,26 @@ def test_blocks(name):
         function(field + 0j, plan)
     with pytest.raises(TypeError, match=here(name) + "no transform of float16"):
         function(field.astype("float16"), plan)
+
+
+@pytest.mark.wrong_types
+@pytest.mark.parametrize("name", [*SCALARS, *VECTORS])
+def test_other_types(name):
+    plan = _plan()
+    field = jnp.zeros(plan.input.local_shape)
+    function, x = (SCALARS[name], field) if name in SCALARS else (VECTORS[name], (field,) * 3)
     with pytest.raises(TypeError, match=f"^{name}: the plan must be a pfftjax.PencilFFT or "):
-        function(field, BOX)
+        function(x, BOX)
+    if name in VECTORS:
+        with pytest.raises(ValueError, match=here(name) + "a vector has three components"):
+            function(3.0, plan)
 
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_vectors(name):
     plan = _plan()
     x = jnp.zeros(plan.input.local_shape)
-    for wrong in ((x, x), jnp.zeros((2, *x.shape)), 3.0):
+    for wrong in ((x, x), jnp.zeros((2, *x.shape))):
         with pytest.raises(ValueError, match=here(name) + "a vector has three components"):
             VECTORS[name](wrong, plan)
     with pytest.raises(ValueError, match=here(name) + "the components have shapes"):
@@ -70,6 +81,7 @@ def test_vectors(name):
     assert all(part.dtype == "float64" for part in jnp.atleast_1d(*stacked))
 
 
+@pytest.mark.wrong_types
 def test_boxes_radii_and_kernels():
     plan = _plan(real=False)
     x = jnp.zeros(plan.input.local_shape)
