@@ -105,7 +105,7 @@ def exchange(size, repetitions):
 
 
 def _copies(x, repetitions):
-    """Of all of x, between the device and pinned memory, where the device has some."""
+    """GB/s of copies of x between the device and pinned memory, where the device has some."""
     device = next(iter(x.devices()))
     if "pinned_host" not in [memory.kind for memory in device.addressable_memories()]:
         return {}

@@ -65,6 +65,9 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "memory: large arrays, or measures; not in small chunks")
     config.addinivalue_line("markers", "gpu: needs a GPU")
     config.addinivalue_line("markers", "reproducer: of what once hung or ended right jobs")
+    config.addinivalue_line(
+        "markers", "wrong_types: hands over what annotations forbid; not where these are checked"
+    )
     if _RANK > 0:  # the report of rank 0 speaks for all
         config.pluginmanager.unregister(name="terminalreporter")
 

@@ -5,10 +5,13 @@ before these and over which a function maps. Tests check the annotations (PFFTJA
 tests/conftest.py); at run time nothing does.
 """
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
+import numpy as np
 from jax import Array
-from jaxtyping import Bool, Complex, Float, Inexact, Int, Num, Shaped
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Complex, Float, Inexact, Int, Num, Real, Shaped
 
 # One rank's part of a global array over three dimensions, and over as many as a function says.
 Block: TypeAlias = Inexact[Array, "... _n0 _n1 _n2"]
@@ -23,3 +26,24 @@ Vectors: TypeAlias = Float[Array, "_particles 3"]
 Weights: TypeAlias = Float[Array, "_particles"]
 Mask: TypeAlias = Bool[Array, "_particles"]
 Names: TypeAlias = Int[Array, "_particles"]
+# One integer, one for each rank or shell, and the mesh cell of each particle.
+Count: TypeAlias = Int[Array, ""]
+Counts: TypeAlias = Int[Array, "_n"]
+Cells: TypeAlias = Int[Array, "_particles 3"]
+# Real numbers of any shape, in a row, and whatever there is one of for each particle.
+Reals: TypeAlias = Float[Array, "..."]
+Series: TypeAlias = Float[Array, "_n"]
+Rows: TypeAlias = Shaped[Array, "_particles ..."]
+
+# What functions make such arrays of: arrays of JAX and of NumPy, and Python's numbers.
+Number: TypeAlias = float | np.integer | np.floating | Real[Array, ""] | Real[np.ndarray, ""]
+RealsLike: TypeAlias = Real[ArrayLike, "..."]
+SeriesLike: TypeAlias = Real[ArrayLike, "_n"] | Sequence[Number]
+RowsLike: TypeAlias = Shaped[ArrayLike, "_particles ..."]
+VectorsLike: TypeAlias = Float[ArrayLike, "_particles 3"]
+RealBlockLike: TypeAlias = Real[ArrayLike, "... _n0 _n1 _n2"]
+# The side of a periodic box: one number, or one for each axis.
+BoxSize: TypeAlias = Number | SeriesLike
+# What JAX, which has no type for them, hands to the rules of a primitive: arrays, constants of a
+# program, and tangents that are known to be zero.
+Operands: TypeAlias = Sequence[Any]

@@ -1,12 +1,15 @@
 """White noise that does not depend on the process grid."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.extend.random as jxr
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import PRNGKeyArray
 
+from pfftjax._runtime.arrays import Reals
 from pfftjax._runtime.primitive import where
 from pfftjax.collectives.internal import same
 from pfftjax.pencils import Pencil
@@ -14,12 +17,12 @@ from pfftjax.pencils.internal import checked_pencil
 
 
 def white_noise(
-    key: jax.Array,
+    key: PRNGKeyArray,
     pencil: Pencil,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     *,
     drawn_in: Literal["float32", "float64"] = "float32",
-) -> jax.Array:
+) -> Reals:
     """Standard normal numbers: this rank's block of one array, the same on any process grid.
 
     A cell's number depends on the key and on the cell's global index alone (threefry as a counter
@@ -83,7 +86,7 @@ def white_noise(
     return _NORMAL[drawn_in](*bits).astype(dtype)
 
 
-def _key_words(key: Any, here: str) -> jax.Array:
+def _key_words(key: object, here: str) -> jax.Array:
     if not isinstance(key, jax.Array | np.ndarray):
         raise TypeError(f"{here}: the key must be one of jax.random.key(seed), got {key!r}")
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
@@ -125,7 +128,7 @@ def _times(high: jax.Array, low: jax.Array, n: int) -> tuple[jax.Array, jax.Arra
 
 
 def _normal_float32(first: jax.Array, second: jax.Array) -> jax.Array:
-    """As `jax.random.normal` makes a float32 of two words."""
+    """The float32 that `jax.random.normal` makes of two words."""
     bits = first ^ second
     mantissa = (bits >> np.uint32(32 - 23)) | np.float32(1).view(np.uint32)
     return _normal(jax.lax.bitcast_convert_type(mantissa, jnp.float32))
