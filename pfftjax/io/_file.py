@@ -278,7 +278,7 @@ def is_of_hdf5(array: Array) -> TypeGuard["h5py.Dataset"]:
     return hasattr(array, "file")
 
 
-def opened(path: Path) -> AbstractContextManager[File]:
+def opened(path: Path) -> "AbstractContextManager[h5py.File | zarr.Group]":
     """A file to read, or a group of Zarr arrays."""
     if _zarr.is_store(path):
         return _zarr.opened(path)

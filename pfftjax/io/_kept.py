@@ -18,6 +18,7 @@ from . import _file, _zarr
 from ._contents import STORED, Box, Contents, Dataset, Path
 
 if TYPE_CHECKING:
+    import h5py
     import zarr
 
 # Attributes that hold the dimensions of netCDF-4 and HDF5 together; written anew.
@@ -105,7 +106,7 @@ def with_kept(path: Path, contents: Contents, comm: MPI.Intracomm) -> Contents:
     )
 
 
-def _arrays(file: _file.File, target: pathlib.Path) -> Mapping[str, _file.Array]:
+def _arrays(file: _file.File, target: pathlib.Path) -> "Mapping[str, h5py.Dataset | zarr.Array]":
     """The arrays of a file by name. One that has more than arrays is not ours to write anew."""
     entries = dict(file.items() if _file.is_hdf5(file) else cast("zarr.Group", file).members())
     for name, entry in entries.items():
@@ -114,7 +115,7 @@ def _arrays(file: _file.File, target: pathlib.Path) -> Mapping[str, _file.Array]
                 f"{target} has a group, {name!r}, which mode='a' cannot keep; write to another "
                 "file"
             )
-    return cast("Mapping[str, _file.Array]", entries)
+    return cast("dict[str, h5py.Dataset | zarr.Array]", entries)
 
 
 def _axes(array: _file.Array) -> tuple[tuple[str, ...], bool]:

@@ -50,7 +50,7 @@ batching.primitive_batchers[expect_p] = _batched
 def expect(
     passed: jax.Array,
     value: ArrayLike,
-    expected: BoxSize,
+    expected: BoxSize | None,
     *,
     operation: str,
     what: str,
@@ -62,9 +62,12 @@ def expect(
     """`passed`, on which the rest of the program depends, if `value` is `expected`.
 
     Otherwise an error says "`what` is 0.5, but `but` 0.1; `remedy`": a ValueError where both are
-    known, or else a jax.errors.JaxRuntimeError when the program runs. Expected numbers that are
-    not positive are not known. The texts are the same on all ranks, and `tolerance` is relative.
+    known, or else a jax.errors.JaxRuntimeError when the program runs. Nothing is expected by None
+    and by numbers that are not positive. The texts are the same on all ranks, and `tolerance` is
+    relative.
     """
+    if expected is None:
+        return passed
     if not isinstance(value, Tracer) and not isinstance(expected, Tracer):
         a, b = np.asarray(value, float), np.asarray(expected, float)
         differ = np.abs(a - b) > tolerance * np.maximum(a, b)

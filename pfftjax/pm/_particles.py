@@ -119,8 +119,6 @@ class Particles:
                 jax.errors.JaxRuntimeError then.
 
         """
-        if self.box_size is None:
-            return self
         used = expect(
             self.used,
             as_known(sides),
@@ -146,8 +144,6 @@ class Particles:
                 a jax.errors.JaxRuntimeError then.
 
         """
-        if self.scale_factor is None:
-            return self
         used = expect(
             self.used,
             a,
