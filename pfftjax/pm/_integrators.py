@@ -6,7 +6,7 @@ kick by half; kicks that follow each other at the same positions are one.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,8 @@ class Steps(NamedTuple):
     drift: Series
 
 
-Integrator = Callable[[Cosmology, SeriesLike], Steps]
+# What the second argument is, is up to the integrator; those below take the ends of the steps.
+Integrator = Callable[[Cosmology, Any], Steps]
 
 
 def _steps(drift: Series, first: Series, second: Series) -> Steps:

@@ -193,7 +193,7 @@ def simulate(
     plan: PencilFFT,
     box_size: BoxSize,
     cosmology: Cosmology,
-    scale_factors: SeriesLike,
+    scale_factors: SeriesLike | object,
     *,
     integrator: Integrator = fastpm,
     kernel: Kernel = "cic",

@@ -160,6 +160,7 @@ def test_dtypes_at_loading(folder):
         pfftjax.io.load(path, "text", pencil)
 
 
+@pytest.mark.wrong_types
 @pytest.mark.parametrize("layout", ["shared", "per_rank"])
 def test_an_error_on_one_rank_is_raised_on_all_and_the_old_file_stays(folder, layout, monkeypatch):
     last = RANK == SIZE - 1
@@ -232,6 +233,7 @@ def test_an_error_on_one_rank_is_raised_on_all_and_the_old_file_stays(folder, la
     assert_equal(pfftjax.io.load(path, "q", pencil), x)
 
 
+@pytest.mark.wrong_types
 def test_what_cannot_be_loaded(folder):
     pencil = pfftjax.Pencil((4, 5, 6), grids()[-1])
     x = pencil.local_block(random((4, 5, 6)))
