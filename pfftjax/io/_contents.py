@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import jax
@@ -36,18 +36,9 @@ class Sliceable(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """A dataset, and this rank's box of it.
+    """A dataset, of which this rank's `values` are the box ``box_of(rank)``.
 
-    Attributes:
-        name: its name in the file.
-        shape: of all of it.
-        dtype: of its elements.
-        dims: names of its dimensions.
-        values: this rank's elements.
-        order: dimension d of the file is dimension ``order[d]`` of `values`.
-        box_of: box of any rank.
-        attributes: its own.
-
+    Dimension d of the file is dimension ``order[d]`` of `values`.
     """
 
     name: str
@@ -76,15 +67,8 @@ class Dataset:
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """All that a file holds.
-
-    Attributes:
-        datasets: the arrays.
-        sizes: of the dimensions, by name.
-        coordinates: of some of them.
-        attributes: of the file.
-        compression: of the datasets.
-
+    """All that a file holds: datasets, the sizes of their dimensions by name, and coordinates of
+    some of these.
     """
 
     datasets: tuple[Dataset, ...]
@@ -120,3 +104,8 @@ def boxes(count: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
         for start in range(0, count[axis], step):
             along = slice(start, min(start + step, count[axis]))
             yield (*(slice(i, i + 1) for i in outer), along, *rest)
+
+
+def moved(place: tuple[slice, ...], by: Sequence[int]) -> tuple[slice, ...]:
+    """A place, so many elements further on along each dimension."""
+    return tuple(slice(p.start + n, p.stop + n) for p, n in zip(place, by, strict=True))

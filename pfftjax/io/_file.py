@@ -23,7 +23,7 @@ from mpi4py import MPI
 from pfftjax._runtime.agreement import together
 
 from . import _contents, _zarr
-from ._contents import STORED, Box, Contents, Dataset, Path, boxes
+from ._contents import STORED, Box, Contents, Dataset, Path, boxes, moved
 from ._mode import check_free
 
 if TYPE_CHECKING:
@@ -250,11 +250,7 @@ def _write_boxes(file: "h5py.File", contents: Contents, rank: int) -> None:
         array = cast("h5py.Dataset", file[dataset.name])
         starts = [start for start, _ in dataset.box_of(rank)]
         for place, values in dataset.pieces():
-            array[_moved(place, starts)] = values
-
-
-def _moved(place: tuple[slice, ...], by: list[int]) -> tuple[slice, ...]:
-    return tuple(slice(p.start + s, p.stop + s) for p, s in zip(place, by, strict=True))
+            array[moved(place, starts)] = values
 
 
 def _parts_of(path: pathlib.Path) -> pathlib.Path | None:
@@ -299,14 +295,8 @@ def find(file: File, name: str, is_to_count: bool = True) -> Array:
 
 
 def read(dataset: Array, box: Box, order: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """A box of a dataset, piece by piece.
-
-    Args:
-        dataset: of h5py or zarr.
-        box: which part of it.
-        order: dimension d of the dataset becomes dimension ``order[d]`` of the result.
-        dtype: of the result.
-
+    """A box of a dataset, piece by piece: dimension d of the dataset becomes dimension
+    ``order[d]`` of the result.
     """
     count = tuple(n for _, n in box)
     shape = [0] * len(count)
@@ -318,7 +308,7 @@ def read(dataset: Array, box: Box, order: tuple[int, ...], dtype: np.dtype) -> n
     starts = [start for start, _ in box]
     if not is_of_hdf5(dataset) or PARTS not in dataset.file.attrs:
         for place in boxes(count, most):
-            as_stored[place] = dataset[_moved(place, starts)]
+            as_stored[place] = dataset[moved(place, starts)]
         return result
     # Reads the parts themselves, as HDF5 gives the fill value for one that is lost.
     folder = pathlib.Path(dataset.file.filename).parent
@@ -333,8 +323,8 @@ def read(dataset: Array, box: Box, order: tuple[int, ...], dtype: np.dtype) -> n
         with _opened(folder / source.file_name, "r") as part:
             there = find(part, source.dset_name)
             for place in boxes(common, most):
-                mine = _moved(place, [a - s for a, s in zip(low, starts, strict=True)])
-                theirs = _moved(place, [a - f for a, f in zip(low, first, strict=True)])
+                mine = moved(place, [a - s for a, s in zip(low, starts, strict=True)])
+                theirs = moved(place, [a - f for a, f in zip(low, first, strict=True)])
                 as_stored[mine] = there[theirs]
         covered += math.prod(common)
     if covered != math.prod(count):

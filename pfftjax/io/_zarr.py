@@ -21,7 +21,7 @@ from mpi4py import MPI
 
 from pfftjax._runtime.agreement import together
 
-from ._contents import Contents, Dataset, Path
+from ._contents import Contents, Dataset, Path, moved
 from ._mode import check_free
 
 if TYPE_CHECKING:
@@ -201,8 +201,4 @@ def _write_box(array: "zarr.Array", dataset: Dataset, rank: int) -> None:
             slice(i * chunk, min((i + 1) * chunk, count))
             for i, chunk, (_, count) in zip(number, array.chunks, box, strict=True)
         )
-        into = tuple(
-            slice(p.start + start, p.stop + start)
-            for p, (start, _) in zip(place, box, strict=True)
-        )
-        array[into] = dataset.piece(dataset.values, place)
+        array[moved(place, [start for start, _ in box])] = dataset.piece(dataset.values, place)
