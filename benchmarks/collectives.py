@@ -116,7 +116,7 @@ def calls():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     rows = []

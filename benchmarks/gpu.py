@@ -48,40 +48,51 @@ def timed(f, repetitions):
     return {"ms": min(times), "ms_median": statistics.median(times)}
 
 
+def block(plan, batch=None):
+    """This rank's block of random complex numbers, or a batch of such."""
+    shape = (*(() if batch is None else (batch,)), *plan.input.local_shape, 2)
+    x = jax.random.normal(jax.random.key(COMM.rank), shape)
+    return jax.lax.complex(x[..., 0], x[..., 1])
+
+
+def difference(ours, theirs):
+    """The largest difference over the largest value."""
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+def in_turn(contenders, x, repetitions):
+    """The times of all contenders in turn, and once more."""
+    return {
+        # `f` is bound now, as the loop goes on.
+        f"{name}, turn {turn}": timed(lambda f=f: f(x), repetitions)
+        for turn in range(2)
+        for name, f in contenders.items()
+    }
+
+
 def transform(n, repetitions):
-    """Ours, and XLA's with the spectrum in the same order; in turn, and once more."""
+    """Ours, and XLA's with the spectrum in the same order."""
     plan = pfftjax.PencilFFT((n, n, n), pfftjax.ProcessGrid((None, 1)))
-    x = jax.random.normal(jax.random.key(COMM.rank), (*plan.input.local_shape, 2))
-    x = jax.lax.complex(x[..., 0], x[..., 1])
+    x = block(plan)
     found = {"n": n, "dtype": "complex64", "ranks": COMM.size}
     contenders = {"pfftjax": jax.jit(plan.forward)}
     if COMM.size == 1:
         contenders["jnp.fft.fftn"] = jax.jit(lambda x: jnp.fft.fftn(x).transpose(plan.output.axes))
-        ours, theirs = (np.asarray(f(x)[0]) for f in contenders.values())
-        found["difference"] = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
-    for turn in range(2):
-        for name, f in contenders.items():
-            # Bound now: the loop goes on.
-            found[f"{name}, turn {turn}"] = timed(lambda f=f: f(x), repetitions)
-    return found
+        found["difference"] = difference(*(f(x)[0] for f in contenders.values()))
+    return {**found, **in_turn(contenders, x, repetitions)}
 
 
 def pipeline(n, batch, repetitions):
-    """Forward, in one piece and in chunks, of one array or a batch; in turn, and once more."""
+    """Forward transforms of one array or a batch, in one piece and in chunks."""
     methods = pfftjax.ExchangeMethod.AUTOMATIC, pfftjax.ExchangeMethod.PIPELINED
     plan = pfftjax.PencilFFT((n, n, n), COMM)
-    shape = (*(() if batch is None else (batch,)), *plan.input.local_shape, 2)
-    x = jax.random.normal(jax.random.key(COMM.rank), shape)
-    x = jax.lax.complex(x[..., 0], x[..., 1])
+    x = block(plan, batch)
     found = {"n": n, "batch": batch, "dtype": "complex64", "ranks": COMM.size}
     found |= {"grid": plan.grid.dims, "chunks": options.gpu_chunks}
     contenders = {m.name: jax.jit(dataclasses.replace(plan, method=m).forward) for m in methods}
-    ours, theirs = (np.asarray(f(x)) for f in contenders.values())
-    found["difference"] = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
-    for turn in range(2):
-        for name, f in contenders.items():
-            found[f"{name}, turn {turn}"] = timed(lambda f=f: f(x), repetitions)
-    return found
+    found["difference"] = difference(*(f(x) for f in contenders.values()))
+    return {**found, **in_turn(contenders, x, repetitions)}
 
 
 def _bandwidth(size, milliseconds):
@@ -105,7 +116,7 @@ def exchange(size, repetitions):
 
 
 def _copies(x, repetitions):
-    """Of all of x, between the device and pinned memory, where the device has some."""
+    """GB/s of copies of x between the device and pinned memory, where the device has some."""
     device = next(iter(x.devices()))
     if "pinned_host" not in [memory.kind for memory in device.addressable_memories()]:
         return {}

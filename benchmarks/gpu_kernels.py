@@ -111,7 +111,7 @@ def cases(mib: int) -> Iterator[Case]:
 
 
 def seconds(runtime: Runtime, stream: Any, enqueue: Callable[[], None], budget: float) -> float:
-    """Of one of many calls that follow each other on the stream, the best of three times."""
+    """Seconds of one of many calls on the stream, one after the other: the best of three times."""
     enqueue()
     runtime.synchronize(stream)
     count, best = 1, float("inf")
@@ -173,7 +173,9 @@ def measure(runtime: Runtime, stream: Any, case: Case, budget: float) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--seconds", type=float, default=0.2, help="of each measurement")
+    parser.add_argument(
+        "--seconds", type=float, default=0.2, help="how long each measurement takes"
+    )
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     runtime = Runtime()

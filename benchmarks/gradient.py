@@ -22,7 +22,7 @@ RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
 
 def seconds(function, repetitions):
-    """Of one call: the best of some, each that of the slowest rank."""
+    """Seconds of one call: the best of some, each as long as the slowest rank takes."""
     best = float("inf")
     for _ in range(repetitions):
         COMM.Barrier()
@@ -80,7 +80,7 @@ def measure(n, dtype, dims, pairs, repetitions):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("cases", nargs="*", default=["256:float32", "256:complex64"])
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--repetitions", type=int, default=3, help="calls of each in a pair")

@@ -26,6 +26,7 @@ from pfftjax.fft._local import Kind, fft_of_lines
 SIZES = (16, 32, 48, 64, 96, 100, 128, 256, 512)
 NUMBERS = 1 << 18
 FFTW = "libfftw3f.so.3"
+Contender = Callable[[np.ndarray, int], Callable[[], object]]
 
 
 def seconds(call: Callable[[], object], budget: float = 0.5) -> float:
@@ -77,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
-    contenders = {"pfftjax": ours, "pocketfft": pocketfft}
+    contenders: dict[str, Contender] = {"pfftjax": ours, "pocketfft": pocketfft}
     try:
         ctypes.CDLL(FFTW)
         contenders["FFTW"] = fftw

@@ -133,6 +133,7 @@ def calibrated(cores: Cores, network: Network) -> Network:
     """With the efficiency that makes one published figure right: the one whose parts are known."""
     key = (1024, 1024)
     low, high = 0.05, 1.0
+    middle = high
     for _ in range(60):
         middle = math.sqrt(low * high)
         trial = dataclasses.replace(network, efficiency=middle)
@@ -192,9 +193,11 @@ def report(cores: Cores, network: Network, name: str) -> list[dict]:
 
 def main() -> None:
     """Fit, check and predict, or measure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--measure", type=pathlib.Path, metavar="FILE")
-    parser.add_argument("--network", type=pathlib.Path, metavar="FILE", help="of --measure")
+    parser.add_argument(
+        "--network", type=pathlib.Path, metavar="FILE", help="the file that --measure wrote"
+    )
     parser.add_argument("--fft", type=pathlib.Path, default=RESULTS / "fft-openmpi.json")
     arguments = parser.parse_args()
     if arguments.measure:

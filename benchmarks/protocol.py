@@ -22,7 +22,7 @@ class Transform:
     block: Callable[[np.ndarray], Any]
     # The local parts of a result, as a NumPy array.
     local: Callable[[Any], np.ndarray]
-    # The same part of a global spectrum.
+    # Takes this rank's part out of a global spectrum.
     spectrum_block: Callable[[np.ndarray], np.ndarray]
 
 

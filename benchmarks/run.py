@@ -184,7 +184,7 @@ def particle_mesh(pairs: int, jaxpm: pathlib.Path | None, sizes: list[int]) -> i
 
 def main() -> int:
     """Run what the arguments say; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--only", choices=["collectives", "fft", "pm"])
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--peers", type=pathlib.Path)

@@ -59,7 +59,7 @@ def job(shapes):
         back = inverse(forward(x))
         error = float(jnp.abs(back - x).max() / jnp.abs(x).max())
         times = []
-        # As many on all ranks: the times are reduced.
+        # All ranks repeat as often, as they know the same times.
         while len(times) < 9 or (sum(times) < 0.5 and len(times) < 200):
             comm.Barrier()
             start = time.perf_counter()
@@ -84,7 +84,7 @@ def weak_shape(shape, ranks):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--ranks", type=int, nargs="+", default=range(1, cores + 1))
     parser.add_argument("--job", nargs="+", help="shapes, as 256,256,256: what each job runs")

@@ -43,8 +43,11 @@ def output(python, *arguments):
 
 
 def milliseconds(text):
-    """Those of a step."""
-    steps, seconds = re.search(r"(\d+) steps in ([\d.]+) s", text).groups()
+    """The milliseconds of a step, from what a run has printed."""
+    found = re.search(r"(\d+) steps in ([\d.]+) s", text)
+    if found is None:
+        raise RuntimeError(f"no time in what was printed:\n{text}")
+    steps, seconds = found.groups()
     return 1e3 * float(seconds) / int(steps)
 
 
@@ -66,7 +69,7 @@ def agreement(peers, steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--peers", type=pathlib.Path, required=True)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=50)

@@ -33,7 +33,7 @@ from pfftjax.collectives import alltoall  # noqa: E402
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--turns", type=int, default=3)

@@ -76,7 +76,7 @@ def parse():
     add("--box", type=float, default=500.0, help="side of the box [Mpc/h]")
     add("--steps", type=int, default=10, help="time steps, equal in the scale factor")
     add("--start", type=float, default=0.1, help="scale factor of the initial conditions")
-    add("--seed", type=int, default=0, help="of the white noise")
+    add("--seed", type=int, default=0, help="makes the white noise")
     add("--grid", help="process grid, as 2x2; as square as can be by default")
     add("--dtype", choices=["float32", "float64"], default="float32")
     add("--kernel", choices=["cic", "tsc"], default="cic", help="mass assignment")
@@ -85,7 +85,11 @@ def parse():
     add("--capacity", type=int, help="particles that each rank has room for")
     add("--linear-power", default=TABLE, help="table: k [h/Mpc], P [(Mpc/h)^3] at z = 0")
     add("--out", type=pathlib.Path, default=pathlib.Path("nbody_pm"), help="folder")
-    add("--gradient", action="store_true", help="of the density's variance, to the white noise")
+    add(
+        "--gradient",
+        action="store_true",
+        help="also that of the density's variance with respect to the white noise",
+    )
     add("--save-fields", action="store_true", help="fields.npz with the whole fields")
     return parser.parse_args()
 
@@ -164,7 +168,7 @@ class Simulation:
         return particles, seconds
 
     def owned(self, particles):
-        """On the ranks that own them."""
+        """The particles on the ranks that own them."""
         return pm.to_owners(particles, self.force_plan.input, self.capacity)
 
     def density(self, particles):
@@ -310,7 +314,8 @@ def main():
     if arguments.save_fields:
         whole = {name: gathered(field, pencil) for name, field in fields.items()}
         if first:
-            np.savez(out / "fields.npz", **whole)
+            known = {name: field for name, field in whole.items() if field is not None}
+            np.savez(out / "fields.npz", allow_pickle=False, **known)
     if first:
         write(out, arguments, table, spectrum, summary, maps)
         report(out, summary)
@@ -352,7 +357,7 @@ def write(out, arguments, table, spectrum, summary, maps):
 
 
 def report(out, summary):
-    """One screen."""
+    """Print one screen of results."""
     print(f"simulation            {summary['wall_seconds']:.1f} s with compiling")
     print(f"one step              {1e3 * summary['seconds_per_step']:.0f} ms")
     print(f"growth of the lowest modes over linear theory   {summary['growth']:.4f}")

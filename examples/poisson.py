@@ -47,7 +47,7 @@ def known_solution(pencil, box_size, dtype):
 
 def main():
     """Solve, compare, and print one line for each comparison on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--mesh", type=int, default=64, help="cells along each side")
     parser.add_argument("--box", type=float, default=100.0, help="side of the box")
     parser.add_argument("--grid", help="process grid, as 2x2; as square as can be by default")

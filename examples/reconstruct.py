@@ -51,10 +51,17 @@ def parse():
     add("--box", type=float, default=200.0, help="side of the box [Mpc/h]")
     add("--steps", type=int, default=3, help="time steps, equal in the scale factor")
     add("--start", type=float, default=0.1, help="scale factor of the initial conditions")
-    add("--iterations", type=int, default=100, help="of the descent; at least one")
+    add("--iterations", type=int, default=100, help="how many the descent takes; at least one")
     add("--rate", type=float, default=0.2, help="first step, in sizes of what is looked for")
-    add("--noise", type=float, default=0.1, help="of the observed density contrast in each cell")
-    add("--seed", type=int, default=0, help="of the universe, and of what is observed of it")
+    add(
+        "--noise",
+        type=float,
+        default=0.1,
+        help="how much the observed density contrast has in each cell",
+    )
+    add(
+        "--seed", type=int, default=0, help="makes the universe, and the noise of what is observed"
+    )
     add("--grid", help="process grid, as 2x1; as square as can be by default")
     add("--dtype", choices=["float32", "float64"], default="float32")
     add("--capacity", type=int, help="particles that each rank has room for")
@@ -120,7 +127,7 @@ class Reconstruction:
         # Gradients fall by orders of magnitude: their older squares are soon of no use.
         adam = optax.adam(schedule, b2=0.99)
 
-        # A value that differs between ranks is an argument: all of them run the same program.
+        # What differs between ranks is an argument: the program must be the same on all of them.
         @jax.jit
         def improve(x, state, observed):
             def of_x(x):
@@ -160,14 +167,14 @@ def draw(path, maps, box, curves, losses, truth):
         # The true map of each pair sets the colours of both.
         reference = maps["true initial" if initial else "observed today"]
         most = float(np.abs(reference).max())
-        limits = {"vmin": -most, "vmax": most} if initial else {"vmin": -1, "vmax": most}
         shown = axes[name].imshow(
             image.T,
             origin="lower",
             extent=(0, box, 0, box),
             interpolation="bicubic",
             cmap="RdBu_r" if initial else "magma",
-            **limits,
+            vmin=-most if initial else -1,
+            vmax=most,
         )
         axes[name].set(title=title, xlabel=r"$x$ [Mpc/$h$]")
         figure.colorbar(shown, ax=axes[name], location="bottom", label=labels[initial])
@@ -213,7 +220,7 @@ def main():
     last = float(jax.jit(run.loss)(white, observed))
     correlation = jax.jit(run.correlation)
     k, r = (np.asarray(x, float) for x in correlation(initial, true_initial))
-    # This is what the observation tells without any reconstruction.
+    # The observation tells this much without any reconstruction.
     _, before = (np.asarray(x, float) for x in correlation(observed, true_initial))
 
     fields = {

@@ -67,7 +67,7 @@ class State(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What depends on the row only, of shape (rows + 4, 1), ghosts included."""
+    """Numbers that depend on the row only, of shape (rows + 4, 1), ghosts included."""
 
     coriolis: jax.Array  # 1/s
     # 1 where the northern face of a cell lies between two rows of the fluid, 0 in the walls.
@@ -222,7 +222,7 @@ class Model:
         room, slowed = rooms
         u, v = friction(state.u, state.v, rows.open)
         slowed = written(slowed[0], u, 1), written(slowed[1], v, 1)
-        now = tendencies(state.h[RING], *(a[RING] for a in slowed), rows)
+        now = tendencies(state.h[RING], slowed[0][RING], slowed[1][RING], rows)
         now = [written(a, change, GHOSTS) for a, change in zip(room[3:], now, strict=True)]
         fields = [
             written(a, x[INNER] + STEP * (NOW * new[INNER] + BEFORE * old[INNER]), GHOSTS)
@@ -235,10 +235,9 @@ class Model:
         return State(*self.room(6)), self.room(2)
 
     def two_steps(self, state, rooms, rows):
-        """As `step`; after two of them each array is back where it was, which saves a loop from
-        copying.
-        """
-        return self.step(*self.step(state, rooms, rows), rows)
+        """Two of `step`: each array is then back where it was, which saves a loop from copying."""
+        state, rooms = self.step(state, rooms, rows)
+        return self.step(state, rooms, rows)
 
     @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
     def advance(self, state, rooms, pairs):
@@ -301,7 +300,7 @@ def snapshot(state, pencil, pixels=400):
     vorticity = (v[2:-2, 3:-1] - v[INNER] - u[3:-1, 2:-2] + u[INNER]) / SPACING
     every = -(-max(pencil.global_shape) // pixels)
     maps = [gathered(a, pencil) for a in (h[INNER] - DEPTH, vorticity / CORIOLIS)]
-    return None if maps[0] is None else [a[::every, ::every] for a in maps]
+    return [a[::every, ::every] for a in maps if a is not None]
 
 
 def parse():
@@ -315,7 +314,7 @@ def parse():
     add("--steps", type=int, help="time steps, an even number, in place of --days")
     add("--grid", help="process grid, rows by columns, as 2x2; as square as can be by default")
     add("--dtype", choices=["float32", "float64"], default="float32")
-    add("--frames", type=int, default=60, help="of the animation; 0 for no pictures")
+    add("--frames", type=int, default=60, help="how many the animation has; 0 for no pictures")
     add("--out", type=pathlib.Path, default=pathlib.Path("shallow_water"), help="folder")
     add("--gradient", type=int, metavar="STEPS", help="differentiate through so many steps")
     add("--save-fields", action="store_true", help="fields.npz with h, u and v at the end")
@@ -423,8 +422,9 @@ def main():
     if first:
         arguments.out.mkdir(parents=True, exist_ok=True)
         if arguments.save_fields:
-            extra = {} if gradient is None else {"gradient": gradient}
-            np.savez(arguments.out / "fields.npz", **whole, **extra)
+            known = {**whole, "gradient": gradient}
+            known = {name: field for name, field in known.items() if field is not None}
+            np.savez(arguments.out / "fields.npz", allow_pickle=False, **known)
         write(arguments, summary, movie, gradient)
         report(arguments.out, summary)
 

@@ -15,6 +15,7 @@ import re
 import sys
 import textwrap
 import time
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +79,7 @@ class Universe:
 
         return jax.jit(field)()
 
-    def _lpt(self, delta, scale_factor, order=2):
+    def _lpt(self, delta, scale_factor, order: Literal[1, 2] = 2):
         shape = self.mesh.shape
         where = (self.plan, self.box, self.cosmology, scale_factor)
         return pm.lpt(delta, *where, order=order, mesh_shape=shape)
@@ -118,7 +119,7 @@ def rms(x):
 
 
 def growth_factors(table):
-    """Of first and second order, against quadratures of SciPy in a."""
+    """Growth factors of first and second order, against quadratures of SciPy in a."""
     cosmology = table.cosmology
     omega_m = float(cosmology.Omega_m)
 
@@ -168,7 +169,7 @@ def stepping(table):
 
 
 def initial_spectrum(table):
-    """Of the initial field against the table, shell by shell."""
+    """The spectrum of the initial field against the table, shell by shell."""
     universe = Universe(table, 64, 1000.0)
     found = universe.spectrum(universe.linear())
     # The table's mean over the modes of each shell, without the code that is measured.
@@ -245,7 +246,7 @@ def fine_mesh_growth(table):
 def _fine_mesh_growth(table, box, kernel, theory, name):
     universe = Universe(table, 64, box, finer=2)
     initial = universe.linear()
-    # The same modes on the mesh: between the points of the particle grid by its Fourier series.
+    # The mesh gets the same modes: the Fourier series of the particle grid goes on between points.
     whole = COMM.bcast(gathered(initial, universe.plan.input))
     n, half = universe.n, universe.n // 2
     kept = np.r_[0:half, 1 - half : 0]
@@ -257,7 +258,7 @@ def _fine_mesh_growth(table, box, kernel, theory, name):
 
     # The mean of both signs is free of the coupling of two modes to a third.
     signs = [(s, universe.today(s * initial, 10)) for s in (1, -1)]
-    growth = sum(universe.growth(final, s * on_mesh, kernel) for s, final in signs) / 2
+    growth = np.mean([universe.growth(final, s * on_mesh, kernel) for s, final in signs], axis=0)
     k = np.asarray(universe.spectrum(on_mesh).k)
     # Spheres of as much volume as the mode zero, which is left out, and as all modes.
     least = 2 * np.pi / universe.box * (3 / (4 * np.pi)) ** (1 / 3)
@@ -342,7 +343,7 @@ def decomposition(table):
 
 
 def derivatives(table):
-    """Of a loss today, against central differences."""
+    """Derivatives of a loss today, against central differences."""
     universe = Universe(table, 16, 100.0)
     grid, pencil = universe.grid, universe.plan.input
     given = table.cosmology
@@ -430,7 +431,7 @@ def document(rows, seconds):
 
 def main():
     """Measure everything, print the table and write it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=DOCUMENT, help="the page to write")
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)

@@ -10,6 +10,9 @@ instead, which is the fastest. A peak of memory is that of the whole process whi
 or a gradient; no timed call runs while it is sampled.
 """
 
+# The peer is in an environment of its own (make peers).
+# pyright: reportMissingImports=false
+
 import json
 import statistics
 import sys

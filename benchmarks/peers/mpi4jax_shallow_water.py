@@ -13,6 +13,9 @@ what examples/shallow_water.py of pfftjax does, up to the ghosts above, the drag
 wall on v, and friction once more at the beginning: all of the order of viscosity times time step.
 """
 
+# The peer is in an environment of its own (make peers).
+# pyright: reportMissingImports=false
+
 import argparse
 import time
 from typing import NamedTuple

@@ -1,6 +1,9 @@
 """A transform of slabs as a user of mpi4jax would best compose it: a 2D transform, one alltoall
 with the transpositions that it needs, and a 1D transform. Needs sizes that divide."""
 
+# The peer is in an environment of its own (make peers).
+# pyright: reportMissingImports=false
+
 import sys
 
 import jax

@@ -1,5 +1,8 @@
 """mpi4py-fft on slabs: FFTW with measured plans, on NumPy arrays that it owns."""
 
+# The peer is in an environment of its own (make peers).
+# pyright: reportMissingImports=false
+
 import sys
 
 import numpy as np

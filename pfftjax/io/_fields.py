@@ -8,27 +8,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike, DTypeLike
 
 from pfftjax._runtime.agreement import private, same_everywhere, together
+from pfftjax._runtime.arrays import AnyArray, BoxSize, SeriesLike
 from pfftjax.pencils import Pencil, ProcessGrid
 from pfftjax.pencils.internal import checked_grid, checked_pencil
 
 from . import _file, _zarr
-from ._file import Box, Compression, Contents, Dataset, Layout
+from ._contents import STORED, Box, Compression, Contents, Dataset, Path
+from ._file import Layout
 from ._kept import with_kept
 from ._mode import Mode, check_mode
 
 
 def save(
-    path: str | os.PathLike[str],
-    fields: Mapping[str, Any],
+    path: Path,
+    fields: Mapping[str, ArrayLike],
     pencil: Pencil,
     *,
-    box_size: Any = None,
+    box_size: BoxSize | None = None,
     offset: float = 0.5,
     dims: Sequence[str] | None = None,
-    coordinates: Mapping[str, Any] | None = None,
-    attributes: Mapping[str, Any] | None = None,
+    coordinates: Mapping[str, SeriesLike] | None = None,
+    attributes: Mapping[str, object] | None = None,
     mode: Mode = "x",
     layout: Layout = "shared",
     format: Literal["hdf5", "zarr"] = "hdf5",
@@ -137,9 +140,7 @@ def save(
             _file.write(path, contents, comm, layout, "save", replace=replace)
 
 
-def load(
-    path: str | os.PathLike[str], name: str, pencil: Pencil, *, dtype: Any = None
-) -> jax.Array:
+def load(path: Path, name: str, pencil: Pencil, *, dtype: DTypeLike | None = None) -> AnyArray:
     """Read this rank's block of an array in an HDF5 file or a Zarr group.
 
     The file may have been written by `save` from any grid and number of ranks, or by anything else
@@ -187,7 +188,7 @@ def load(
     return block
 
 
-def attributes(path: str | os.PathLike[str], grid: ProcessGrid) -> dict[str, Any]:
+def attributes(path: Path, grid: ProcessGrid) -> dict[str, Any]:
     """The attributes of an HDF5 file or a Zarr group: what `save` was given, and its `box_size`.
 
     Args:
@@ -208,7 +209,7 @@ def attributes(path: str | os.PathLike[str], grid: ProcessGrid) -> dict[str, Any
     return {k: v.item() if isinstance(v, np.generic) else v for k, v in kept.items()}
 
 
-def check_how(mode: Any, layout: Any) -> None:
+def check_how(mode: object, layout: object) -> None:
     """Refuse a mode or a layout that there is not."""
     check_mode(mode)
     if layout not in ("shared", "per_rank"):
@@ -226,13 +227,13 @@ def _dims(pencil: Pencil, dims: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dims)
 
 
-def _check_name(name: Any, of: str) -> None:
+def _check_name(name: object, of: str) -> None:
     if not isinstance(name, str) or not name or "/" in name or name == ".":
         raise ValueError(f"the name of {of} must be a word without slashes, got {name!r}")
 
 
 def _datasets(
-    fields: Mapping[str, Any], pencil: Pencil, dims: tuple[str, ...]
+    fields: Mapping[str, ArrayLike], pencil: Pencil, dims: tuple[str, ...]
 ) -> tuple[Dataset, ...]:
     if not isinstance(fields, Mapping) or not fields:
         raise TypeError(
@@ -263,7 +264,7 @@ def _datasets(
     return tuple(result)
 
 
-def on_this_rank(values: Any, what: str) -> Any:
+def on_this_rank(values: ArrayLike, what: str) -> jax.Array | np.ndarray:
     """A block that has been computed, of a dtype that HDF5 has."""
     if isinstance(values, Tracer):
         raise TypeError(f"{what} is traced; save outside of jitted code, what that returns")
@@ -273,22 +274,22 @@ def on_this_rank(values: Any, what: str) -> Any:
                 f"{what} is a global array of shape {values.shape}; pass this rank's block of it: "
                 "x.addressable_shards[0].data"
             )
-        values = jax.block_until_ready(values)
+        computed = jax.block_until_ready(values)
     else:
-        values = np.asarray(values)
-    dtype = values.dtype
-    if str(dtype) not in _file.STORED:
+        computed = np.asarray(values)
+    dtype = computed.dtype
+    if str(dtype) not in STORED:
         remedy = (
             "save jax.random.key_data(x)"
             if jnp.issubdtype(dtype, jax.dtypes.prng_key)
             else "cast it to float32"
         )
         raise TypeError(f"{what}: HDF5 has no {dtype}; {remedy}")
-    return values
+    return computed
 
 
 def _order(lead: int, pencil: Pencil) -> tuple[int, ...]:
-    """Which dimension of a block holds each dimension of the file."""
+    """The dimension of a block that holds each dimension of the file."""
     ndim = len(pencil.axes)
     return (*range(lead), *(lead + pencil.axes.index(axis) for axis in range(ndim)))
 
@@ -301,9 +302,9 @@ def _box(batch: tuple[int, ...], pencil: Pencil, rank: int) -> Box:
 
 def _coordinates(
     sizes: Mapping[str, int],
-    box_size: Any,
+    box_size: BoxSize | None,
     offset: float,
-    given: Mapping[str, Any] | None,
+    given: Mapping[str, SeriesLike] | None,
 ) -> dict[str, np.ndarray]:
     result = {}
     if box_size is not None:

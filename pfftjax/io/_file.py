@@ -4,133 +4,42 @@ Contiguous datasets, unless they are compressed: any box of another distribution
 same cost. HDF5 takes 64-bit sizes; data go through in pieces of a bounded size.
 """
 
-import dataclasses
 import math
 import os
 import pathlib
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, cast
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 from mpi4py import MPI
 
 from pfftjax._runtime.agreement import together
 
-from . import _zarr
+from . import _contents, _zarr
+from ._contents import STORED, Box, Contents, Dataset, Path, boxes, moved
 from ._mode import check_free
 
-Compression = Literal["gzip"]
+if TYPE_CHECKING:
+    import h5py
+    import zarr
+
 Layout = Literal["shared", "per_rank"]
 
-STORED = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 "
-    "complex128".split()
-)
-# Memory of a rank beside its block, while it writes or reads.
-_PIECE_BYTES = 1 << 26
 # A file of layout="per_rank" says so, and where its parts are.
 PARTS = "pfftjax_parts"
 
-Box = tuple[tuple[int, int], ...]
-"""(start, count) along each dimension."""
+File: TypeAlias = "h5py.File | zarr.Group"
+Array: TypeAlias = "h5py.Dataset | zarr.Array"
 
 
-@dataclasses.dataclass(frozen=True)
-class Dataset:
-    """A dataset, and this rank's box of it.
-
-    Attributes:
-        name: its name in the file.
-        shape: of all of it.
-        dtype: of its elements.
-        dims: names of its dimensions.
-        values: this rank's elements, on the host or a device.
-        order: dimension d of the file is dimension ``order[d]`` of `values`.
-        box_of: box of any rank.
-        attributes: its own.
-
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    dims: tuple[str, ...]
-    values: Any
-    order: tuple[int, ...]
-    box_of: Callable[[int], Box]
-    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def pieces(self) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
-        """The elements as contiguous arrays, each with its place in this rank's box."""
-        values = host(self.values)
-        count = tuple(values.shape[d] for d in self.order)
-        for place in boxes(count, max(1, _PIECE_BYTES // self.dtype.itemsize)):
-            index = [slice(None)] * len(place)
-            for d, part in zip(self.order, place, strict=True):
-                index[d] = part
-            yield (
-                place,
-                np.ascontiguousarray(np.asarray(values[tuple(index)]).transpose(self.order)),
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class Contents:
-    """All that a file holds.
-
-    Attributes:
-        datasets: the arrays.
-        sizes: of the dimensions, by name.
-        coordinates: of some of them.
-        attributes: of the file.
-        compression: of the datasets.
-
-    """
-
-    datasets: tuple[Dataset, ...]
-    sizes: Mapping[str, int]
-    coordinates: Mapping[str, np.ndarray]
-    attributes: Mapping[str, Any]
-    compression: Compression | None = None
-
-    def stored(self) -> dict[str, Any]:
-        """How HDF5 stores a dataset: nobody reads what has not been written, so nothing is filled
-        first.
-        """
-        if self.compression is None:
-            return {"fill_time": "never"}
-        return {"compression": self.compression, "shuffle": True, "chunks": True}
-
-
-def host(values: Any) -> Any:
-    """`values` as an array of NumPy where that is no copy; those of other devices and of files as
-    they are.
-    """
-    if not isinstance(values, jax.Array | np.ndarray):
-        return values
-    if isinstance(values, jax.Array) and any(d.platform != "cpu" for d in values.devices()):
-        return values
-    return np.asarray(values)
-
-
-def boxes(count: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
-    """Boxes of at most `most` elements which cover one of shape `count`, in order."""
-    if 0 in count:
-        return
-    axis = next(a for a in range(len(count)) if math.prod(count[a + 1 :]) <= most)
-    step = max(1, most // math.prod(count[axis + 1 :]))
-    rest = tuple(slice(0, n) for n in count[axis + 1 :])
-    for outer in np.ndindex(count[:axis]):
-        for start in range(0, count[axis], step):
-            along = slice(start, min(start + step, count[axis]))
-            yield (*(slice(i, i + 1) for i in outer), along, *rest)
-
-
-def h5py_module() -> Any:
+def h5py_module() -> ModuleType:
     """h5py, or an error that says how to get it."""
     try:
         import h5py
@@ -142,7 +51,7 @@ def h5py_module() -> Any:
 
 
 def write(
-    path: str | os.PathLike[str],
+    path: Path,
     contents: Contents,
     comm: MPI.Intracomm,
     layout: Layout,
@@ -260,13 +169,15 @@ def _part_name(rank: int) -> str:
     return f"{rank:06d}.h5"
 
 
-def _virtual(dataset: Dataset, parts: pathlib.Path, ranks: int, h5py: Any) -> Any:
+def _virtual(
+    dataset: Dataset, parts: pathlib.Path, ranks: int, h5py: ModuleType
+) -> "h5py.VirtualLayout":
     layout = h5py.VirtualLayout(dataset.shape, dataset.dtype)
     for rank in range(ranks):
         box = dataset.box_of(rank)
         count = tuple(n for _, n in box)
         if 0 not in count:
-            # By a relative name: parts and whole can be moved together.
+            # The name is relative, so that parts and whole can be moved together.
             name = f"{parts.name}/{_part_name(rank)}"
             layout[_slices(box)] = h5py.VirtualSource(name, dataset.name, count, dataset.dtype)
     return layout
@@ -276,7 +187,7 @@ def _slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(start, start + n) for start, n in box)
 
 
-def _opened(path: pathlib.Path, mode: str, **options: Any) -> Any:
+def _opened(path: pathlib.Path, mode: str, **options: object) -> "h5py.File":
     h5py = h5py_module()
     if mode == "r" and not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
@@ -298,7 +209,9 @@ def _to_disk(path: pathlib.Path) -> None:
 
 
 def _create(
-    file: Any, contents: Contents, virtual: Callable[[Dataset], Any] | None = None
+    file: "h5py.File",
+    contents: Contents,
+    virtual: Callable[[Dataset], "h5py.VirtualLayout"] | None = None,
 ) -> None:
     """Dimensions, datasets and attributes, without the data."""
     for i, (name, size) in enumerate(contents.sizes.items()):
@@ -332,16 +245,12 @@ def _create(
             ) from error
 
 
-def _write_boxes(file: Any, contents: Contents, rank: int) -> None:
+def _write_boxes(file: "h5py.File", contents: Contents, rank: int) -> None:
     for dataset in contents.datasets:
-        array = file[dataset.name]
+        array = cast("h5py.Dataset", file[dataset.name])
         starts = [start for start, _ in dataset.box_of(rank)]
         for place, values in dataset.pieces():
-            array[_moved(place, starts)] = values
-
-
-def _moved(place: tuple[slice, ...], by: list[int]) -> tuple[slice, ...]:
-    return tuple(slice(p.start + s, p.stop + s) for p, s in zip(place, by, strict=True))
+            array[moved(place, starts)] = values
 
 
 def _parts_of(path: pathlib.Path) -> pathlib.Path | None:
@@ -351,40 +260,43 @@ def _parts_of(path: pathlib.Path) -> pathlib.Path | None:
             name = file.attrs.get(PARTS)
     except OSError:
         return None
-    ours = isinstance(name, str) and re.fullmatch(
-        re.escape(path.name) + r"\.parts-[0-9a-f]{8}", name
-    )
-    return path.with_name(name) if ours else None
+    ours = re.escape(path.name) + r"\.parts-[0-9a-f]{8}"
+    return path.with_name(name) if isinstance(name, str) and re.fullmatch(ours, name) else None
 
 
-def opened(path: str | os.PathLike[str]) -> Any:
+def is_hdf5(file: File) -> TypeGuard["h5py.File"]:
+    """Whether a file is one of HDF5, and no group of Zarr arrays."""
+    return hasattr(file, "filename")
+
+
+def is_of_hdf5(array: Array) -> TypeGuard["h5py.Dataset"]:
+    """Whether an array is in a file of HDF5."""
+    return hasattr(array, "file")
+
+
+def opened(path: Path) -> "AbstractContextManager[h5py.File | zarr.Group]":
     """A file to read, or a group of Zarr arrays."""
     if _zarr.is_store(path):
         return _zarr.opened(path)
     return _opened(pathlib.Path(path), "r")
 
 
-def find(file: Any, name: str, is_to_count: bool = True) -> Any:
+def find(file: File, name: str, is_to_count: bool = True) -> Array:
     """A dataset of `file`. One rank is enough to count the chunks of a Zarr array."""
-    if not hasattr(file, "filename"):
-        return _zarr.find(file, name, is_to_count)
-    h5py = h5py_module()
-    if not isinstance(file.get(name), h5py.Dataset):
-        datasets = {n: x for n, x in file.items() if isinstance(x, h5py.Dataset)}
+    if not is_hdf5(file):
+        return _zarr.find(cast("zarr.Group", file), name, is_to_count)
+    kind = h5py_module().Dataset
+    found = file.get(name)
+    if not isinstance(found, kind):
+        datasets = {n: x for n, x in file.items() if isinstance(x, kind)}
         there = sorted(n for n, x in datasets.items() if not x.is_scale)
         raise KeyError(f"there is no dataset {name!r} in {file.filename}, which has {there}")
-    return file[name]
+    return cast("h5py.Dataset", found)
 
 
-def read(dataset: Any, box: Box, order: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """A box of a dataset, piece by piece.
-
-    Args:
-        dataset: of h5py or zarr.
-        box: which part of it.
-        order: dimension d of the dataset becomes dimension ``order[d]`` of the result.
-        dtype: of the result.
-
+def read(dataset: Array, box: Box, order: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A box of a dataset, piece by piece: dimension d of the dataset becomes dimension
+    ``order[d]`` of the result.
     """
     count = tuple(n for _, n in box)
     shape = [0] * len(count)
@@ -392,13 +304,13 @@ def read(dataset: Any, box: Box, order: tuple[int, ...], dtype: np.dtype[Any]) -
         shape[d] = n
     result = np.empty(shape, dtype)
     as_stored = result.transpose(order)
-    most = max(1, _PIECE_BYTES // max(dataset.dtype.itemsize, 1))
+    most = max(1, _contents.PIECE_BYTES // max(dataset.dtype.itemsize, 1))
     starts = [start for start, _ in box]
-    if not hasattr(dataset, "file") or PARTS not in dataset.file.attrs:
+    if not is_of_hdf5(dataset) or PARTS not in dataset.file.attrs:
         for place in boxes(count, most):
-            as_stored[place] = dataset[_moved(place, starts)]
+            as_stored[place] = dataset[moved(place, starts)]
         return result
-    # From the parts themselves: HDF5 gives the fill value for one that is lost, without a word.
+    # Reads the parts themselves, as HDF5 gives the fill value for one that is lost.
     folder = pathlib.Path(dataset.file.filename).parent
     covered = 0
     for source in dataset.virtual_sources():
@@ -411,8 +323,8 @@ def read(dataset: Any, box: Box, order: tuple[int, ...], dtype: np.dtype[Any]) -
         with _opened(folder / source.file_name, "r") as part:
             there = find(part, source.dset_name)
             for place in boxes(common, most):
-                mine = _moved(place, [a - s for a, s in zip(low, starts, strict=True)])
-                theirs = _moved(place, [a - f for a, f in zip(low, first, strict=True)])
+                mine = moved(place, [a - s for a, s in zip(low, starts, strict=True)])
+                theirs = moved(place, [a - f for a, f in zip(low, first, strict=True)])
                 as_stored[mine] = there[theirs]
         covered += math.prod(common)
     if covered != math.prod(count):
@@ -423,7 +335,7 @@ def read(dataset: Any, box: Box, order: tuple[int, ...], dtype: np.dtype[Any]) -
     return result
 
 
-def readable(stored: np.dtype[Any], asked: Any, what: str) -> np.dtype[Any]:
+def readable(stored: np.dtype, asked: DTypeLike | None, what: str) -> np.dtype:
     """The dtype that a dataset is read into."""
     if stored.name not in STORED:
         raise TypeError(f"{what} is {stored}, which JAX has no arrays of")

@@ -5,10 +5,9 @@ complete: a crash never costs what was there. Each rank copies its share, in pie
 """
 
 import dataclasses
-import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -16,6 +15,11 @@ from mpi4py import MPI
 from pfftjax.pencils.internal import block
 
 from . import _file, _zarr
+from ._contents import STORED, Box, Contents, Dataset, Path
+
+if TYPE_CHECKING:
+    import h5py
+    import zarr
 
 # Attributes that hold the dimensions of netCDF-4 and HDF5 together; written anew.
 _OF_DIMENSIONS = ("DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "DIMENSION_LABELS")
@@ -28,8 +32,8 @@ class Stored:
     path: pathlib.Path
     name: str
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    box: _file.Box
+    dtype: np.dtype
+    box: Box
 
     def __getitem__(self, place: tuple[slice, ...]) -> np.ndarray:
         with _file.opened(self.path) as file:
@@ -42,9 +46,7 @@ class Stored:
             return _file.read(_file.find(file, self.name, False), box, order, self.dtype)
 
 
-def with_kept(
-    path: str | os.PathLike[str], contents: _file.Contents, comm: MPI.Intracomm
-) -> _file.Contents:
+def with_kept(path: Path, contents: Contents, comm: MPI.Intracomm) -> Contents:
     """`contents`, and what the file at `path` has besides; each rank sees the same.
 
     Raises:
@@ -62,19 +64,28 @@ def with_kept(
             for name, value in file.attrs.items()
             if name not in (_file.PARTS, _zarr.COMPLETE)
         }
-        for name, array in sorted(_arrays(file, target).items()):
-            if name in new or _is_scale(array):
+        arrays = _arrays(file, target)
+        for name, array in sorted(arrays.items()):
+            if name in new:
                 continue
-            dims = _dims_of(array)
+            dims, is_scale = _axes(array)
+            if is_scale:
+                continue
             shape = tuple(array.shape)
-            if array.dtype.name not in _file.STORED or "" in dims or not shape:
+            if array.dtype.name not in STORED or "" in dims or not shape:
                 raise ValueError(
                     f"{target} has {name!r}, of {array.dtype} and shape {shape} with axes {dims}, "
                     "which mode='a' cannot keep; write to another file"
                 )
             for dim, n in zip(dims, shape, strict=True):
-                _merge(sizes, dim, n, contents.sizes, target)
-                along = _coordinate(file, dim)
+                now = contents.sizes.get(dim, n)
+                if now != n:
+                    raise ValueError(
+                        f"{target} has an axis {dim!r} of {n} points, but this one is of {now}; "
+                        "give other dims=, or write to another file"
+                    )
+                sizes[dim] = n
+                along = _coordinate(arrays[dim]) if dim in arrays else None
                 if along is not None:
                     coordinates[dim] = along
             datasets.append(_stored(target, name, _file.find(file, name), dims, comm))
@@ -95,58 +106,41 @@ def with_kept(
     )
 
 
-def _arrays(file: Any, target: pathlib.Path) -> Mapping[str, Any]:
-    """By name; a file that has more than arrays is not ours to write anew."""
-    entries = dict(file.items() if hasattr(file, "filename") else file.members())
+def _arrays(file: _file.File, target: pathlib.Path) -> "Mapping[str, h5py.Dataset | zarr.Array]":
+    """The arrays of a file by name. One that has more than arrays is not ours to write anew."""
+    entries = dict(file.items() if _file.is_hdf5(file) else cast("zarr.Group", file).members())
     for name, entry in entries.items():
         if not hasattr(entry, "shape"):
             raise ValueError(
                 f"{target} has a group, {name!r}, which mode='a' cannot keep; write to another "
                 "file"
             )
-    return entries
+    return cast("dict[str, h5py.Dataset | zarr.Array]", entries)
 
 
-def _is_scale(array: Any) -> bool:
-    if hasattr(array, "is_scale"):
-        return array.is_scale
-    return array.metadata.dimension_names == (array.basename,)
-
-
-def _dims_of(array: Any) -> tuple[str, ...]:
-    """The names of its axes; an empty one where it has none."""
-    if not hasattr(array, "dims"):
-        return tuple(array.metadata.dimension_names or ("",) * array.ndim)
-    return tuple(d[0].name.lstrip("/") if len(d) else "" for d in array.dims)
-
-
-def _merge(
-    sizes: dict[str, int], dim: str, n: int, new: Mapping[str, int], target: pathlib.Path
-) -> None:
-    if new.get(dim, n) != n:
-        raise ValueError(
-            f"{target} has an axis {dim!r} of {n} points, but this one is of {new[dim]}; give "
-            "other dims=, or write to another file"
+def _axes(array: _file.Array) -> tuple[tuple[str, ...], bool]:
+    """The names of an array's axes, empty where there is none, and whether it is coordinates."""
+    if _file.is_of_hdf5(array):
+        return (
+            tuple(str(d[0].name).lstrip("/") if len(d) else "" for d in array.dims),
+            array.is_scale,
         )
-    sizes[dim] = n
+    return _zarr.axes(cast("zarr.Array", array))
 
 
-def _coordinate(file: Any, dim: str) -> np.ndarray | None:
+def _coordinate(scale: _file.Array) -> np.ndarray | None:
     """The coordinates of an axis, if it has any."""
-    scale = file.get(dim)
-    if scale is None:
-        return None
-    # The word of netCDF-4 for a dimension without coordinates, of which Zarr has no array.
+    # NetCDF-4 says so of a dimension without coordinates; Zarr has no array for such a one.
     is_empty = "not a netCDF variable" in str(scale.attrs.get("NAME", ""))
     return None if is_empty else np.asarray(scale[...])
 
 
 def _stored(
-    target: pathlib.Path, name: str, array: Any, dims: tuple[str, ...], comm: MPI.Intracomm
-) -> _file.Dataset:
+    target: pathlib.Path, name: str, array: _file.Array, dims: tuple[str, ...], comm: MPI.Intracomm
+) -> Dataset:
     shape, dtype = tuple(array.shape), np.dtype(array.dtype)
 
-    def box_of(rank: int) -> _file.Box:
+    def box_of(rank: int) -> Box:
         return (block(shape[0], comm.size, rank), *((0, n) for n in shape[1:]))
 
     mine = box_of(comm.rank)
@@ -157,4 +151,4 @@ def _stored(
         if key not in _OF_DIMENSIONS and not key.startswith("_Netcdf4")
     }
     order = tuple(range(len(shape)))
-    return _file.Dataset(name, shape, dtype, dims, values, order, box_of, attributes)
+    return Dataset(name, shape, dtype, dims, values, order, box_of, attributes)

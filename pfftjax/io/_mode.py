@@ -1,12 +1,12 @@
 """What becomes of a file that is there already."""
 
 import pathlib
-from typing import Any, Literal
+from typing import Literal
 
 Mode = Literal["x", "w", "a"]
 
 
-def check_mode(mode: Any) -> None:
+def check_mode(mode: object) -> None:
     """Refuse a mode that there is not."""
     if mode not in ("x", "w", "a"):
         raise ValueError(f"mode must be x (new), w (replace) or a (add), got {mode!r}")

@@ -2,34 +2,35 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from pfftjax._runtime.agreement import private, same_everywhere, together
-from pfftjax.pencils import Pencil
+from pfftjax.pencils import Pencil, ProcessGrid
 from pfftjax.pencils.internal import block
 from pfftjax.pm import Particles, to_owners
 from pfftjax.pm.internal import check_fits, default_capacity
 
 from . import _file
+from ._contents import Contents, Dataset, Path, host
 from ._fields import check_how, on_this_rank
-from ._file import Contents, Dataset, Layout
+from ._file import Layout
 from ._kept import with_kept
 from ._mode import Mode
 
 _TABLES = ("cell", "offset", "momentum")
-# Before the names of what they know of themselves, where the file may have fields of another box.
+# A prefix of the names of what they know of themselves: the file may have fields of another box.
 _OF_PARTICLES = "particles_"
 
 
 def save_particles(
-    path: str | os.PathLike[str],
+    path: Path,
     particles: Particles,
     mesh: Pencil,
     *,
-    attributes: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, object] | None = None,
     mode: Mode = "x",
     layout: Layout = "shared",
 ) -> None:
@@ -99,7 +100,7 @@ def save_particles(
                     shape=(total, 3),
                     dtype=np.dtype(table.dtype),
                     dims=("particle", "axis"),
-                    values=_file.host(table)[:used],
+                    values=host(table)[:used],
                     order=(0, 1),
                     box_of=lambda rank: ((starts[rank], counts[rank]), (0, 3)),
                 )
@@ -120,11 +121,11 @@ def save_particles(
 
 
 def load_particles(
-    path: str | os.PathLike[str],
+    path: Path,
     mesh: Pencil,
     *,
     capacity: int | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> Particles:
     """Read particles that `save_particles` wrote, on any grid and number of ranks.
 
@@ -150,7 +151,7 @@ def load_particles(
     with together(comm, "load_particles"), _file.opened(path) as file:
         tables = [_file.find(file, name) for name in _TABLES]
         total = tables[0].shape[0]
-        stored = tuple(int(n) for n in np.atleast_1d(file.attrs.get("mesh_shape", ())))
+        stored = tuple(int(n) for n in np.ravel(np.asarray(file.attrs.get("mesh_shape", ()))))
         if stored != mesh.global_shape:
             raise ValueError(
                 f"the particles in {os.fspath(path)} are in units of the cells of a mesh "
@@ -183,7 +184,7 @@ def load_particles(
     return to_owners(shares, mesh, room)
 
 
-def _grid_of(mesh: Any, operation: str) -> Any:
+def _grid_of(mesh: object, operation: str) -> ProcessGrid:
     if not isinstance(mesh, Pencil):
         raise TypeError(
             f"{operation}: mesh must be a Pencil, as PencilFFT.input, got {type(mesh).__name__}"

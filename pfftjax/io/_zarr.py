@@ -12,7 +12,8 @@ import pathlib
 import secrets
 import shutil
 from collections.abc import Iterator
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 import jax
 import numpy as np
@@ -20,15 +21,19 @@ from mpi4py import MPI
 
 from pfftjax._runtime.agreement import together
 
+from ._contents import Contents, Dataset, Path, moved
 from ._mode import check_free
 
-# Of the largest chunk: what a reader of one number must decompress.
+if TYPE_CHECKING:
+    import zarr
+
+# The most that a chunk holds: a reader of one number must decompress all of it.
 _CHUNK_BYTES = 1 << 25
-# An attribute of groups in which every chunk is stored.
+# The name of an attribute that groups have in which every chunk is stored.
 COMPLETE = "pfftjax_all_chunks"
 
 
-def zarr_module() -> Any:
+def zarr_module() -> ModuleType:
     """zarr, or an error that says how to get it."""
     try:
         import zarr
@@ -39,37 +44,44 @@ def zarr_module() -> Any:
     return zarr
 
 
-def is_store(path: str | os.PathLike[str]) -> bool:
+def is_store(path: Path) -> bool:
     """Whether there is a group of Zarr arrays at `path`."""
     return (pathlib.Path(path) / "zarr.json").is_file()
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
+def opened(path: Path) -> Iterator["zarr.Group"]:
     """A group to read."""
     yield zarr_module().open_group(os.fspath(path), mode="r")
 
 
-def find(group: Any, name: str, is_to_count: bool) -> Any:
-    """An array of `group`; where `is_to_count`, of which no chunk is lost."""
+def find(group: "zarr.Group", name: str, is_to_count: bool) -> "zarr.Array":
+    """An array of `group`. With `is_to_count` it is an error if a chunk of it is lost."""
     found = group.get(name)
-    if not hasattr(found, "chunks"):
+    if not isinstance(found, zarr_module().Array):
         there = sorted(name for name, _ in group.arrays())
         raise KeyError(f"there is no dataset {name!r} in {group.store_path}, which has {there}")
-    if is_to_count and COMPLETE in group.attrs and found.nchunks_initialized != found.nchunks:
+    array = cast("zarr.Array", found)
+    if is_to_count and COMPLETE in group.attrs and array.nchunks_initialized != array.nchunks:
         raise FileNotFoundError(
-            f"{name!r} in {group.store_path} has {found.nchunks_initialized} of its "
-            f"{found.nchunks} chunks; it is not complete"
+            f"{name!r} in {group.store_path} has {array.nchunks_initialized} of its "
+            f"{array.nchunks} chunks; it is not complete"
         )
-    return found
+    return array
 
 
-def chunks_of(dataset: Any, ranks: int) -> tuple[int, ...]:
+def axes(array: "zarr.Array") -> tuple[tuple[str, ...], bool]:
+    """The names of an array's axes, empty where there is none, and whether it is coordinates."""
+    names = getattr(array.metadata, "dimension_names", None) or ("",) * array.ndim
+    return tuple(names), names == (array.basename,)
+
+
+def chunks_of(dataset: Dataset, ranks: int) -> tuple[int, ...]:
     """The shape of the chunks of a dataset of which each rank has a box."""
     result = []
     boxes = [dataset.box_of(rank) for rank in range(ranks)]
     for d, n in enumerate(dataset.shape):
-        # Where blocks begin and end, but for the end of the axis; those of no cells begin nowhere.
+        # Chunks end where blocks begin or end, but empty blocks begin nowhere.
         ends = {end for box in boxes for end in (box[d][0], sum(box[d])) if box[d][1] > 0}
         result.append(math.gcd(*(end for end in ends if end < n)) or n)
     most = max(1, _CHUNK_BYTES // dataset.dtype.itemsize)
@@ -84,8 +96,8 @@ def chunks_of(dataset: Any, ranks: int) -> tuple[int, ...]:
 
 
 def write(
-    path: str | os.PathLike[str],
-    contents: Any,
+    path: Path,
+    contents: Contents,
     comm: MPI.Intracomm,
     compression: str | None,
     operation: str,
@@ -134,7 +146,11 @@ def write(
 
 
 def _create(
-    zarr: Any, path: pathlib.Path, contents: Any, ranks: int, compression: str | None
+    zarr: ModuleType,
+    path: pathlib.Path,
+    contents: Contents,
+    ranks: int,
+    compression: str | None,
 ) -> None:
     path.mkdir()
     attributes = {**_plain(contents), COMPLETE: True}
@@ -159,7 +175,7 @@ def _create(
         )
 
 
-def _plain(contents: Any) -> dict[str, Any]:
+def _plain(contents: Contents) -> dict[str, object]:
     """The attributes as JSON has them."""
     result = {}
     for name, value in contents.attributes.items():
@@ -176,22 +192,13 @@ def _plain(contents: Any) -> dict[str, Any]:
     return result
 
 
-def _write_box(array: Any, dataset: Any, rank: int) -> None:
-    """Chunk by chunk: each is written once, by one rank."""
+def _write_box(array: "zarr.Array", dataset: Dataset, rank: int) -> None:
+    """Write this rank's box chunk by chunk, each of which no other rank writes."""
     box = dataset.box_of(rank)
     counts = [-(-count // chunk) for (_, count), chunk in zip(box, array.chunks, strict=True)]
-    values = dataset.values
     for number in np.ndindex(*counts):
         place = tuple(
             slice(i * chunk, min((i + 1) * chunk, count))
             for i, chunk, (_, count) in zip(number, array.chunks, box, strict=True)
         )
-        index = [slice(None)] * len(place)
-        for d, part in zip(dataset.order, place, strict=True):
-            index[d] = part
-        piece = np.asarray(values[tuple(index)]).transpose(dataset.order)
-        into = tuple(
-            slice(p.start + start, p.stop + start)
-            for p, (start, _) in zip(place, box, strict=True)
-        )
-        array[into] = np.ascontiguousarray(piece)
+        array[moved(place, [start for start, _ in box])] = dataset.piece(dataset.values, place)

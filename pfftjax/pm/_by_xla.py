@@ -7,7 +7,7 @@ position is not finite, makes all of the result NaN.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,13 @@ from pfftjax.pencils.internal import coordinate
 # Offsets of so many cells or more are in no box that has room for them.
 _MOST = float(native.most_cells)
 
-Orders = tuple[tuple[int, int, int], ...]
-Point = tuple[Any, Any, int]  # by its numbers along the axes
+# Orders of derivative along the axes; SLOPES are the three first derivatives.
+Order = tuple[int, int, int]
+Orders = tuple[Order, ...]
+SLOPES: Orders = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
+# The numbers of a mesh point along the axes, among those that a particle reaches.
+Point = tuple[jax.Array, jax.Array, int]
+State = TypeVar("State")
 
 
 def _located(
@@ -31,14 +36,14 @@ def _located(
     offset = jnp.where(somewhere[:, None], offset, 0)
     whole = jnp.floor(offset)
     shape = jnp.asarray(pencil.global_shape, jnp.int32)
-    # Each brought into the box before they are added: 32 bits hold that.
+    # Both are brought into the box before they are added, so that 32 bits hold the sum.
     wrapped = (cell % shape + whole.astype(jnp.int32) % shape) % shape
     return wrapped, offset - whole, somewhere
 
 
 def _start(pencil: Pencil, axis: int) -> jax.Array | int:
-    """Global index of this rank's first cell, known when the program runs: it is the same one on
-    all ranks.
+    """Global index of this rank's first cell. It is read when the program runs, as all ranks have
+    the same program.
     """
     if axis == 2 or pencil.grid.dims[axis] == 1:
         return 0
@@ -47,7 +52,7 @@ def _start(pencil: Pencil, axis: int) -> jax.Array | int:
     return part * size + jnp.minimum(part, rest)
 
 
-def _spline(fraction: jax.Array, point: Any, points: int, order: int) -> jax.Array:
+def _spline(fraction: jax.Array, point: jax.Array | int, points: int, order: int) -> jax.Array:
     """Weight of one of the points that a particle reaches along an axis: a B-spline of 2 or 3
     points (CIC, TSC; Hockney & Eastwood 1988, section 5-3), differentiated `order` times.
     """
@@ -65,12 +70,21 @@ def _spline(fraction: jax.Array, point: Any, points: int, order: int) -> jax.Arr
     return last
 
 
+def padded(pencil: Pencil, points: int) -> tuple[int, int, int]:
+    """The shape of this rank's block with its ghosts, which are along axes 0 and 1."""
+    x, y, z = pencil.local_shape
+    ghosts = 2 * points - 3
+    return x + ghosts, y + ghosts, z
+
+
 class _Stencil:
     """The mesh points near each particle, in the block with its ghosts.
 
     Attributes:
         used: bool (rows,), the rows that hold particles of this block.
         lost: bool, whether there is a particle that is elsewhere.
+        rows: how many rows there are.
+        padded: shape of the block with its ghosts.
 
     """
 
@@ -82,31 +96,32 @@ class _Stencil:
         local = wrapped - start
         block = jnp.asarray(pencil.local_shape, jnp.int32)
         here = somewhere & jnp.all((local >= 0) & (local < block), axis=1)
-        rows = offset.shape[0]
-        filled = jnp.arange(rows) < used
+        self.rows = offset.shape[0]
+        filled = jnp.arange(self.rows) < used
         self.used = filled & here
-        self.lost = jnp.any(filled & ~here) | (used < 0) | (used > rows)
-        # Rows of no account have a place in memory, too.
+        self.lost = jnp.any(filled & ~here) | (used < 0) | (used > self.rows)
+        # Unused rows are computed as well, and so need a place in the block.
         self._fraction = jnp.where(self.used[:, None], fraction, 0)
         nearest = (self._fraction >= 0.5).astype(jnp.int32) if points == 3 else 0
         self._first = jnp.where(self.used[:, None], local, 0) + nearest
         self._points, self._n2 = points, pencil.global_shape[2]
+        self.padded = padded(pencil, points)
 
-    def over_points(self, body: Callable[[Point, Any], Any], state: Any) -> Any:
+    def over_points(self, body: Callable[[Point, State], State], state: State) -> State:
         """`body(point, state)` for one point after the other: a loop over lines along axis 2, so
         that programs stay short, and temporaries are those of a few points at a time.
         """
         n = self._points
 
-        def over_line(line: jax.Array, state: Any) -> Any:
+        def over_line(line: jax.Array, state: State) -> State:
             for k in range(n):
                 state = body((line // n, line % n, k), state)
             return state
 
         return jax.lax.fori_loop(0, n * n, over_line, state)
 
-    def weight(self, point: Point, order: tuple[int, int, int]) -> jax.Array:
-        """Of a point, (rows,), differentiated."""
+    def weight(self, point: Point, order: Order) -> jax.Array:
+        """The weight of a point for each row, or a derivative of it: (rows,)."""
         x, y, z = (
             _spline(self._fraction[:, axis], number, self._points, order[axis])
             for axis, number in enumerate(point)
@@ -114,7 +129,7 @@ class _Stencil:
         return x * y * z
 
     def at(self, point: Point) -> tuple[slice | jax.Array, ...]:
-        """Where it is in a padded field (components, ...), for each row."""
+        """The index of a point in a padded field (components, ...), for each row."""
         x, y, z = (self._first[:, axis] + number for axis, number in enumerate(point))
         return slice(None), x, y, (z - (self._points - 2)) % self._n2  # no ghosts along axis 2
 
@@ -127,21 +142,29 @@ class _Stencil:
         return jnp.where(self.lost, jnp.nan, y)
 
 
-def paint(
-    cell: jax.Array,
-    offset: jax.Array,
-    used: jax.Array,
-    values: jax.Array,
-    *,
-    orders: Orders,
-    points: int,
-    pencil: Pencil,
-) -> jax.Array:
+def _of_particles(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """`function` of a stencil, an operand or two and the orders of derivative, in the form in
+    which a primitive is lowered.
+    """
+
+    def by_xla(
+        cell: jax.Array,
+        offset: jax.Array,
+        used: jax.Array,
+        *operands: jax.Array,
+        orders: Orders,
+        points: int,
+        pencil: Pencil,
+    ) -> jax.Array:
+        return function(_Stencil(cell, offset, used, pencil, points), *operands, orders)
+
+    return by_xla
+
+
+@_of_particles
+def paint(stencil: _Stencil, values: jax.Array, orders: Orders) -> jax.Array:
     """Values (rows, components, orders) onto the block with its ghosts (components, *padded)."""
-    stencil = _Stencil(cell, offset, used, pencil, points)
     values = jnp.where(stencil.used[:, None, None], values, 0)
-    x, y, z = pencil.local_shape
-    ghosts = 2 * points - 3
 
     def add(point: Point, field: jax.Array) -> jax.Array:
         share = jnp.zeros(values.shape[1::-1], values.dtype)
@@ -149,82 +172,48 @@ def paint(
             share = share + values[:, :, o].T * stencil.weight(point, order)
         return field.at[stencil.at(point)].add(share, mode="drop", wrap_negative_indices=False)
 
-    field = jnp.zeros((values.shape[1], x + ghosts, y + ghosts, z), values.dtype)
+    field = jnp.zeros((values.shape[1], *stencil.padded), values.dtype)
     return stencil.checked(stencil.over_points(add, field))
 
 
-def readout(
-    cell: jax.Array,
-    offset: jax.Array,
-    used: jax.Array,
-    field: jax.Array,
-    *,
-    orders: Orders,
-    points: int,
-    pencil: Pencil,
-) -> jax.Array:
+@_of_particles
+def readout(stencil: _Stencil, field: jax.Array, orders: Orders) -> jax.Array:
     """The transpose of `paint`: (rows, components, orders)."""
-    stencil = _Stencil(cell, offset, used, pencil, points)
 
     def add(point: Point, sums: list[jax.Array]) -> list[jax.Array]:
         here = stencil.read(field, point)
         return [y + stencil.weight(point, o) * here for y, o in zip(sums, orders, strict=True)]
 
-    nothing = jnp.zeros((field.shape[0], offset.shape[0]), field.dtype)
+    nothing = jnp.zeros((field.shape[0], stencil.rows), field.dtype)
     sums = stencil.over_points(add, [nothing] * len(orders))
     values = jnp.stack(sums, axis=-1).swapaxes(0, 1)
     return stencil.checked(jnp.where(stencil.used[:, None, None], values, 0))
 
 
-_SLOPES: Orders = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
-
-
+@_of_particles
 def readout_along(
-    cell: jax.Array,
-    offset: jax.Array,
-    used: jax.Array,
-    field: jax.Array,
-    displacement: jax.Array,
-    *,
-    orders: Orders,
-    points: int,
-    pencil: Pencil,
+    stencil: _Stencil, field: jax.Array, displacement: jax.Array, _: Orders
 ) -> jax.Array:
-    """What a small displacement (rows, 3) changes of `readout`: (rows, components)."""
-    del orders
-    stencil = _Stencil(cell, offset, used, pencil, points)
+    """The change of `readout` along a small displacement (rows, 3): (rows, components)."""
 
     def add(point: Point, values: jax.Array) -> jax.Array:
-        x, y, z = (displacement[:, a] * stencil.weight(point, o) for a, o in enumerate(_SLOPES))
+        x, y, z = (displacement[:, a] * stencil.weight(point, o) for a, o in enumerate(SLOPES))
         return values + (x + y + z) * stencil.read(field, point)
 
-    nothing = jnp.zeros((field.shape[0], offset.shape[0]), field.dtype)
+    nothing = jnp.zeros((field.shape[0], stencil.rows), field.dtype)
     values = stencil.over_points(add, nothing)
     return stencil.checked(jnp.where(stencil.used[:, None], values.T, 0))
 
 
-def readout_across(
-    cell: jax.Array,
-    offset: jax.Array,
-    used: jax.Array,
-    field: jax.Array,
-    values: jax.Array,
-    *,
-    orders: Orders,
-    points: int,
-    pencil: Pencil,
-) -> jax.Array:
+@_of_particles
+def readout_across(stencil: _Stencil, field: jax.Array, values: jax.Array, _: Orders) -> jax.Array:
     """The transpose of `readout_along`: values (rows, components) to displacements (rows, 3)."""
-    del orders
-    stencil = _Stencil(cell, offset, used, pencil, points)
 
     def add(point: Point, sums: list[jax.Array]) -> list[jax.Array]:
         together = (values.T * stencil.read(field, point)).sum(0)
-        return [
-            y + stencil.weight(point, o) * together for y, o in zip(sums, _SLOPES, strict=True)
-        ]
+        return [y + stencil.weight(point, o) * together for y, o in zip(sums, SLOPES, strict=True)]
 
-    sums = stencil.over_points(add, [jnp.zeros(offset.shape[0], field.dtype)] * 3)
+    sums = stencil.over_points(add, [jnp.zeros(stencil.rows, field.dtype)] * 3)
     return stencil.checked(jnp.where(stencil.used[:, None], jnp.stack(sums, axis=-1), 0))
 
 
@@ -236,7 +225,9 @@ def _owner(cell: jax.Array, n: int, parts: int) -> jax.Array:
     return jnp.where(cell < longer, cell // (size + 1), others)
 
 
-def order_by_owner(cell: Any, offset: Any, used: Any, *, pencil: Pencil) -> list[jax.Array]:
+def order_by_owner(
+    cell: jax.Array, offset: jax.Array, used: jax.Array, *, pencil: Pencil
+) -> list[jax.Array]:
     """The rows sorted by the rank that owns their cell, unused ones last, and how many each has.
 
     Where a position is not finite all counts are -1, which the exchange of counts refuses on every

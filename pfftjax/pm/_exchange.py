@@ -6,28 +6,23 @@ and its adjoint is the way back.
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir, xla
+from jax.typing import ArrayLike
 
+from pfftjax._runtime.arrays import Count, Counts, Rows, RowsLike
 from pfftjax._runtime.communicators import Communicator
-from pfftjax._runtime.primitive import (
-    as_array,
-    constant,
-    linear,
-    static_int,
-    where,
-)
+from pfftjax._runtime.primitive import as_array, constant, linear, static_int, where
 from pfftjax.collectives.internal import MOST_ROWS, alltoallv_p, exchange_counts_p, moving_rows
 from pfftjax.pencils import Pencil
 
 from . import _by_xla
 from ._painting import on, one_by_one
-from ._positions import as_positions, checked_mesh
+from ._positions import Places, as_positions, checked_mesh
 
 # cell, offset, used -> (rows sorted by owner, rows for each rank).
 order_by_owner_p = Primitive("order_by_owner")
@@ -36,12 +31,8 @@ order_by_owner_p.def_impl(functools.partial(xla.apply_primitive, order_by_owner_
 
 
 @order_by_owner_p.def_abstract_eval
-def _(cell: Any, offset: Any, used: Any, *, pencil: Pencil) -> Any:
-    del offset, used
-    return [
-        ShapedArray((cell.shape[0],), jnp.int32),
-        ShapedArray((pencil.grid.size,), jnp.int32),
-    ]
+def _(cell: ShapedArray, *_: ShapedArray, pencil: Pencil) -> list[ShapedArray]:
+    return [ShapedArray((n,), jnp.int32) for n in (cell.shape[0], pencil.grid.size)]
 
 
 mlir.register_lowering(order_by_owner_p, mlir.lower_fun(_by_xla.order_by_owner))
@@ -55,38 +46,36 @@ constant(order_by_owner_p)
 batching.primitive_batchers[order_by_owner_p] = functools.partial(one_by_one, order_by_owner_p)
 
 
-# On GPUs XLA brings the rows into order, and they go by a transport: not by way of the host, as
-# they would by the handlers for CPUs, most of them only to come back.
+# On GPUs XLA brings the rows into order and a transport moves them. The handlers for CPUs would
+# take all rows to the host, most of them only to come back.
 def _sorted_and_moved(
-    x: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, *, capacity: int, comm: Any
+    x: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, **params: object
 ) -> jax.Array:
     x = x.at[order].get(mode="clip", unique_indices=True, wrap_negative_indices=False)
-    return alltoallv_p.bind(x, to, from_, capacity=capacity, comm=comm)
+    return alltoallv_p.bind(x, to, from_, **params)
 
 
 def _returned_and_placed(
-    y: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, *, capacity: int, comm: Any
+    y: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, **params: object
 ) -> jax.Array:
-    x = alltoallv_p.bind(y, from_, to, capacity=capacity, comm=comm)
-    return (
-        jnp.zeros_like(x)
-        .at[order]
-        .set(x, mode="drop", unique_indices=True, wrap_negative_indices=False)
-    )
+    x = alltoallv_p.bind(y, from_, to, **params)
+    places = jnp.zeros_like(x).at[order]
+    return places.set(x, mode="drop", unique_indices=True, wrap_negative_indices=False)
 
 
 # x, order, rows to each rank, rows from each rank -> (capacity, ...).
 move_rows_p = moving_rows("move_rows", on_gpus=_sorted_and_moved)
-# The same with y in place of x, whose capacity is the rows of x.
+# The way back takes y in place of x, and its capacity is the number of rows of x.
 return_rows_p = moving_rows("return_rows", on_gpus=_returned_and_placed)
 
 
 def _linear_in_rows(primitive: Primitive, back: Primitive) -> None:
-    def adjoint(cotangent: Any, x: Any, *route: Any, capacity: int, comm: Any) -> Any:
-        del capacity
-        return back.bind(cotangent, *route, capacity=x.shape[0], comm=comm)
-
-    linear(primitive, adjoint=adjoint)
+    linear(
+        primitive,
+        adjoint=lambda cotangent, x, *route, capacity, comm: back.bind(
+            cotangent, *route, capacity=x.shape[0], comm=comm
+        ),
+    )
     batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
 
 
@@ -124,15 +113,17 @@ class Route:
 
     """
 
-    order: jax.Array
-    outgoing: jax.Array
-    incoming: jax.Array
+    __no_type_check__ = True  # JAX makes some of these without arrays
+
+    order: Counts
+    outgoing: Counts
+    incoming: Counts
     rows: int
     capacity: int
     comm: Communicator
 
     @classmethod
-    def to_owners(cls, positions: Any, pencil: Pencil, capacity: int) -> "Route":
+    def to_owners(cls, positions: Places, pencil: Pencil, capacity: int) -> "Route":
         """Find out who sends what to whom.
 
         Args:
@@ -167,22 +158,22 @@ class Route:
         return cls(order, outgoing, incoming, rows, room, comm)
 
     @property
-    def count(self) -> jax.Array:
+    def count(self) -> Count:
         """How many particles arrive here; the rows after them are unused."""
         return self.incoming.sum(dtype=jnp.int32)
 
-    def send(self, x: Any) -> jax.Array:
+    def send(self, x: RowsLike) -> Rows:
         """Rows (rows, ...) to the owners: (capacity, ...), unused rows zero."""
         return self._move(move_rows_p, x, self.rows, self.capacity, "Route.send")
 
-    def send_back(self, y: Any) -> jax.Array:
+    def send_back(self, y: RowsLike) -> Rows:
         """Rows (capacity, ...) to where they came from: (rows, ...), in the order there.
 
         Rows that were not sent are zero.
         """
         return self._move(return_rows_p, y, self.capacity, self.rows, "Route.send_back")
 
-    def _move(self, primitive: Primitive, x: Any, rows: int, into: int, name: str) -> jax.Array:
+    def _move(self, primitive: Primitive, x: ArrayLike, rows: int, into: int, name: str) -> Rows:
         x = as_array(x, name, self.comm)
         if x.ndim < 1 or x.shape[0] != rows:
             raise ValueError(

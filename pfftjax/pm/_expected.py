@@ -4,18 +4,20 @@ A redshift in place of a scale factor, or the box of another run, gives numbers 
 What is known while a program is traced is compared at once; the rest when it runs.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.interpreters import ad, batching
+from jax.typing import ArrayLike
 
+from pfftjax._runtime.arrays import BoxSize, Operands
 from pfftjax._runtime.communicators import Communicator, as_private
 from pfftjax._runtime.primitive import batch_in_front, communicating, where
 
-# Relative. A scale factor may be rounded in a file of parameters: 0.333 for z = 2.
+# Relative differences. A scale factor may be rounded in a file of parameters: 0.333 for z = 2.
 SCALE_FACTORS_DIFFER = 2e-3
 BOXES_DIFFER = 1e-5
 
@@ -29,7 +31,9 @@ expect_p = communicating(
 )
 
 
-def _batched(operands: Any, axes: Any, **params: Any) -> Any:
+def _batched(
+    operands: Operands, axes: Sequence[int | None], **params: object
+) -> tuple[jax.Array, int | None]:
     (passed, value, expected), (axis, *others) = operands, axes
     if others != [None, None]:
         _, (value, expected) = batch_in_front((value, expected), others)
@@ -45,8 +49,8 @@ batching.primitive_batchers[expect_p] = _batched
 
 def expect(
     passed: jax.Array,
-    value: Any,
-    expected: Any,
+    value: ArrayLike,
+    expected: BoxSize | None,
     *,
     operation: str,
     what: str,
@@ -55,24 +59,15 @@ def expect(
     tolerance: float,
     comm: Communicator,
 ) -> jax.Array:
-    """`passed`, if `value` is `expected`: "`what` is 0.5, but `but` 0.1; `remedy`".
+    """`passed`, on which the rest of the program depends, if `value` is `expected`.
 
-    Args:
-        passed: an integer that what the program computes next depends on.
-        value: a number or a vector.
-        expected: the same; numbers that are not positive are not known.
-        operation: the user's operation. These texts are the same on all ranks.
-        what: what `value` is.
-        but: what `expected` is, with the verb.
-        remedy: what the user can do.
-        tolerance: relative.
-        comm: the ranks that compute together.
-
-    Raises:
-        ValueError: both are known, and differ.
-        jax.errors.JaxRuntimeError: the same, when it runs.
-
+    Otherwise an error says "`what` is 0.5, but `but` 0.1; `remedy`": a ValueError where both are
+    known, or else a jax.errors.JaxRuntimeError when the program runs. Nothing is expected by None
+    and by numbers that are not positive. The texts are the same on all ranks, and `tolerance` is
+    relative.
     """
+    if expected is None:
+        return passed
     if not isinstance(value, Tracer) and not isinstance(expected, Tracer):
         a, b = np.asarray(value, float), np.asarray(expected, float)
         differ = np.abs(a - b) > tolerance * np.maximum(a, b)
@@ -94,7 +89,7 @@ def expect(
     )
 
 
-def as_known(x: Any) -> Any:
+def as_known(x: BoxSize) -> jax.Array | np.ndarray:
     """`x`, numbers that may be traced, as one array that stays known where all of them are."""
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(x)):
         return jnp.asarray(x, float)

@@ -1,23 +1,23 @@
 """Gaussian random fields with a given power spectrum."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from pfftjax._runtime.arrays import BoxSize, RealBlock, RealBlockLike, Reals, SeriesLike
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import here, operand, sides
 
-from ._growth import are_positive, check_cosmology
+from ._growth import Cosmology, are_positive, check_cosmology
 from ._spectral import real_plan
 
-Power = Callable[[jax.Array], jax.Array]
+Power = Callable[[Reals], Reals]
 
 
-def tabulated(k: Any, power: Any) -> Power:
+def tabulated(k: SeriesLike, power: SeriesLike) -> Power:
     """A power spectrum from a table, linear in the logarithms of both.
 
     Args:
@@ -48,7 +48,7 @@ def tabulated(k: Any, power: Any) -> Power:
     if not (isinstance(x, Tracer) or are_positive(np.diff(x))):
         raise ValueError("tabulated: k must rise from each entry to the next; sort the table")
 
-    def interpolated(k: jax.Array) -> jax.Array:
+    def interpolated(k: Reals) -> Reals:
         at = jnp.log(k)
         i = jnp.clip(jnp.searchsorted(x, at, side="right"), 1, x.shape[0] - 1)
         slope = (y[i] - y[i - 1]) / (x[i] - x[i - 1])
@@ -57,7 +57,7 @@ def tabulated(k: Any, power: Any) -> Power:
     return interpolated
 
 
-def eisenstein_hu(cosmology: Any) -> Power:
+def eisenstein_hu(cosmology: Cosmology) -> Power:
     """The linear power spectrum today by Eisenstein & Hu (1998), from jax-cosmo.
 
     Evaluated at 512 wavenumbers from 1e-4 to 100 h/Mpc and interpolated, so that a fine mesh costs
@@ -71,12 +71,14 @@ def eisenstein_hu(cosmology: Any) -> Power:
 
     check_cosmology(cosmology, "eisenstein_hu")
     k = jnp.logspace(-4, 2, 512)
-    # As in a fresh object: what jax-cosmo keeps in one may be of another trace.
+    # jax-cosmo keeps results in the object, perhaps of another trace; a fresh one has none.
     leaves, tree = jax.tree.flatten(cosmology)
     return tabulated(k, power.linear_matter_power(jax.tree.unflatten(tree, leaves), k))
 
 
-def linear_field(noise: Any, plan: PencilFFT, box_size: Any, power: Power) -> jax.Array:
+def linear_field(
+    noise: RealBlockLike, plan: PencilFFT, box_size: BoxSize, power: Power
+) -> RealBlock:
     """A Gaussian random field: white noise with the power spectrum impressed on it.
 
         delta_k = sqrt(V P(k)) w_k,    w the orthonormal transform of the noise
@@ -126,8 +128,8 @@ def linear_field(noise: Any, plan: PencilFFT, box_size: Any, power: Power) -> ja
     return plan.inverse(amplitude.astype(noise.dtype) * plan.forward(noise))
 
 
-def _checked(power: Any, k: jax.Array, here: str) -> jax.Array:
-    """P(k), where it is a power."""
+def _checked(power: Power, k: Reals, here: str) -> Reals:
+    """P(k), unless it cannot be a power."""
     if not callable(power):
         raise TypeError(
             f"{here}: power must be a function of k, got {type(power).__name__}; of a table make "

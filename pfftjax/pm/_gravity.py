@@ -1,7 +1,8 @@
 """The force of the density on a mesh."""
 
-from collections.abc import Callable
-from typing import Any, Literal, cast
+import functools
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from pfftjax._runtime.arrays import BoxSize, Number, Operands, RealBlock, RealBlockLike
 from pfftjax._runtime.primitive import where
 from pfftjax.fft import PencilFFT
 from pfftjax.pencils import halo_exchange
@@ -21,14 +23,19 @@ from ._spectral import field, inverse_k2, real_plan
 
 Gradient = Literal["finite-difference", "spectral"]
 
-_REACH = 2  # of the fourth-order difference, in cells
-# What reverse mode keeps of a step, of the size of the mesh: with it no transform is done again.
+_REACH = 2  # how far the fourth-order difference reaches, in cells
+# The name of what reverse mode keeps of a step: one array of the size of the mesh, with which no
+# transform is done again.
 KEPT = "pfftjax.pm.gravity"
 
 
 def gravity(
-    density: Any, plan: PencilFFT, box_size: Any, *, gradient: Gradient = "finite-difference"
-) -> jax.Array:
+    density: RealBlockLike,
+    plan: PencilFFT,
+    box_size: BoxSize,
+    *,
+    gradient: Gradient = "finite-difference",
+) -> RealBlock:
     """The field F = -grad phi, laplacian phi = density, on a periodic mesh.
 
     With density = 3/2 Omega_m delta this is the force of dp/dt = F / a (lengths in Mpc/h, H0 = 1).
@@ -67,57 +74,64 @@ def gravity(
 
 
 def gravity_with_ghosts(
-    density: Any, plan: PencilFFT, box_size: Any, *, gradient: Gradient, before: int, after: int
-) -> jax.Array:
-    """The same on the block and on ghosts around it along axes 0 and 1."""
+    density: RealBlockLike,
+    plan: PencilFFT,
+    box_size: BoxSize,
+    *,
+    gradient: Gradient,
+    before: int,
+    after: int,
+) -> RealBlock:
+    """`gravity` on the block and on ghosts around it along axes 0 and 1."""
     real_plan(plan, "gravity")
     if gradient not in ("finite-difference", "spectral"):
         raise ValueError(
             f"{where('gravity', plan.grid.communicator)}: gradient must be finite-difference or "
             f"spectral, got {gradient!r}"
         )
-    density = field(density, plan, "gravity")
-    box_size = sides(box_size, plan, "gravity")
+    source = field(density, plan, "gravity")
+    lengths = sides(box_size, plan, "gravity")
     if gradient == "spectral":
-        density = checkpoint_name(density, KEPT)
-    potential = -inverse_k2(plan, box_size, density.dtype) * plan.forward(density)
+        source = checkpoint_name(source, KEPT)
+    potential = -inverse_k2(plan, lengths, source.dtype) * plan.forward(source)
     if gradient == "finite-difference":
         width = (_REACH + before, _REACH + after)
         phi = checkpoint_name(plan.inverse(potential), KEPT)
-        return _minus_gradient(halo_exchange(phi, plan.input, (width, width)), plan, box_size)
-    force = jnp.stack(spectral_gradient(-potential, plan, box_size, from_spectrum=True))
+        return _minus_gradient(halo_exchange(phi, plan.input, (width, width)), plan, lengths)
+    force = jnp.stack(spectral_gradient(-potential, plan, lengths, from_spectrum=True))
     return halo_exchange(force, plan.input, ((before, after), (before, after)))
 
 
-def _minus_gradient(phi: jax.Array, plan: PencilFFT, box_size: tuple[Any, ...]) -> jax.Array:
+def _minus_gradient(phi: jax.Array, plan: PencilFFT, lengths: tuple[Number, ...]) -> RealBlock:
     """-grad of a potential that has two ghosts more all around along axes 0 and 1."""
     n2 = phi.shape[2]
     if n2 >= _REACH:
         phi = jnp.concatenate([phi[..., -_REACH:], phi, phi[..., :_REACH]], axis=2)
     else:
         phi = phi[..., jnp.arange(-_REACH, n2 + _REACH) % n2]
-    per_cell = [n / (12 * side) for n, side in zip(plan.shape, box_size, strict=True)]
+    per_cell = [n / (12 * side) for n, side in zip(plan.shape, lengths, strict=True)]
     scale = jnp.stack([jnp.asarray(x, phi.dtype) for x in per_cell])
     return scale[:, None, None, None] * differences_p.bind(phi)
 
 
 # ---- Differences -------------------------------------------------------------------------------
 
-# -(8 (f(1) - f(-1)) - (f(2) - f(-2))) along each axis of an array with ghosts, as a primitive: its
+# -(8 (f(1) - f(-1)) - (f(2) - f(-2))) along each axis of an array with ghosts is a primitive: its
 # adjoint is the same stencil with the other sign on an array padded by zeros, five times as fast
 # as the sum of padded slices that JAX would make of it.
 _OFFSETS = ((2, 1.0), (-2, -1.0), (1, -8.0), (-1, 8.0))
 
 
-def _stencil(f: jax.Array, axis: int, shape: tuple[int, ...], corner: tuple[int, ...]) -> Any:
+def _stencil(
+    f: jax.Array, axis: int, shape: tuple[int, ...], corner: tuple[int, ...]
+) -> jax.Array:
     """The stencil along one axis on the box of that shape whose first cell is at `corner`."""
-    total = None
+    parts = []
     for by, weight in _OFFSETS:
         start = [c + (by if a == axis else 0) for a, c in enumerate(corner)]
         part = jax.lax.slice(f, start, [s + n for s, n in zip(start, shape, strict=True)])
-        part = part * np.asarray(weight, f.dtype)
-        total = part if total is None else total + part
-    return total
+        parts.append(part * np.asarray(weight, f.dtype))
+    return functools.reduce(jnp.add, parts)
 
 
 def _differences(f: jax.Array) -> jax.Array:
@@ -127,13 +141,12 @@ def _differences(f: jax.Array) -> jax.Array:
 
 def _differences_transposed(g: jax.Array) -> jax.Array:
     whole = tuple(n + 2 * _REACH for n in g.shape[1:])
-    total = None
+    parts = []
     for axis in range(3):
         widths = [2 * _REACH if a == axis else _REACH for a in range(3)]
         corner = tuple(_REACH if a == axis else 0 for a in range(3))
-        part = _stencil(jnp.pad(g[axis], [(w, w) for w in widths]), axis, whole, corner)
-        total = part if total is None else total + part
-    return -cast(jax.Array, total)
+        parts.append(_stencil(jnp.pad(g[axis], [(w, w) for w in widths]), axis, whole, corner))
+    return -functools.reduce(jnp.add, parts)
 
 
 def _local_linear(name: str, function: Callable[[jax.Array], jax.Array]) -> Primitive:
@@ -142,7 +155,7 @@ def _local_linear(name: str, function: Callable[[jax.Array], jax.Array]) -> Prim
     primitive.def_abstract_eval(lambda x: ShapedArray(jax.eval_shape(function, x).shape, x.dtype))
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
 
-    def batched(operands: Any, axes: Any) -> Any:
+    def batched(operands: Operands, axes: Sequence[int]) -> tuple[jax.Array, int]:
         return jax.vmap(function, in_axes=axes[0])(*operands), 0
 
     batching.primitive_batchers[primitive] = batched

@@ -1,17 +1,36 @@
 """Expansion and linear growth."""
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
+from jax.typing import ArrayLike
+
+from pfftjax._runtime.arrays import Number, Reals, RealsLike, Scalar, SeriesLike
 
 # The growing modes are followed from deep in matter domination, where they are known.
 _START = 1e-7
 _STEPS = 512
+
+
+@runtime_checkable
+class Cosmology(Protocol):
+    """A `jax_cosmo.Cosmology`, or what has its parameters: those that are read here."""
+
+    @property
+    def Omega_m(self) -> Number:
+        """The matter density parameter today."""
+        ...
+
+    @property
+    def Omega_k(self) -> Number:
+        """The curvature density parameter today."""
+        ...
 
 
 class Growth(NamedTuple):
@@ -28,26 +47,26 @@ class Growth(NamedTuple):
 
     """
 
-    scale_factor: jax.Array
-    e: jax.Array
-    d1: jax.Array
-    d1_rate: jax.Array
-    d2: jax.Array
-    d2_rate: jax.Array
-    omega_m: jax.Array
+    scale_factor: Reals
+    e: Reals
+    d1: Reals
+    d1_rate: Reals
+    d2: Reals
+    d2_rate: Reals
+    omega_m: Scalar
 
     @property
-    def momentum(self) -> jax.Array:
+    def momentum(self) -> Reals:
         """a^3 E dD1/da: the momentum of a particle whose displacement is D1."""
         return self.scale_factor**2 * self.e * self.d1_rate
 
     @property
-    def momentum_rate(self) -> jax.Array:
+    def momentum_rate(self) -> Reals:
         """a^2 E d(momentum)/da: by the growth equation, the force 3/2 Omega_m D1."""
         return 1.5 * self.omega_m * self.d1
 
 
-def are_positive(values: Any) -> bool:
+def are_positive(values: RealsLike | SeriesLike) -> bool:
     """Whether all of `values` are positive finite numbers, as far as they are known."""
     if any(isinstance(x, Tracer) for x in jax.tree.leaves(values)):
         return True
@@ -56,8 +75,8 @@ def are_positive(values: Any) -> bool:
     return is_real and bool(np.all((known > 0) & (known < np.inf)))
 
 
-def checked_scale_factors(a: Any) -> jax.Array:
-    """`a` as an array, checked: others would make NaN."""
+def checked_scale_factors(a: RealsLike | SeriesLike) -> Reals:
+    """`a` as an array. Numbers that are not positive are refused, as they would make NaN."""
     if not are_positive(a):
         raise ValueError(
             f"scale factors must be positive numbers, got {a!r}; that of redshift z is 1 / (1 + z)"
@@ -65,7 +84,7 @@ def checked_scale_factors(a: Any) -> jax.Array:
     return jnp.asarray(a, jnp.result_type(float))
 
 
-def check_cosmology(cosmology: Any, here: str) -> None:
+def check_cosmology(cosmology: object, here: str) -> None:
     """Refuse what has no parameters of a cosmology."""
     if not hasattr(cosmology, "Omega_m"):
         remedy = (
@@ -78,7 +97,7 @@ def check_cosmology(cosmology: Any, here: str) -> None:
         )
 
 
-def hubble(cosmology: Any, a: Any) -> jax.Array:
+def hubble(cosmology: Cosmology, a: RealsLike | SeriesLike) -> Reals:
     """The Hubble rate in units of today's, E(a) = H(a) / H0.
 
     Args:
@@ -92,7 +111,7 @@ def hubble(cosmology: Any, a: Any) -> jax.Array:
     return jnp.sqrt(background.Esqr(cosmology, checked_scale_factors(a)))
 
 
-def _integrated(structure: Any, parameters: tuple[jax.Array, ...], a: jax.Array) -> jax.Array:
+def _integrated(structure: object, parameters: Sequence[ArrayLike], a: jax.Array) -> Reals:
     """(D1/a - 1, its rate, D2/a^2 + 3/7, its rate) at scale factors.
 
     These vanish with what is not matter, so that float32 keeps their digits.
@@ -124,7 +143,9 @@ def _integrated(structure: Any, parameters: tuple[jax.Array, ...], a: jax.Array)
     start = jnp.log(jnp.asarray(_START, a.dtype))
     h = (jnp.log(a) - start) / _STEPS
 
-    def advance(carry: tuple[jax.Array, jax.Array], i: jax.Array) -> tuple[Any, None]:
+    def advance(
+        carry: tuple[jax.Array, jax.Array], i: jax.Array
+    ) -> tuple[tuple[jax.Array, jax.Array], None]:
         state, lost = carry
         x = start + i * h
         k1 = derivative(x, state)
@@ -147,8 +168,12 @@ _followed = jax.custom_jvp(_integrated, nondiff_argnums=(0,))
 
 
 @functools.partial(_followed.defjvp, symbolic_zeros=True)
-def _followed_jvp(structure: Any, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    parameters, a = primals
+def _followed_jvp(
+    structure: object,
+    primals: tuple[Sequence[ArrayLike], ArrayLike],
+    tangents: tuple[Sequence[jax.Array | SymbolicZero], jax.Array | SymbolicZero],
+) -> tuple[Reals, Reals]:
+    parameters, a = primals[0], jnp.asarray(primals[1])
     y = _followed(structure, parameters, a)
     inputs, changes = [*parameters, a], [*tangents[0], tangents[1]]
     which = [i for i, t in enumerate(changes) if not isinstance(t, SymbolicZero)]
@@ -173,7 +198,7 @@ def _followed_jvp(structure: Any, primals: Any, tangents: Any) -> tuple[jax.Arra
     return y, functools.reduce(jnp.add, terms)
 
 
-def growth(cosmology: Any, a: Any) -> Growth:
+def growth(cosmology: Cosmology, a: RealsLike | SeriesLike) -> Growth:
     """Linear and second-order growth at scale factors, by integration from matter domination.
 
         D1'' = -(2 + dln H/dln a) D1' + 3/2 Omega_m(a) D1

@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._growth import checked_scale_factors, growth, hubble
+from pfftjax._runtime.arrays import Series, SeriesLike
+
+from ._growth import Cosmology, checked_scale_factors, growth, hubble
 
 
 class Steps(NamedTuple):
@@ -24,15 +26,16 @@ class Steps(NamedTuple):
 
     """
 
-    kick: jax.Array
-    drift: jax.Array
+    kick: Series
+    drift: Series
 
 
-Integrator = Callable[[Any, Any], Steps]
+# What the second argument is, is up to the integrator; those below take the ends of the steps.
+Integrator = Callable[[Cosmology, Any], Steps]
 
 
-def _steps(drift: jax.Array, first: jax.Array, second: jax.Array) -> Steps:
-    """From the drift and the two half kicks of each step."""
+def _steps(drift: Series, first: Series, second: Series) -> Steps:
+    """`Steps` of the drift and the two half kicks of each step."""
     zero = jnp.zeros_like(drift[:1])
     return Steps(
         jnp.concatenate([first, zero]) + jnp.concatenate([zero, second]),
@@ -40,7 +43,7 @@ def _steps(drift: jax.Array, first: jax.Array, second: jax.Array) -> Steps:
     )
 
 
-def fastpm(cosmology: Any, scale_factors: Any) -> Steps:
+def fastpm(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
     """Kicks and drifts that are exact for the linear growing mode (Feng et al. 2016, section 2).
 
     With G = a^3 E dD1/da, a kick from a_i to a_f by the force at a_r is
@@ -67,7 +70,7 @@ def fastpm(cosmology: Any, scale_factors: Any) -> Steps:
     return _steps(drift, first, second)
 
 
-def leapfrog(cosmology: Any, scale_factors: Any) -> Steps:
+def leapfrog(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
     """Kicks and drifts by the integrals of da/(a^2 E) and da/(a^3 E) (Quinn et al. 1997).
 
     Symplectic, and independent of linear theory: it needs more steps for the same growth than
@@ -92,7 +95,7 @@ def leapfrog(cosmology: Any, scale_factors: Any) -> Steps:
     )
 
 
-def _ends(scale_factors: Any) -> jax.Array:
+def _ends(scale_factors: SeriesLike) -> Series:
     a = checked_scale_factors(scale_factors)
     if a.ndim != 1 or a.shape[0] < 2:
         raise ValueError(

@@ -3,20 +3,22 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import DTypeLike
 
+from pfftjax._runtime.arrays import BoxSize, Count, Number, RealBlockLike
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.fft import PencilFFT, padded_inverse, truncated_forward
 from pfftjax.spectral import gradient
 from pfftjax.spectral.internal import odd_wavenumbers, sides
 
 from ._expected import as_known, expect
-from ._growth import check_cosmology, checked_scale_factors, growth
+from ._growth import Cosmology, check_cosmology, checked_scale_factors, growth
 from ._particles import Particles, scaled_index
 from ._spectral import field, inverse_k2, real_plan
 
@@ -25,11 +27,11 @@ _LATEST = 2.0
 
 
 def lpt(
-    delta: Any,
+    delta: RealBlockLike,
     plan: PencilFFT,
-    box_size: Any,
-    cosmology: Any,
-    scale_factor: Any,
+    box_size: BoxSize,
+    cosmology: Cosmology,
+    scale_factor: Number,
     *,
     order: Literal[1, 2] = 2,
     mesh_shape: Sequence[int] | None = None,
@@ -120,7 +122,7 @@ def lpt(
     )
 
 
-def _not_a_redshift(scale_factor: Any, rows: int, plan: PencilFFT, here: str) -> jax.Array:
+def _not_a_redshift(scale_factor: Number, rows: int, plan: PencilFFT, here: str) -> Count:
     """How many rows are used, unless the scale factor is one for which nobody starts."""
     a = checked_scale_factors(scale_factor)
     if a.ndim:
@@ -146,14 +148,16 @@ def _not_a_redshift(scale_factor: Any, rows: int, plan: PencilFFT, here: str) ->
     )
 
 
-def displacement(source: jax.Array, plan: PencilFFT, box_size: Any, dtype: Any) -> jax.Array:
+def displacement(
+    source: jax.Array, plan: PencilFFT, box_size: BoxSize, dtype: DTypeLike
+) -> jax.Array:
     """-grad of the inverse Laplacian of a field, from its spectrum: (3, *block)."""
     potential = inverse_k2(plan, box_size, dtype) * source
     return jnp.stack(gradient(potential, plan, box_size, from_spectrum=True))
 
 
 def _second_source(
-    source: jax.Array, plan: PencilFFT, box_size: Any, dtype: Any, *, dealias: bool
+    source: jax.Array, plan: PencilFFT, box_size: BoxSize, dtype: DTypeLike, *, dealias: bool
 ) -> jax.Array:
     """The spectrum of the sum over i < j of phi_ii phi_jj - phi_ij^2, laplacian phi = source."""
     kx, ky, kz = plan.wavenumbers(box_size, dtype)

@@ -1,12 +1,15 @@
 """White noise that does not depend on the process grid."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.extend.random as jxr
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import PRNGKeyArray
 
+from pfftjax._runtime.arrays import Reals
 from pfftjax._runtime.primitive import where
 from pfftjax.collectives.internal import same
 from pfftjax.pencils import Pencil
@@ -14,12 +17,12 @@ from pfftjax.pencils.internal import checked_pencil
 
 
 def white_noise(
-    key: jax.Array,
+    key: PRNGKeyArray,
     pencil: Pencil,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     *,
     drawn_in: Literal["float32", "float64"] = "float32",
-) -> jax.Array:
+) -> Reals:
     """Standard normal numbers: this rank's block of one array, the same on any process grid.
 
     A cell's number depends on the key and on the cell's global index alone (threefry as a counter
@@ -65,7 +68,7 @@ def white_noise(
     dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"{here}: dtype must be floating-point, got {dtype}")
-    if not isinstance(drawn_in, str) or drawn_in not in _NORMAL:
+    if not isinstance(drawn_in, str) or drawn_in not in ("float32", "float64"):
         raise ValueError(f"{here}: drawn_in must be 'float32' or 'float64', got {drawn_in!r}")
     if jax.dtypes.canonicalize_dtype(drawn_in) != drawn_in:
         raise ValueError(f"{here}: drawn_in='float64' needs JAX_ENABLE_X64=1")
@@ -80,10 +83,10 @@ def white_noise(
     bits = jxr.threefry2x32_p.bind(
         *(jnp.broadcast_to(word, high.shape) for word in words), high, low
     )
-    return _NORMAL[drawn_in](*bits).astype(dtype)
+    return _normal(*bits, drawn_in).astype(dtype)
 
 
-def _key_words(key: Any, here: str) -> jax.Array:
+def _key_words(key: object, here: str) -> jax.Array:
     if not isinstance(key, jax.Array | np.ndarray):
         raise TypeError(f"{here}: the key must be one of jax.random.key(seed), got {key!r}")
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
@@ -124,26 +127,18 @@ def _times(high: jax.Array, low: jax.Array, n: int) -> tuple[jax.Array, jax.Arra
     return high * n_low + low * n_high + upper, low * n_low
 
 
-def _normal_float32(first: jax.Array, second: jax.Array) -> jax.Array:
-    """As `jax.random.normal` makes a float32 of two words."""
-    bits = first ^ second
-    mantissa = (bits >> np.uint32(32 - 23)) | np.float32(1).view(np.uint32)
-    return _normal(jax.lax.bitcast_convert_type(mantissa, jnp.float32))
-
-
-def _normal_float64(first: jax.Array, second: jax.Array) -> jax.Array:
-    bits = (first.astype(jnp.uint64) << np.uint64(32)) | second.astype(jnp.uint64)
-    mantissa = (bits >> np.uint64(64 - 52)) | np.float64(1).view(np.uint64)
-    return _normal(jax.lax.bitcast_convert_type(mantissa, jnp.float64))
-
-
-_NORMAL = {"float32": _normal_float32, "float64": _normal_float64}
-
-
-def _normal(from_1_to_2: jax.Array) -> jax.Array:
-    """sqrt(2) erfinv(u), u uniform in (-1, 1), in the operations of `jax.random.normal`."""
-    real = from_1_to_2.dtype.type
-    uniform = from_1_to_2 - real(1)
+def _normal(first: jax.Array, second: jax.Array, drawn_in: str) -> Reals:
+    """The number that `jax.random.normal` makes of two words, in the operations that it uses:
+    sqrt(2) erfinv(u), u uniform in (-1, 1).
+    """
+    real, info = np.dtype(drawn_in).type, np.finfo(drawn_in)
+    unsigned = np.dtype(f"uint{info.bits}").type
+    if info.bits == 64:
+        bits = (first.astype(unsigned) << unsigned(32)) | second.astype(unsigned)
+    else:
+        bits = first ^ second
+    mantissa = (bits >> unsigned(info.bits - info.nmant)) | real(1).view(unsigned)
+    uniform = jax.lax.bitcast_convert_type(mantissa, real) - real(1)
     least = np.nextafter(real(-1), real(0))
     u = jnp.maximum(least, uniform * (real(1) - least) + least)
     return real(np.sqrt(2)) * jax.lax.erf_inv(u)

@@ -14,7 +14,7 @@ ranks that own their cells, and the field has ghosts.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +22,17 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
+from jax.typing import ArrayLike
 
+from pfftjax._runtime.arrays import Operands, RealBlock, RealBlockLike, Rows, RowsLike
 from pfftjax._runtime.primitive import where, zero_tangent
 from pfftjax.pencils import Pencil, halo_exchange, halo_reduce
 
 from . import _by_xla
-from ._positions import Positions, as_positions, checked_mesh
+from ._by_xla import SLOPES, Order, Orders, padded
+from ._positions import Places, Positions, as_positions, checked_mesh
 
 Kernel = Literal["cic", "tsc"]
-Orders = tuple[tuple[int, int, int], ...]
 
 _VALUE: Orders = ((0, 0, 0),)
 
@@ -57,28 +59,31 @@ def assignment(kernel: Kernel, pencil: Pencil, operation: str) -> _Assignment:
 
 
 def _primitive(
-    name: str, by_xla: Callable[..., jax.Array], result: Callable[..., Any]
+    name: str, by_xla: Callable[..., jax.Array], result: Callable[..., ShapedArray]
 ) -> Primitive:
     primitive = Primitive(name)
     primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
     primitive.def_abstract_eval(result)
     rule = jax.ffi.ffi_lowering(f"pfftjax_{name}")
 
-    def lower(ctx: Any, *operands: Any, orders: Orders, points: int, pencil: Pencil) -> Any:
-        return rule(ctx, *operands, orders=_int64s(orders), points=np.int64(points), **on(pencil))
-
     mlir.register_lowering(primitive, mlir.lower_fun(by_xla, multiple_results=False))
-    mlir.register_lowering(primitive, lower, platform="cpu")
+    mlir.register_lowering(
+        primitive,
+        lambda ctx, *operands, orders, points, pencil: rule(
+            ctx,
+            *operands,
+            orders=np.asarray(orders, np.int64).reshape(-1),
+            points=np.int64(points),
+            **on(pencil),
+        ),
+        platform="cpu",
+    )
     batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
     return primitive
 
 
-def _int64s(orders: Orders) -> np.ndarray:
-    return np.asarray(orders, np.int64).reshape(-1)
-
-
 def on(pencil: Pencil) -> dict[str, np.int64]:
-    """The attributes by which a handler finds this rank's block. Equal on all ranks."""
+    """The attributes by which a handler finds this rank's block; they are equal on all ranks."""
     n0, n1, n2 = pencil.global_shape
     return {
         "n0": np.int64(n0),
@@ -89,26 +94,22 @@ def on(pencil: Pencil) -> dict[str, np.int64]:
     }
 
 
-def one_by_one(primitive: Primitive, operands: Any, axes: Any, **params: Any) -> Any:
-    """Batching rule: the members of the batch one after the other."""
+def one_by_one(
+    primitive: Primitive, operands: Operands, axes: Sequence[int | None], **params: object
+) -> tuple[jax.Array | list[jax.Array], int | list[int]]:
+    """Batching rule that takes the members of the batch one after the other."""
     batched = [d is not None for d in axes]
     moved = [
         x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, axes, strict=True)
     ]
 
-    def member(mapped: Sequence[Any]) -> Any:
+    def member(mapped: Sequence[jax.Array]) -> jax.Array | list[jax.Array]:
         rest = iter(mapped)
         chosen = [next(rest) if b else x for x, b in zip(moved, batched, strict=True)]
         return primitive.bind(*chosen, **params)
 
     result = jax.lax.map(member, [x for x, b in zip(moved, batched, strict=True) if b])
     return result, [0] * len(result) if primitive.multiple_results else 0
-
-
-def _padded(pencil: Pencil, points: int) -> tuple[int, int, int]:
-    x, y, z = pencil.local_shape
-    ghosts = 2 * points - 3
-    return x + ghosts, y + ghosts, z
 
 
 # cell, offset (rows, 3), used, field (components, *padded) -> (rows, components, orders)
@@ -124,7 +125,7 @@ paint_p = _primitive(
     "paint",
     _by_xla.paint,
     lambda cell, offset, used, values, *, orders, points, pencil: ShapedArray(
-        (values.shape[1], *_padded(pencil, points)), values.dtype
+        (values.shape[1], *padded(pencil, points)), values.dtype
     ),
 )
 
@@ -147,17 +148,21 @@ across_p = _primitive(
         (cell.shape[0], 3), field.dtype
     ),
 )
-_SLOPES: Orders = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
 
 
-def _slopes(*particles_and_field: Any, **params: Any) -> jax.Array:
-    return readout_p.bind(*particles_and_field, **{**params, "orders": _SLOPES})
+def _total(y: jax.Array, terms: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array | ad.Zero]:
+    """A result, and its tangent: the sum of `terms`."""
+    return y, sum(terms[1:], terms[0]) if terms else zero_tangent(y)
 
 
-def _slope_jvp(primitive: Primitive, composed: Callable[..., Any]) -> Callable[..., Any]:
-    """Derivatives of a derivative: of `composed`, the same function made of `readout_p`."""
+def _slope_jvp(primitive: Primitive, summed: int) -> None:
+    """Give a primitive its derivatives: those of the slopes (rows, components, 3) that `readout_p`
+    gives, times its last operand, summed over axis `summed`.
+    """
 
-    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    def jvp(
+        primals: Operands, tangents: Operands, **params: object
+    ) -> tuple[jax.Array, jax.Array | ad.Zero]:
         y = primitive.bind(*primals, **params)
         terms = []
         if not isinstance(tangents[4], ad.Zero):
@@ -165,128 +170,125 @@ def _slope_jvp(primitive: Primitive, composed: Callable[..., Any]) -> Callable[.
         moving = [i for i in (1, 3) if not isinstance(tangents[i], ad.Zero)]
         if moving:
 
-            def of(*values: Any) -> Any:
+            def composed(*values: jax.Array) -> jax.Array:
                 operands = [*primals]
                 for i, value in zip(moving, values, strict=True):
                     operands[i] = value
-                return composed(*operands, **params)
+                slopes = readout_p.bind(*operands[:4], **{**params, "orders": SLOPES})
+                return (slopes * jnp.expand_dims(operands[4], 3 - summed)).sum(summed)
 
             directions = [tangents[i] for i in moving]
-            terms.append(jax.jvp(of, [primals[i] for i in moving], directions)[1])
-        return y, sum(terms[1:], terms[0]) if terms else zero_tangent(y)
+            terms.append(jax.jvp(composed, [primals[i] for i in moving], directions)[1])
+        return _total(y, terms)
 
-    return jvp
-
-
-def _composed_along(cell: Any, offset: Any, used: Any, field: Any, x: Any, **params: Any) -> Any:
-    slopes = _slopes(cell, offset, used, field, **params)
-    return (slopes * x[:, None, :]).sum(-1)
+    ad.primitive_jvps[primitive] = jvp
 
 
-def _composed_across(cell: Any, offset: Any, used: Any, field: Any, x: Any, **params: Any) -> Any:
-    slopes = _slopes(cell, offset, used, field, **params)
-    return (slopes * x[:, :, None]).sum(1)
+_slope_jvp(along_p, 2)
+_slope_jvp(across_p, 1)
 
 
-def _transpose_to(other: Primitive) -> Callable[..., Any]:
-    """The transpose rule of a primitive that is linear in its last operand."""
+def _raised(orders: Orders, points: int) -> tuple[Orders, list[list[tuple[int, int]]]]:
+    """The orders one higher along some axis, and for each of `orders` the pairs (axis a, place of
+    order + e_a among them).
 
-    def transpose(cotangent: Any, *operands: Any, **params: Any) -> Any:
-        *given, x = operands
-        if isinstance(cotangent, ad.Zero):
-            return [*(None for _ in given), ad.Zero(x.aval)]
-        return [*(None for _ in given), other.bind(*given, cotangent, **params)]
-
-    return transpose
-
-
-ad.primitive_jvps[along_p] = _slope_jvp(along_p, _composed_along)
-ad.primitive_jvps[across_p] = _slope_jvp(across_p, _composed_across)
-ad.primitive_transposes[along_p] = _transpose_to(across_p)
-ad.primitive_transposes[across_p] = _transpose_to(along_p)
-
-
-def _raised(orders: Orders, points: int) -> tuple[Orders, list[list[int | None]]]:
-    """The orders one higher along some axis, and where among them orders[o] + e_a is.
-
-    None for a derivative that vanishes (almost everywhere): splines of p points are of degree
-    p - 1.
+    Splines of p points are of degree p - 1: derivatives that vanish (almost everywhere) are left
+    out.
     """
-    higher: list[tuple[int, int, int]] = []
-    place: list[list[int | None]] = []
+    higher: list[Order] = []
+    places = []
     for order in orders:
-        row: list[int | None] = []
+        pairs = []
         for axis in range(3):
             x, y, z = (n + (a == axis) for a, n in enumerate(order))
-            if max(x, y, z) >= points:
-                row.append(None)
-                continue
-            if (x, y, z) not in higher:
-                higher.append((x, y, z))
-            row.append(higher.index((x, y, z)))
-        place.append(row)
-    return tuple(higher), place
+            if max(x, y, z) < points:
+                if (x, y, z) not in higher:
+                    higher.append((x, y, z))
+                pairs.append((axis, higher.index((x, y, z))))
+        places.append(pairs)
+    return tuple(higher), places
 
 
-def _readout_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+def _readout_jvp(
+    primals: Operands, tangents: Operands, *, orders: Orders, points: int, pencil: Pencil
+) -> tuple[jax.Array, jax.Array | ad.Zero]:
     *particles, field = primals
     _, offset_dot, _, field_dot = tangents
-    y = readout_p.bind(*particles, field, **params)
+    at_orders = functools.partial(readout_p.bind, points=points, pencil=pencil)
+    y = at_orders(*particles, field, orders=orders)
     terms = []
     if not isinstance(field_dot, ad.Zero):
-        terms.append(readout_p.bind(*particles, field_dot, **params))
-    higher, place = _raised(params["orders"], params["points"])
+        terms.append(at_orders(*particles, field_dot, orders=orders))
+    higher, places = _raised(orders, points)
     if isinstance(offset_dot, ad.Zero) or not higher:
         pass
-    elif params["orders"] == _VALUE:
-        terms.append(along_p.bind(*particles, field, offset_dot, **params)[:, :, None])
+    elif orders == _VALUE:
+        along = along_p.bind(
+            *particles, field, offset_dot, orders=orders, points=points, pencil=pencil
+        )
+        terms.append(along[:, :, None])
     else:
-        slopes = readout_p.bind(*particles, field, **{**params, "orders": higher})
+        slopes = at_orders(*particles, field, orders=higher)
         each = [
             sum(
-                (slopes[:, :, h] * offset_dot[:, None, a] for a, h in _present(row)),
+                (slopes[:, :, h] * offset_dot[:, None, axis] for axis, h in pairs),
                 start=jnp.zeros_like(y[:, :, 0]),
             )
-            for row in place
+            for pairs in places
         ]
         terms.append(jnp.stack(each, axis=-1))
-    return y, sum(terms[1:], terms[0]) if terms else zero_tangent(y)
+    return _total(y, terms)
 
 
-def _present(row: list[int | None]) -> list[tuple[int, int]]:
-    return [(axis, h) for axis, h in enumerate(row) if h is not None]
-
-
-def _paint_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+def _paint_jvp(
+    primals: Operands, tangents: Operands, *, orders: Orders, points: int, pencil: Pencil
+) -> tuple[jax.Array, jax.Array | ad.Zero]:
     *particles, values = primals
     _, offset_dot, _, values_dot = tangents
-    field = paint_p.bind(*particles, values, **params)
+    at_orders = functools.partial(paint_p.bind, points=points, pencil=pencil)
+    field = at_orders(*particles, values, orders=orders)
     terms = []
     if not isinstance(values_dot, ad.Zero):
-        terms.append(paint_p.bind(*particles, values_dot, **params))
-    higher, place = _raised(params["orders"], params["points"])
+        terms.append(at_orders(*particles, values_dot, orders=orders))
+    higher, places = _raised(orders, points)
     if not isinstance(offset_dot, ad.Zero) and higher:
-        if place == [[0, 1, 2]]:
+        if orders == _VALUE:
             moved = values * offset_dot[:, None, :]
         else:
             each = [jnp.zeros_like(values[:, :, 0]) for _ in higher]
-            for o, row in enumerate(place):
-                for axis, h in _present(row):
+            for o, pairs in enumerate(places):
+                for axis, h in pairs:
                     each[h] = each[h] + values[:, :, o] * offset_dot[:, None, axis]
             moved = jnp.stack(each, axis=-1)
-        terms.append(paint_p.bind(*particles, moved, **{**params, "orders": higher}))
-    return field, sum(terms[1:], terms[0]) if terms else zero_tangent(field)
+        terms.append(at_orders(*particles, moved, orders=higher))
+    return _total(field, terms)
+
+
+def _transpose_to(primitive: Primitive, other: Primitive) -> None:
+    """Make `other` the transpose of a primitive that is linear in its last operand."""
+
+    def transpose(
+        cotangent: jax.Array | ad.Zero, *operands: object, **params: object
+    ) -> list[jax.Array | None]:
+        *given, _ = operands
+        if isinstance(cotangent, ad.Zero):
+            return [None] * len(operands)
+        return [*(None for _ in given), other.bind(*given, cotangent, **params)]
+
+    ad.primitive_transposes[primitive] = transpose
 
 
 ad.primitive_jvps[readout_p] = _readout_jvp
 ad.primitive_jvps[paint_p] = _paint_jvp
-ad.primitive_transposes[readout_p] = _transpose_to(paint_p)
-ad.primitive_transposes[paint_p] = _transpose_to(readout_p)
+_transpose_to(readout_p, paint_p)
+_transpose_to(paint_p, readout_p)
+_transpose_to(along_p, across_p)
+_transpose_to(across_p, along_p)
 
 
 def paint(
-    positions: Any, pencil: Pencil, *, values: Any = None, kernel: Kernel = "cic"
-) -> jax.Array:
+    positions: Places, pencil: Pencil, *, values: RowsLike | None = None, kernel: Kernel = "cic"
+) -> RealBlock:
     """Deposit particles on a periodic mesh.
 
     Args:
@@ -330,7 +332,7 @@ def paint(
             f"{where('paint', pencil.grid.communicator)}: values must be ({rows},) or "
             f"({rows}, components), one row for each particle, got {values.shape}"
         )
-    padded = paint_p.bind(
+    with_ghosts = paint_p.bind(
         *at,
         values.reshape(rows, -1, 1) if rows else values.reshape(0, *(values.shape[1:] or (1,)), 1),
         orders=_VALUE,
@@ -338,11 +340,13 @@ def paint(
         pencil=pencil,
     )
     width = (form.before, form.after)
-    field = halo_reduce(padded, pencil, (width, width))
+    field = halo_reduce(with_ghosts, pencil, (width, width))
     return field[0] if values.ndim == 1 else field
 
 
-def readout(field: Any, positions: Any, pencil: Pencil, *, kernel: Kernel = "cic") -> jax.Array:
+def readout(
+    field: RealBlockLike, positions: Places, pencil: Pencil, *, kernel: Kernel = "cic"
+) -> Rows:
     """Interpolate fields on a periodic mesh to the positions of particles.
 
     Args:
@@ -377,12 +381,12 @@ def readout(field: Any, positions: Any, pencil: Pencil, *, kernel: Kernel = "cic
     if field.ndim > 4:
         raise ValueError(f"{here}: the field must be (components, *block), got {field.shape}")
     width = (form.before, form.after)
-    padded = halo_exchange(field, pencil, (width, width))
-    values = readout_padded(padded if field.ndim == 4 else padded[None], at, pencil, form.points)
+    with_ghosts = halo_exchange(field if field.ndim == 4 else field[None], pencil, (width, width))
+    values = readout_padded(with_ghosts, at, pencil, form.points)
     return values if field.ndim == 4 else values[:, 0]
 
 
-def _real(x: Any, dtype: Any, pencil: Pencil, operation: str) -> jax.Array:
+def _real(x: ArrayLike, dtype: np.dtype, pencil: Pencil, operation: str) -> jax.Array:
     if jnp.iscomplexobj(x):
         raise TypeError(
             f"{where(operation, pencil.grid.communicator)}: no {operation} of complex numbers; "
@@ -391,7 +395,9 @@ def _real(x: Any, dtype: Any, pencil: Pencil, operation: str) -> jax.Array:
     return jnp.asarray(x, dtype)
 
 
-def readout_padded(padded: jax.Array, at: Positions, pencil: Pencil, points: int) -> jax.Array:
+def readout_padded(
+    with_ghosts: jax.Array, at: Positions, pencil: Pencil, points: int
+) -> jax.Array:
     """Components (components, *block with ghosts) at particles: (rows, components)."""
-    values = readout_p.bind(*at, padded, orders=_VALUE, points=points, pencil=pencil)
+    values = readout_p.bind(*at, with_ghosts, orders=_VALUE, points=points, pencil=pencil)
     return values[:, :, 0]

@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
 
+from pfftjax._runtime.arrays import BoxSize, Cells, Count, Mask, Number, Vectors
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import static_int, where
 from pfftjax.fft.internal import sides_of
@@ -44,23 +45,25 @@ class Particles:
 
     """
 
-    cell: jax.Array
-    offset: jax.Array
-    momentum: jax.Array
-    used: jax.Array
+    __no_type_check__ = True  # JAX makes some of these without arrays
+
+    cell: Cells
+    offset: Vectors
+    momentum: Vectors
+    used: Count
     total: int
     mesh_shape: tuple[int, int, int]
-    scale_factor: Any = None
-    box_size: Any = None
+    scale_factor: Number | None = None
+    box_size: BoxSize | None = None
 
     def __post_init__(self) -> None:
-        rows = getattr(self.offset, "shape", ())  # JAX makes some of these without arrays
+        rows = getattr(self.offset, "shape", ())
         if len(rows) == 2:
             note_block(rows)
 
     @property
     def positions(self) -> Positions:
-        """Where they are, for `paint`, `readout` and `Route`."""
+        """Where the particles are, for `paint`, `readout` and `Route`."""
         return Positions(self.cell, self.offset, self.used)
 
     @property
@@ -69,7 +72,7 @@ class Particles:
         return self.cell.shape[0]
 
     @property
-    def mask(self) -> jax.Array:
+    def mask(self) -> Mask:
         """Bool (rows,), true for the rows that hold particles."""
         return jnp.arange(self.rows) < self.used
 
@@ -88,7 +91,7 @@ class Particles:
         cell = jnp.stack(cells, -1)
         return dataclasses.replace(self, cell=cell, offset=offset, mesh_shape=(n0, n1, n2))
 
-    def coordinates(self, box_size: Any = None) -> jax.Array:
+    def coordinates(self, box_size: BoxSize | None = None) -> Vectors:
         """Positions (rows, 3) in the units of the box, from 0 to below its sides.
 
         Args:
@@ -108,16 +111,14 @@ class Particles:
         sides = [jnp.asarray(x, shape.dtype) for x in sides_of(box_size, 3, "coordinates")]
         return cells * (jnp.stack(sides) / shape)
 
-    def in_box(self, sides: Any, operation: str, comm: Communicator) -> "Particles":
-        """The same, if they are in the box with these sides, or do not know in which.
+    def in_box(self, sides: BoxSize, operation: str, comm: Communicator) -> "Particles":
+        """These particles, if they are in the box with these sides, or do not know in which.
 
         Raises:
             ValueError: they are in another one. Where that is not known before the program runs, a
                 jax.errors.JaxRuntimeError then.
 
         """
-        if self.box_size is None:
-            return self
         used = expect(
             self.used,
             as_known(sides),
@@ -132,17 +133,17 @@ class Particles:
         )
         return dataclasses.replace(self, used=used)
 
-    def at_scale_factor(self, a: Any, what: str, operation: str, comm: Any) -> "Particles":
-        """The same, if they are at scale factor `a`, which the user calls `what`, or do not know
-        when they are.
+    def at_scale_factor(
+        self, a: ArrayLike, what: str, operation: str, comm: Communicator
+    ) -> "Particles":
+        """These particles, if they are at scale factor `a`, which the user calls `what`, or do not
+        know when they are.
 
         Raises:
             ValueError: they are at another one. Where that is not known before the program runs,
                 a jax.errors.JaxRuntimeError then.
 
         """
-        if self.scale_factor is None:
-            return self
         used = expect(
             self.used,
             a,
@@ -158,7 +159,9 @@ class Particles:
         return dataclasses.replace(self, used=used)
 
 
-def scaled_index(index: jax.Array, n: int, m: int, dtype: Any) -> tuple[jax.Array, jax.Array]:
+def scaled_index(
+    index: jax.Array, n: int, m: int, dtype: DTypeLike
+) -> tuple[jax.Array, jax.Array]:
     """The place of point `index` of n among m points: a whole number, and a fraction."""
     whole, rest = index // n, index % n  # in steps, as products of 32 bits would overflow sooner
     low = rest * (m % n)

@@ -1,10 +1,10 @@
 """Where particles are."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
-import jax
 import jax.numpy as jnp
 
+from pfftjax._runtime.arrays import Cells, Count, Vectors, VectorsLike
 from pfftjax._runtime.primitive import where
 from pfftjax.pencils import Pencil, note_type
 
@@ -24,13 +24,17 @@ class Positions(NamedTuple):
 
     """
 
-    cell: jax.Array
-    offset: jax.Array
-    used: jax.Array
+    cell: Cells
+    offset: Vectors
+    used: Count
 
 
-def as_positions(positions: Any, pencil: Pencil, operation: str) -> Positions:
-    """`Positions` from themselves, or from an array of coordinates; checked."""
+# `Positions`, or coordinates in units of mesh cells.
+Places: TypeAlias = Positions | VectorsLike
+
+
+def as_positions(positions: Places, pencil: Pencil, operation: str) -> Positions:
+    """`Positions` of what a user calls positions, if it is such."""
     here = where(operation, pencil.grid.communicator)
     if isinstance(positions, Positions):
         cell, offset, used = (jnp.asarray(x) for x in positions)
@@ -53,7 +57,7 @@ def as_positions(positions: Any, pencil: Pencil, operation: str) -> Positions:
     return Positions(cell, offset.astype(offset.dtype), used.astype(jnp.int32))
 
 
-def checked_mesh(pencil: Pencil, operation: str) -> None:
+def checked_mesh(pencil: object, operation: str) -> None:
     """Refuse what is not a mesh in real space."""
     if (
         not isinstance(pencil, Pencil)

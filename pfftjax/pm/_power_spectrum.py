@@ -1,12 +1,13 @@
 """Power spectra of distributed fields."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from pfftjax._runtime.arrays import BoxSize, Counts, Number, RealBlockLike, Series
 from pfftjax._runtime.primitive import where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT
@@ -27,17 +28,17 @@ class PowerSpectrum(NamedTuple):
 
     """
 
-    k: jax.Array
-    power: jax.Array
-    modes: jax.Array
+    k: Series
+    power: Series
+    modes: Counts
 
 
 def power_spectrum(
-    field: Any,
+    field: RealBlockLike,
     plan: PencilFFT,
-    box_size: Any,
+    box_size: BoxSize,
     *,
-    other: Any = None,
+    other: RealBlockLike | None = None,
     kernel: Kernel | None = None,
     other_kernel: Kernel | None = None,
 ) -> PowerSpectrum:
@@ -134,7 +135,7 @@ def power_spectrum(
     )
 
 
-def _static(lengths: tuple[Any, ...], here: str) -> list[float]:
+def _static(lengths: tuple[Number, ...], here: str) -> list[float]:
     """The sides of the box as numbers: how many shells there are depends on them."""
     if any(isinstance(side, Tracer) for side in lengths):
         raise TypeError(f"{here}: box_size must be static, as the number of shells depends on it")

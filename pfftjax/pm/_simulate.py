@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfftjax._runtime.arrays import BoxSize, Number, RealBlock, Scalar, SeriesLike, Vectors
 from pfftjax._runtime.primitive import where
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import sides
@@ -15,7 +15,7 @@ from pfftjax.spectral.internal import sides
 from ._exchange import Route
 from ._expected import as_known
 from ._gravity import KEPT, Gradient, gravity_with_ghosts
-from ._growth import check_cosmology
+from ._growth import Cosmology, check_cosmology
 from ._integrators import Integrator, Steps, fastpm
 from ._painting import Kernel, assignment, paint, readout_padded
 from ._particles import Particles, check_fits, default_capacity, to_owners
@@ -29,7 +29,7 @@ def density_contrast(
     *,
     kernel: Kernel = "cic",
     capacity: int | None = None,
-) -> jax.Array:
+) -> RealBlock:
     """The density contrast of particles on a mesh: this rank's block, of mean zero.
 
     Args:
@@ -61,21 +61,36 @@ def density_contrast(
 
 def _density_contrast(
     positions: Positions, total: int, plan: PencilFFT, kernel: Kernel
-) -> jax.Array:
-    """The same of particles that are on the ranks that own them."""
+) -> RealBlock:
+    """`density_contrast` of particles that are on the ranks that own them."""
     mean = total / math.prod(plan.shape)
     return paint(positions, plan.input, kernel=kernel) / mean - 1
+
+
+def _checked(
+    particles: Particles,
+    plan: PencilFFT,
+    box_size: BoxSize,
+    cosmology: Cosmology,
+    operation: str,
+) -> tuple[Particles, tuple[Number, ...]]:
+    """The particles and the sides of the box, if all of it fits together."""
+    real_plan(plan, operation)
+    check_fits(particles, plan.input, operation)
+    check_cosmology(cosmology, where(operation, plan.grid.communicator))
+    lengths = sides(box_size, plan, operation)
+    return particles.in_box(lengths, operation, plan.grid.communicator), lengths
 
 
 def force(
     particles: Particles,
     plan: PencilFFT,
-    box_size: Any,
-    cosmology: Any,
+    box_size: BoxSize,
+    cosmology: Cosmology,
     *,
     kernel: Kernel = "cic",
     gradient: Gradient = "finite-difference",
-) -> jax.Array:
+) -> Vectors:
     """The force on particles, -grad phi with laplacian phi = 3/2 Omega_m delta: (rows, 3).
 
     Args:
@@ -90,11 +105,8 @@ def force(
         ValueError, TypeError: what does not fit, or another box than that of the particles.
 
     """
-    real_plan(plan, "force")
-    check_fits(particles, plan.input, "force")
-    check_cosmology(cosmology, where("force", plan.grid.communicator))
+    particles, _ = _checked(particles, plan, box_size, cosmology, "force")
     form = assignment(kernel, plan.input, "force")
-    particles = particles.in_box(sides(box_size, plan, "force"), "force", plan.grid.communicator)
     delta = _density_contrast(particles.positions, particles.total, plan, kernel)
     omega_m = jnp.asarray(cosmology.Omega_m, delta.dtype)
     field = gravity_with_ghosts(
@@ -111,10 +123,10 @@ def force(
 def step(
     particles: Particles,
     plan: PencilFFT,
-    box_size: Any,
-    cosmology: Any,
-    kick: Any,
-    drift: Any,
+    box_size: BoxSize,
+    cosmology: Cosmology,
+    kick: Number,
+    drift: Number,
     *,
     kernel: Kernel = "cic",
     gradient: Gradient = "finite-difference",
@@ -144,9 +156,7 @@ def step(
     Reverse mode keeps the particles, and of the mesh the potential; the rest is computed again.
 
     """
-    real_plan(plan, "step")
-    check_fits(particles, plan.input, "step")
-    check_cosmology(cosmology, where("step", plan.grid.communicator))
+    particles, lengths = _checked(particles, plan, box_size, cosmology, "step")
     for name, factor in (("kick", kick), ("drift", drift)):
         if not isinstance(factor, float | int | np.number | np.ndarray | jax.Array) or np.ndim(
             factor
@@ -155,13 +165,11 @@ def step(
                 f"{where('step', plan.grid.communicator)}: {name} must be one number, got "
                 f"{factor!r}"
             )
-    lengths = sides(box_size, plan, "step")
-    particles = particles.in_box(lengths, "step", plan.grid.communicator)
     dtype = particles.offset.dtype
     per_cell = [n / side for n, side in zip(plan.shape, lengths, strict=True)]
     to_cells = jnp.stack([jnp.asarray(x, dtype) for x in per_cell])
 
-    def kick_and_drift(particles: Particles, kick: Any, drift: Any) -> Particles:
+    def kick_and_drift(particles: Particles, kick: Scalar, drift: Scalar) -> Particles:
         pull = force(particles, plan, box_size, cosmology, kernel=kernel, gradient=gradient)
         momentum = particles.momentum + kick * pull
         offset = particles.offset + drift * to_cells * momentum
@@ -175,7 +183,7 @@ def step(
     )
     # Linear: of the exchange only the order of the rows is kept.
     after = to_owners(moved, plan.input, particles.rows)
-    # Of one structure, so that a step can be the body of a scan.
+    # A step can be the body of a scan, as its result has the structure of its argument.
     unknown = jax.tree.map(jnp.zeros_like, particles.scale_factor)
     return dataclasses.replace(after, scale_factor=unknown, box_size=particles.box_size)
 
@@ -183,9 +191,9 @@ def step(
 def simulate(
     particles: Particles,
     plan: PencilFFT,
-    box_size: Any,
-    cosmology: Any,
-    scale_factors: Any,
+    box_size: BoxSize,
+    cosmology: Cosmology,
+    scale_factors: SeriesLike | object,
     *,
     integrator: Integrator = fastpm,
     kernel: Kernel = "cic",
@@ -225,11 +233,8 @@ def simulate(
     mesh cell in float32), and computes the rest again.
 
     """
-    real_plan(plan, "simulate")
+    particles, _ = _checked(particles, plan, box_size, cosmology, "simulate")
     comm = plan.grid.communicator
-    check_fits(particles, plan.input, "simulate")
-    check_cosmology(cosmology, where("simulate", comm))
-    particles = particles.in_box(sides(box_size, plan, "simulate"), "simulate", comm)
     if capacity is None:
         capacity = default_capacity(particles.total, plan.grid.size)
     if not callable(integrator):
@@ -251,7 +256,7 @@ def simulate(
             particles = particles.at_scale_factor(ends[0], "scale_factors[0]", "simulate", comm)
             after = None if particles.scale_factor is None else ends[-1]
 
-    def body(state: Particles, factors: Any) -> tuple[Particles, None]:
+    def body(state: Particles, factors: Steps) -> tuple[Particles, None]:
         return step(
             state, plan, box_size, cosmology, *factors, kernel=kernel, gradient=gradient
         ), None

@@ -1,17 +1,17 @@
 """Kernels in Fourier space."""
 
-from typing import Any
-
 import jax
+from jax.typing import DTypeLike
 
+from pfftjax._runtime.arrays import BoxSize, RealBlock, RealBlockLike
 from pfftjax.fft.internal import Plan
 from pfftjax.spectral.internal import here, inverse_square, operand
 
 
-def real_plan(plan: Any, operation: str) -> Plan:
+def real_plan(plan: object, operation: str) -> Plan:
     """The plan, if it is for real fields with numpy's factors, whose kernels these are."""
-    is_plan = isinstance(plan, Plan) and plan.kinds == ("fft", "fft", "rfft")
-    if not is_plan or plan.norm != "backward":
+    kinds = ("fft", "fft", "rfft")
+    if not isinstance(plan, Plan) or plan.kinds != kinds or plan.norm != "backward":
         raise ValueError(
             f"{operation}: the plan must be a PencilFFT(shape, grid, real=True) with norm "
             f"'backward', got {plan!r}"
@@ -19,13 +19,13 @@ def real_plan(plan: Any, operation: str) -> Plan:
     return plan
 
 
-def inverse_k2(plan: Plan, box_size: Any, dtype: Any) -> jax.Array:
+def inverse_k2(plan: Plan, box_size: BoxSize, dtype: DTypeLike) -> jax.Array:
     """1 / k^2, and 0 at k = 0."""
     return inverse_square(*plan.wavenumbers(box_size, dtype))
 
 
-def field(x: Any, plan: Plan, operation: str) -> jax.Array:
-    """A block of one real field, of a dtype that has transforms: integers become such a one."""
+def field(x: RealBlockLike, plan: Plan, operation: str) -> RealBlock:
+    """`x`, the block of one real field, in a dtype that has transforms."""
     x = operand(x, plan, operation, from_spectrum=False)
     if x.ndim != 3:
         raise ValueError(

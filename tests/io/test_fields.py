@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import pfftjax
-from pfftjax.io import _file
+from pfftjax.io import _contents, _file
 from tests.distributed import alone, grids, raised_everywhere
 from tests.helpers import CONTROL, RANK, SIZE, assert_equal, random
 
@@ -34,7 +34,7 @@ def test_every_dtype_is_itself_in_the_file(layout, folder, monkeypatch):
     wholes = {f"a {d}": random((2, *shape) if d == "int8" else shape, d) for d in DTYPES}
     pencil = pfftjax.Pencil(shape, grids()[-1], (1, 2), (1, 2, 0))
     fields = {name: jnp.asarray(pencil.local_block(x)) for name, x in wholes.items()}
-    monkeypatch.setattr(_file, "_PIECE_BYTES", 200)
+    monkeypatch.setattr(_contents, "PIECE_BYTES", 200)
     pfftjax.io.save(folder / "all.h5", fields, pencil, layout=layout)
     with h5py.File(folder / "all.h5") as file:
         for name, x in wholes.items():
@@ -52,7 +52,7 @@ def test_any_pencil_reads_what_any_other_wrote(shape, layout, folder, monkeypatc
     every = pencils(shape)
     for i, source in enumerate(every):
         # In pieces of a few elements, and all at once.
-        monkeypatch.setattr(_file, "_PIECE_BYTES", (40, 1 << 26)[i % 2])
+        monkeypatch.setattr(_contents, "PIECE_BYTES", (40, 1 << 26)[i % 2])
         fields = {name: source.local_block(x) for name, x in wholes.items()}
         # In place of the file before.
         pfftjax.io.save(folder / "q.h5", fields, source, layout=layout, mode="w")
@@ -160,6 +160,7 @@ def test_dtypes_at_loading(folder):
         pfftjax.io.load(path, "text", pencil)
 
 
+@pytest.mark.wrong_types
 @pytest.mark.parametrize("layout", ["shared", "per_rank"])
 def test_an_error_on_one_rank_is_raised_on_all_and_the_old_file_stays(folder, layout, monkeypatch):
     last = RANK == SIZE - 1
@@ -232,6 +233,7 @@ def test_an_error_on_one_rank_is_raised_on_all_and_the_old_file_stays(folder, la
     assert_equal(pfftjax.io.load(path, "q", pencil), x)
 
 
+@pytest.mark.wrong_types
 def test_what_cannot_be_loaded(folder):
     pencil = pfftjax.Pencil((4, 5, 6), grids()[-1])
     x = pencil.local_block(random((4, 5, 6)))

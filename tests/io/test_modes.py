@@ -8,7 +8,7 @@ import pytest
 
 import pfftjax
 from pfftjax import pm
-from pfftjax.io import _file, _zarr
+from pfftjax.io import _contents, _file, _zarr
 from tests.distributed import grids, raised_everywhere
 from tests.helpers import CONTROL, RANK, SIZE, assert_equal, random
 
@@ -44,7 +44,7 @@ def test_what_is_there_is_kept_unless_it_is_named(how, folder, monkeypatch):
     # Without a file "a" is as "x".
     save(path, blocks, first, box_size=8.0, attributes={"a": 0.1, "code": "x"}, **how, mode="a")
     new = random(SHAPE, "float32", seed=2)
-    monkeypatch.setattr(_file, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(_contents, "PIECE_BYTES", 100)
     raised_everywhere(FileExistsError, "is there already", save, path, blocks, first, **how)
     added = {"phi": last.local_block(new), "delta": last.local_block(wholes["delta"] + 1)}
     save(path, added, last, attributes={"a": 0.5}, **how, mode="a")

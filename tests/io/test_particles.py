@@ -79,6 +79,7 @@ def test_read_back_by_their_owners_on_any_grid(folder, layout):
     assert pfftjax.io.load_particles(path, mesh, dtype="float32").offset.dtype == "float32"
 
 
+@pytest.mark.wrong_types
 def test_what_is_refused(folder):
     path = folder / "p.h5"
     mesh = pfftjax.PencilFFT(MESH, grids()[0], real=True).input

@@ -90,6 +90,7 @@ def test_every_dtype_and_what_xarray_sees(folder):
     raised_everywhere(KeyError, "there is no dataset 'p'", load, path, "p", pencil)
 
 
+@pytest.mark.wrong_types
 def test_compressed_parts_and_what_is_refused(folder, monkeypatch):
     shape, path = (3, 12, 40), folder / "x.h5"
     pencil = pfftjax.Pencil(shape, grids()[-1])

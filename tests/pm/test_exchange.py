@@ -281,6 +281,7 @@ def test_a_position_that_is_not_finite():
     assert Route.to_owners(np.zeros((3, 3)), pencil, 3 * SIZE).count == 3 * SIZE * (RANK == 0)
 
 
+@pytest.mark.wrong_types
 def test_what_is_refused():
     pencil = Pencil((4, 5, 6), grids()[0])
     at = jnp.zeros((2, 3))

@@ -179,6 +179,7 @@ def test_whole_numbers():
         np.testing.assert_array_equal(of_integers, of_numbers)
 
 
+@pytest.mark.wrong_types
 def test_what_is_refused():
     grid = grids()[0]
     plan = PencilFFT((4, 5, 6), grid, real=True)

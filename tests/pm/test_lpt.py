@@ -197,6 +197,7 @@ def test_the_second_order_without_aliases():
     assert abs(slope - (plus - minus) / 2) <= 1e-11 * abs(slope)
 
 
+@pytest.mark.wrong_types
 def test_what_is_refused():
     plan = PencilFFT((4, 4, 4), grids()[0], real=True)
     delta = jnp.zeros(plan.input.local_shape)

@@ -145,6 +145,7 @@ def test_products_of_64_bits():
         assert [(int(a) << 32) + int(b) for a, b in zip(h, lo, strict=True)] == expected
 
 
+@pytest.mark.wrong_types
 def test_what_is_refused():
     pencil = Pencil((4, 5, 6), grids()[0])
     key = jax.random.key(0)

@@ -346,6 +346,7 @@ def test_particles_that_are_not_here():
     assert abs(total(jax.jit(put)(here), 1.0) - 4 * SIZE) == 0
 
 
+@pytest.mark.wrong_types
 def test_what_is_refused():
     pencil = Pencil((4, 5, 6), grids()[0])
     at, field = np.zeros((2, 3)), np.zeros(pencil.local_shape)

@@ -167,6 +167,7 @@ def test_density_of_particles_on_any_ranks():
         recover()
 
 
+@pytest.mark.wrong_types
 def test_a_redshift_is_not_a_scale_factor():
     here = rf"lpt on rank {PLAN.grid.comm.rank} of {SIZE}: "
 
@@ -186,6 +187,7 @@ def test_a_redshift_is_not_a_scale_factor():
             growth(cosmology(), a)
 
 
+@pytest.mark.wrong_types
 def test_what_is_no_cosmology():
     for wrong in (None, {"Omega_c": 0.3}, type(cosmology()).__init__):
         for f in (
@@ -201,6 +203,7 @@ def test_what_is_no_cosmology():
         growth({}, 0.1)
 
 
+@pytest.mark.wrong_types
 @pytest.mark.parametrize("kernel", [["cic"], None, 2, {"cic": 1}])
 def test_what_is_no_kernel(kernel):
     with pytest.raises(ValueError, match="kernel must be one of cic, tsc, got"):
@@ -217,6 +220,7 @@ def test_an_integrator_that_takes_something_else():
     assert end.scale_factor.shape == ()
 
 
+@pytest.mark.wrong_types
 def test_what_looked_right():
     """Strings, vectors and other types that were taken for numbers, and powers that are none."""
     noise, ones = jnp.ones(PLAN.input.local_shape), np.ones(3)

@@ -401,6 +401,7 @@ def test_growth_on_large_scales():
         assert -0.03 < transfer - 1 < 0.01
 
 
+@pytest.mark.wrong_types
 def test_what_is_refused():
     plan = OTHER
     here = rf" on rank {RANK} of {SIZE}: "
