@@ -48,14 +48,14 @@ int Beside::Wait(Communicator& comm, Transport& transport, std::int64_t index,
                                "started since; wait once for each start");
     }
     // XLA has no reason to copy what nobody else writes to, but if it did, the exchange would go
-    // on in the original. Of no bytes it may lie anywhere.
+    // on in the original. Memory without bytes may lie anywhere.
     if ((boxes.leaving().bytes > 0 && exchange.packed != buffers.packed) ||
         (boxes.arriving().bytes > 0 && exchange.received != buffers.received)) {
       throw std::runtime_error(
           "XLA has moved the memory of an exchange that is under way; take "
           "ExchangeMethod.AUTOMATIC");
     }
-    // Of what stays here nothing has to come.
+    // What stays on this rank waits for nobody.
     CopyBoxes(boxes.Staying(buffers.source, target), element_bytes, queue, "copying");
     if (!exchange.has_begun) {
       if (const int code = Move(comm, transport, exchange, buffers, boxes)) return code;

@@ -111,7 +111,7 @@ class InOrder {
     static std::mutex mutex;
     return mutex;
   }
-  // Of the current device; they stay, as CUDA may be gone when the process ends.
+  // The event of the current device. It stays, as CUDA may be gone when the process ends.
   static Event& Last() {
     static auto& events = *new std::map<int, Event>;
     int device = 0;
@@ -320,7 +320,7 @@ class Nccl final : public Transport {
   static std::optional<nccl::RedOp> OpOf(Element element, Reduction reduction) {
     if (reduction == Reduction::kSum) return nccl::kSum;
     if (reduction == Reduction::kProd && !IsComplex(element)) return nccl::kProd;
-    // Of floating numbers NCCL's loses a NaN, or not, by the order of the ranks.
+    // NCCL's extremes of floating-point numbers lose a NaN, or not, by the order of the ranks.
     const bool is_integer = element < Element::kF16;
     if (reduction == Reduction::kMin && is_integer) return nccl::kMin;
     if (reduction == Reduction::kMax && is_integer) return nccl::kMax;
