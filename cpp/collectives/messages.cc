@@ -196,17 +196,15 @@ ffi::Error SendrecvStatus(const CallSite& site, std::int32_t source, std::int32_
 // between pairs, as a GPU makes them. Where nothing arrives the result is zero.
 ffi::Error SendrecvAll(const CallSite& site, std::int32_t source, std::int32_t dest, Operand x,
                        Token, Result y, TokenResult) {
-  const std::int64_t sends = CountOf(x);
-  const std::int64_t receives = CountOf(*y);
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return RunOn(site, x, {}, 0, [&](Communicator& comm, Element element) {
-    const Partners mine(comm, source, dest, receives, sends);
+    const Partners mine(comm, source, dest, CountOf(*y), CountOf(x));
     if (ffi::Error error = CheckPartners(site.operation, comm, mine); error.failure())
       return error;
     if (mine.source == kNobody) Clear(y->untyped_data(), y->size_bytes());
     const int code = ExchangeBlocks(comm, x.untyped_data(), y->untyped_data(), mine, element);
     return code == 0 ? ffi::Error::Success()
-                     : MpiFailed(site.operation, comm, element, sends, code);
+                     : MpiFailed(site.operation, comm, element, CountOf(x), code);
   });
 }
 

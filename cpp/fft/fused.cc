@@ -1,10 +1,12 @@
 // A transform, a change of pencil and another transform, as FFI handlers: of one array, or of
 // those that a gradient or a divergence is made of.
 #include <cstring>
+#include <stdexcept>
 
 #include "base/scratch.h"
 #include "fft/parcel_boxes.h"
 #include "fft/passage.h"
+#include "pencils/pencils.h"
 #include "pencils/redistribute.h"
 #include "pencils/stream.h"
 #include "runtime/agreement.h"
@@ -250,14 +252,10 @@ int ParcelsInSteps(Communicator& comm, Method method, std::uint64_t about, const
   return code;
 }
 
+// Through the window of the ranks of a node, in a round that has begun; one rank needs neither.
 template <typename T>
-int OnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage, Window* window,
+int OnNode(const Task<T>& task, const Passage<T>& passage, Window* window, Window::Round* round,
            std::uint64_t about, const Buffers& buffers) {
-  std::optional<Window::Round> round;
-  if (window) {
-    round.emplace(*window, comm);
-    if (const int code = round->Begin()) return code;
-  }
   const fft::Parcels<T>& parcels = passage.parcels();
   std::vector<Ends<T>> ends(task.sums.leaving.size());
   const Scratch scratch(ends.size() * parcels.OwnBytes());
@@ -306,7 +304,11 @@ int Exchange(Communicator& comm, const Attributes& a, const Task<T>& task,
              const Passage<T>& passage, Window* window, const Buffers& buffers, Element element,
              ffi::ThreadPool& pool) {
   const std::uint64_t about = About(a, task.change, element);
-  if (window) return OnNode(comm, task, passage, window, about, buffers);
+  if (window) {
+    Window::Round round(*window, comm);
+    if (const int code = round.Begin()) return code;
+    return OnNode(task, passage, window, &round, about, buffers);
+  }
   if (task.sums.leaving.size() == 1) {
     return InSteps(comm, a, task, buffers.x[0], buffers.y[0], element, pool);
   }
@@ -341,15 +343,12 @@ ffi::Error Transformed(const CallSite& site, const Attributes& a, ffi::ThreadPoo
   const Payload payload{element, count, parameters.words(), parameters.hash()};
   return Run(site, payload, [&](Communicator& comm) {
     const auto task = MakeTask<T>(a, comm.size, comm.rank, buffers);
-    if (!task) {
-      return Failed(site.operation, comm,
-                    "the buffers do not have the shapes of this rank's blocks");
-    }
+    if (!task) throw std::runtime_error(kOtherShapes);
     const Passage<T> passage(task->change, task->first, task->second, task->sums, pool);
     const bool is_possible = passage.IsPossible();
     const auto arrays = static_cast<std::int64_t>(task->sums.leaving.size());
     if (!is_possible && arrays > 1) {
-      return Failed(site.operation, comm, "no way to do this gradient or divergence");
+      throw std::runtime_error("no way to do this gradient or divergence");
     }
     // Several arrays are only ever in one pass; SHARED is not slower for that.
     const bool in_one_pass =
@@ -358,23 +357,17 @@ ffi::Error Transformed(const CallSite& site, const Attributes& a, ffi::ThreadPoo
     Window* window = nullptr;
     int code = in_one_pass ? WindowOf(comm, arrays * passage.parcels().MostBytes(), &window) : 0;
     if (code == 0) code = Exchange(comm, a, *task, passage, window, buffers, element, pool);
-    return code == 0 ? ffi::Error::Success()
-                     : MpiFailed(site.operation, comm, element, count, code);
+    return code;
   });
 }
 
 template <typename T>
 ffi::Error Transformed(const Attributes& a, ffi::ThreadPool& pool, const Buffers& buffers) {
-  Communicator alone;
   const auto task = MakeTask<T>(a, 1, 0, buffers);
-  if (!task) {
-    return Invalid("fft of buffers that do not fit");
-  }
+  if (!task) return Invalid("fft of buffers that do not fit");
   const Passage<T> passage(task->change, task->first, task->second, task->sums, pool);
-  if (!passage.IsPossible()) {
-    return Invalid("fft without a way to do it");
-  }
-  OnNode(alone, *task, passage, nullptr, 0, buffers);
+  if (!passage.IsPossible()) return Invalid("fft without a way to do it");
+  OnNode(*task, passage, nullptr, nullptr, 0, buffers);
   return ffi::Error::Success();
 }
 
@@ -431,21 +424,21 @@ struct Fused {
 }  // namespace
 
 std::vector<Registration> FusedHandlers() {
-  std::vector<Registration> all;
-  for (const char* name :
-       {"pfftjax_fft_across", "pfftjax_gradient_across", "pfftjax_divergence_across"}) {
-    all.push_back(SiteHandler<Operation::kFft, Fused<CallSite>::Run>(
-                      name, "first", "second", "scales", "order", "scatter", "gather", "along",
-                      "method", "what")
-                      .OnHost());
-  }
-  for (const char* name :
-       {"pfftjax_fft_alone", "pfftjax_gradient_alone", "pfftjax_divergence_alone"}) {
-    all.push_back(Handler<Fused<>::Run>(name, "first", "second", "scales", "order", "scatter",
-                                        "gather", "along", "method", "what")
-                      .OnHost());
-  }
-  return all;
+  // One function does all of them: the attribute `what` says which it is.
+  const auto across = [](const char* name) {
+    return SiteHandler<Operation::kFft, Fused<CallSite>::Run>(name, "first", "second", "scales",
+                                                              "order", "scatter", "gather",
+                                                              "along", "method", "what")
+        .OnHost();
+  };
+  const auto alone = [](const char* name) {
+    return Handler<Fused<>::Run>(name, "first", "second", "scales", "order", "scatter", "gather",
+                                 "along", "method", "what")
+        .OnHost();
+  };
+  return {across("pfftjax_fft_across"),        alone("pfftjax_fft_alone"),
+          across("pfftjax_gradient_across"),   alone("pfftjax_gradient_alone"),
+          across("pfftjax_divergence_across"), alone("pfftjax_divergence_alone")};
 }
 
 }  // namespace pfftjax

@@ -104,7 +104,7 @@ void GatherReal(Lines<const T> in, std::int64_t n, int count, Complex<T>* to) {
   }
 }
 
-// Of what is backward: the imaginary parts.
+// A backward transform has its real result in the imaginary parts.
 template <typename T>
 void ScatterReal(const Complex<T>* from, std::int64_t n, T scale, int count, Lines<T> out) {
   for (std::int64_t j = 0; j < n; ++j) {
@@ -145,9 +145,10 @@ void TransformComplex(const Plan<T>& plan, Lines<const T> in, Lines<T> out, int 
 
 // ---- Real transforms -------------------------------------------------------------------------
 
-// Of 2 m real numbers, whose even entries are the real parts of z and whose odd ones the
-// imaginary: with Z the spectrum of z, the even entries have E = (Z[k] + conj Z[m - k]) / 2, the
-// odd ones O = -i (Z[k] - conj Z[m - k]) / 2, and X[k] = E + w^k O, X[m - k] = conj(E - w^k O).
+// The spectrum X of 2 m real numbers comes from the spectrum Z of z, whose real parts are the even
+// entries, and whose imaginary parts are the odd ones. The even entries have the spectrum
+// E = (Z[k] + conj Z[m - k]) / 2, the odd ones O = -i (Z[k] - conj Z[m - k]) / 2, and
+// X[k] = E + w^k O, X[m - k] = conj(E - w^k O).
 template <typename T>
 void SplitSpectrum(const Plan<T>& plan, const Complex<T>* z, Complex<T>* x) {
   const std::int64_t m = plan.n;

@@ -45,7 +45,7 @@ struct Parcel {
   Three stride{};  // by axis
 };
 
-// Of the boxes between all ranks, those of this one: where the rows of `axes[2]` are contiguous.
+// The boxes that this rank sends and receives, in which the rows of `axes[2]` are contiguous.
 template <typename T>
 class Parcels {
  public:

@@ -101,7 +101,7 @@ PFFTJAX_INLINE void RunButterfly(From from, std::int64_t source, std::int64_t so
   }
 }
 
-// Of the first, every column has twiddles of its own.
+// In the first pass every column has twiddles of its own.
 template <int kRadix>
 struct FirstPass {
   template <typename T, typename From>
@@ -128,7 +128,7 @@ struct MiddlePass {
   }
 };
 
-// Of the last, there is one column, and nothing to rotate. It may run in place.
+// In the last pass there is one column, and nothing to rotate. It may run in place.
 template <int kRadix>
 struct LastPass {
   template <typename T, typename To>

@@ -150,8 +150,8 @@ PFFTJAX_INLINE void StoreHalf(T* to, V value, Indices<kI...>) {
 }
 
 // As many complex numbers of as many lines as a vector holds: in memory each line is contiguous,
-// and here each vector has one number of every line. Of the stages of this transposition the one
-// that exchanges halves of vectors is done by loading and storing halves.
+// and here each vector has one number of every line. The stage of this transposition that
+// exchanges halves of vectors is done by loading and storing halves.
 template <typename T>
 struct Square {
   using V = typename Vector<T>::Type;

@@ -1,21 +1,10 @@
 #include "gpu/beside.h"
 
 namespace pfftjax::gpu {
-namespace {
-
-void CopyBoxes(const std::vector<BoxCopy>& copies, std::int64_t element_bytes, Queue& queue,
-               const char* what) {
-  if (copies.empty()) return;
-  Check(Device()->copy_boxes(copies.data(), static_cast<int>(copies.size()), element_bytes,
-                             queue.stream()),
-        what);
-}
-
-}  // namespace
-
-int Beside::Start(Communicator& comm, Transport& transport, std::int64_t index,
-                  const Halves& buffers, const PackedBoxes& boxes, std::int64_t element_bytes,
-                  Queue& queue) {
+int Beside::Start(Communicator& comm, std::int64_t index, const Halves& buffers,
+                  const BoxesOf& all, Element element, Queue& queue) {
+  Transport& transport = RequireTransport(comm);
+  const PackedBoxes boxes(comm, all, InfoOf(element).bytes);
   return OrGiveUp(queue, [&] {
     const Exchange& before = Slot(index + 1);
     const bool is_stale =
@@ -25,7 +14,7 @@ int Beside::Start(Communicator& comm, Transport& transport, std::int64_t index,
         buffers.received_bytes < boxes.arriving().bytes) {
       throw std::logic_error("the memory for packed boxes is too small");
     }
-    CopyBoxes(boxes.Packing(buffers.source, buffers.packed), element_bytes, queue, "packing");
+    CopyBoxes(boxes.Packing(buffers.source, buffers.packed), element, queue, "packing");
     Exchange& exchange = Slot(index);
     exchange.index = index;
     exchange.packed = buffers.packed;
@@ -37,9 +26,10 @@ int Beside::Start(Communicator& comm, Transport& transport, std::int64_t index,
   });
 }
 
-int Beside::Wait(Communicator& comm, Transport& transport, std::int64_t index,
-                 const Halves& buffers, void* target, const PackedBoxes& boxes,
-                 std::int64_t element_bytes, Queue& queue) {
+int Beside::Wait(Communicator& comm, std::int64_t index, const Halves& buffers, void* target,
+                 const BoxesOf& all, Element element, Queue& queue) {
+  Transport& transport = RequireTransport(comm);
+  const PackedBoxes boxes(comm, all, InfoOf(element).bytes);
   return OrGiveUp(queue, [&] {
     Exchange& exchange = Slot(index);
     if (exchange.index != index) {
@@ -48,20 +38,20 @@ int Beside::Wait(Communicator& comm, Transport& transport, std::int64_t index,
                                "started since; wait once for each start");
     }
     // XLA has no reason to copy what nobody else writes to, but if it did, the exchange would go
-    // on in the original. Of no bytes it may lie anywhere.
+    // on in the original. Memory without bytes may lie anywhere.
     if ((boxes.leaving().bytes > 0 && exchange.packed != buffers.packed) ||
         (boxes.arriving().bytes > 0 && exchange.received != buffers.received)) {
       throw std::runtime_error(
           "XLA has moved the memory of an exchange that is under way; take "
           "ExchangeMethod.AUTOMATIC");
     }
-    // Of what stays here nothing has to come.
-    CopyBoxes(boxes.Staying(buffers.source, target), element_bytes, queue, "copying");
+    // What stays on this rank waits for nobody.
+    CopyBoxes(boxes.Staying(buffers.source, target), element, queue, "copying");
     if (!exchange.has_begun) {
       if (const int code = Move(comm, transport, exchange, buffers, boxes)) return code;
     }
     queue.WaitFor(exchange.has_come);
-    CopyBoxes(boxes.Unpacking(buffers.received, target), element_bytes, queue, "unpacking");
+    CopyBoxes(boxes.Unpacking(buffers.received, target), element, queue, "unpacking");
     exchange.index = -1;
     return 0;
   });
@@ -103,38 +93,6 @@ int Beside::OrGiveUp(Queue& queue, Body&& body) {
     give_up();
     throw;
   }
-}
-
-namespace {
-
-// half(beside, transport, packed boxes, bytes of an element).
-template <typename Half>
-int OnTransport(Communicator& comm, const BoxesOf& boxes, Element element, Half&& half) {
-  std::string why;
-  Transport* const transport = TransportOf(comm, &why);
-  if (!transport) throw std::runtime_error(why);
-  const std::int64_t bytes = InfoOf(element).bytes;
-  return half(comm.Attached<Beside>(), *transport, PackedBoxes(comm, boxes, bytes), bytes);
-}
-
-}  // namespace
-
-int StartTranspose(Communicator& comm, std::int64_t index, const Halves& buffers,
-                   const BoxesOf& boxes, Element element, Queue& queue) {
-  return OnTransport(
-      comm, boxes, element,
-      [&](Beside& beside, Transport& transport, const PackedBoxes& packed, std::int64_t bytes) {
-        return beside.Start(comm, transport, index, buffers, packed, bytes, queue);
-      });
-}
-
-int WaitForTranspose(Communicator& comm, std::int64_t index, const Halves& buffers, void* target,
-                     const BoxesOf& boxes, Element element, Queue& queue) {
-  return OnTransport(
-      comm, boxes, element,
-      [&](Beside& beside, Transport& transport, const PackedBoxes& packed, std::int64_t bytes) {
-        return beside.Wait(comm, transport, index, buffers, target, packed, bytes, queue);
-      });
 }
 
 }  // namespace pfftjax::gpu

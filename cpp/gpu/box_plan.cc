@@ -155,7 +155,7 @@ Move RowsOf(Shape* shape, int along, std::int64_t* tiles) {
 
 // Takes out of the shape what a tile extends along. Only words that move can go through squares.
 Move TilesOf(Shape* shape, Unit unit, std::int64_t* tiles) {
-  // Of a few words to a line most of a square would be idle; the caches do as well then.
+  // With a few words to a line most of a square would be idle; the caches do as well then.
   constexpr std::int64_t kFew = 4;
   const int in = shape->ContiguousIn(&Dimension::from);
   const int out = shape->ContiguousIn(&Dimension::to);
@@ -200,8 +200,8 @@ class Batches {
   }
 
  private:
-  // A batch for each size of words; mostly all boxes of a call have the same. Of moves and axes
-  // only those that are there have values.
+  // A batch for each size of words; mostly all boxes of a call have the same. Only
+  // the moves and axes that are there have values.
   struct Open {
     Open() { Clear(); }
     void Clear() {

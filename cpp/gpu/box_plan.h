@@ -22,7 +22,7 @@ inline constexpr std::uint32_t kWordsPerThread = 4;
 inline constexpr int kLogRowTile = 10;
 static_assert(1u << kLogRowTile == kThreads * kWordsPerThread);
 
-// Of 1, 2, 4, 8 and 16 bytes.
+// Number of supported word sizes: 1, 2, 4, 8 and 16 bytes.
 inline constexpr int kWordSizes = 5;
 
 // Words along a side of a square: a line of it should be no less than two sectors of memory.

@@ -55,6 +55,14 @@ std::vector<BoxCopy> PackedBoxes::Staying(const void* source, void* target) cons
   return copies;
 }
 
+void CopyBoxes(const std::vector<BoxCopy>& copies, Element element, Queue& queue,
+               const char* what) {
+  if (copies.empty()) return;
+  Check(Device()->copy_boxes(copies.data(), static_cast<int>(copies.size()), InfoOf(element).bytes,
+                             queue.stream()),
+        what);
+}
+
 int ExchangeBoxes(Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
                   Element element, Arrival arrival, Queue& queue) {
   const std::int64_t bytes = InfoOf(element).bytes;
@@ -73,21 +81,18 @@ int ExchangeBoxes(Communicator& comm, const void* source, void* target, const Bo
     before.insert(before.end(), staying.begin(), staying.end());
   }
 
-  const DeviceApi& device = *Device();
-  if (!before.empty()) {
-    Check(device.copy_boxes(before.data(), static_cast<int>(before.size()), bytes, queue.stream()),
-          "packing");
-  }
+  CopyBoxes(before, element, queue, "packing");
   if (comm.size > 1) {
     const int code =
         ExchangeBytes(comm, send, packed.leaving().blocks, recv, packed.arriving().blocks, queue);
     if (code != 0) return code;
   }
-  if (!after.empty()) {
-    const int count = static_cast<int>(after.size());
-    Check(adds ? device.add_boxes(after.data(), count, element, queue.stream())
-               : device.copy_boxes(after.data(), count, bytes, queue.stream()),
-          "unpacking");
+  if (!adds) {
+    CopyBoxes(after, element, queue, "unpacking");
+  } else if (!after.empty()) {
+    Check(
+        Device()->add_boxes(after.data(), static_cast<int>(after.size()), element, queue.stream()),
+        "unpacking");
   }
   return 0;
 }

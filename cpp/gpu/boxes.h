@@ -46,6 +46,10 @@ class PackedBoxes {
   std::vector<Box> theirs_;
 };
 
+// Enqueues copies, if there are any; an error names `what`.
+void CopyBoxes(const std::vector<BoxCopy>& copies, Element element, Queue& queue,
+               const char* what);
+
 // As StreamBoxes (stream.h), with sums in the same order, so that they have the same bits.
 int ExchangeBoxes(Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
                   Element element, Arrival arrival, Queue& queue);

@@ -66,47 +66,50 @@ int Wait(StreamHandle stream, EventHandle event) {
   return Code(cudaStreamWaitEvent(Stream(stream), Event(event), 0));
 }
 
+// `body(bytes)` where there are any.
+template <typename Body>
+int WithBytes(std::int64_t bytes, Body&& body) {
+  if (bytes < 0) return cudaErrorInvalidValue;
+  return bytes == 0 ? 0 : Code(body(static_cast<std::size_t>(bytes)));
+}
+
 int Allocate(void** memory, std::int64_t bytes) {
   *memory = nullptr;
-  if (bytes < 0) return cudaErrorInvalidValue;
-  return bytes == 0 ? 0 : Code(cudaMalloc(memory, static_cast<std::size_t>(bytes)));
+  return WithBytes(bytes, [=](std::size_t size) { return cudaMalloc(memory, size); });
 }
 
 int Free(void* memory) { return Code(cudaFree(memory)); }
 
 int AllocatePinned(void** memory, std::int64_t bytes) {
   *memory = nullptr;
-  if (bytes < 0) return cudaErrorInvalidValue;
-  if (bytes == 0) return 0;
   // Portable: pinned for all devices of the process, not for the current one only.
-  return Code(cudaHostAlloc(memory, static_cast<std::size_t>(bytes), cudaHostAllocPortable));
+  return WithBytes(
+      bytes, [=](std::size_t size) { return cudaHostAlloc(memory, size, cudaHostAllocPortable); });
 }
 
 int FreePinned(void* memory) { return Code(cudaFreeHost(memory)); }
 
 int Pin(void* memory, std::int64_t bytes) {
-  if (bytes < 0) return cudaErrorInvalidValue;
-  if (bytes == 0) return 0;
-  return Code(cudaHostRegister(memory, static_cast<std::size_t>(bytes), cudaHostRegisterPortable));
+  return WithBytes(bytes, [=](std::size_t size) {
+    return cudaHostRegister(memory, size, cudaHostRegisterPortable);
+  });
 }
 
 int Unpin(void* memory) { return Code(cudaHostUnregister(memory)); }
 
 int Copy(void* target, const void* source, std::int64_t bytes, Direction direction,
          StreamHandle stream) {
-  if (bytes < 0) return cudaErrorInvalidValue;
-  if (bytes == 0) return 0;
   cudaMemcpyKind kind = cudaMemcpyDeviceToDevice;
   if (direction == Direction::kToHost) kind = cudaMemcpyDeviceToHost;
   if (direction == Direction::kToDevice) kind = cudaMemcpyHostToDevice;
-  return Code(
-      cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), kind, Stream(stream)));
+  return WithBytes(bytes, [=](std::size_t size) {
+    return cudaMemcpyAsync(target, source, size, kind, Stream(stream));
+  });
 }
 
 int Clear(void* memory, std::int64_t bytes, StreamHandle stream) {
-  if (bytes < 0) return cudaErrorInvalidValue;
-  if (bytes == 0) return 0;
-  return Code(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(bytes), Stream(stream)));
+  return WithBytes(
+      bytes, [=](std::size_t size) { return cudaMemsetAsync(memory, 0, size, Stream(stream)); });
 }
 
 template <typename Handle>

@@ -56,7 +56,7 @@ struct DeviceApi {
   // The stream waits, not the caller.
   int (*wait)(StreamHandle stream, EventHandle event);
 
-  // Memory. Of the host it must be pinned, or a copy does not return before it has ended.
+  // Memory of the host must be pinned, or a copy does not return before it has ended.
   int (*allocate)(void** memory, std::int64_t bytes);
   int (*free)(void* memory);
   int (*allocate_pinned)(void** memory, std::int64_t bytes);

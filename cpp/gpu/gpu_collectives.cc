@@ -64,18 +64,16 @@ ffi::Error Bcast(const CallSite& site, Queue queue, std::int32_t root, Operand x
 // Where nothing arrives the result is zero.
 ffi::Error SendrecvAll(const CallSite& site, Queue queue, std::int32_t source, std::int32_t dest,
                        Operand x, Token, Result y, TokenResult) {
-  const std::int64_t sends = CountOf(x);
-  const std::int64_t receives = CountOf(*y);
   return pfftjax::RunOn(site, x, {}, 0, [&](Communicator& comm, Element element) {
     RequireTransport(comm);  // before the ranks compare their partners
-    const Partners mine(comm, source, dest, receives, sends);
+    const Partners mine(comm, source, dest, CountOf(*y), CountOf(x));
     if (ffi::Error error = CheckPartners(site.operation, comm, mine); error.failure())
       return error;
     const void* const send = Apart(x, y, queue);
     if (mine.source == kNobody) queue.Clear(y->untyped_data(), BytesOf(*y));
     const int code = ExchangeBlocks(comm, send, y->untyped_data(), mine, element, queue);
     return code == 0 ? ffi::Error::Success()
-                     : MpiFailed(site.operation, comm, element, sends, code);
+                     : MpiFailed(site.operation, comm, element, CountOf(x), code);
   });
 }
 

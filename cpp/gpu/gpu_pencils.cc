@@ -54,27 +54,30 @@ ffi::Error TransposeStart(const CallSite& site, Queue queue, Dimensions order,
                           std::int64_t index, Operand x, Token, BytesResult packed,
                           BytesResult received, TokenResult) {
   const auto to = ShapeAfter(site.comm, x.dimensions(), order, scatter, gather, whole);
-  return RunTranspose(site, order, scatter, gather, index, x, Dimensions(to.data(), to.size()),
-                      [&](Communicator& comm, const Transposition& boxes, Element element) {
-                        if (boxes.MostElements() == 0) return 0;  // on all ranks
-                        const Halves halves =
-                            HalvesOf(x, packed->untyped_data(), packed->size_bytes(),
-                                     received->untyped_data(), received->size_bytes());
-                        return StartTranspose(comm, index, halves, boxes, element, queue);
-                      });
+  return RunTranspose(
+      site, order, scatter, gather, index, x, Dimensions(to.data(), to.size()),
+      [&](Communicator& comm, const Transposition& boxes, Element element) {
+        if (boxes.MostElements() == 0) return 0;  // on all ranks
+        const Halves halves = HalvesOf(x, packed->untyped_data(), packed->size_bytes(),
+                                       received->untyped_data(), received->size_bytes());
+        RequireTransport(comm);  // before anything is made on the device
+        return comm.Attached<Beside>().Start(comm, index, halves, boxes, element, queue);
+      });
 }
 
 ffi::Error TransposeWait(const CallSite& site, Queue queue, Dimensions order, std::int64_t scatter,
                          std::int64_t gather, std::int64_t, std::int64_t index, Operand x,
                          Bytes packed, Bytes received, ffi::RemainingArgs, Result y, TokenResult) {
-  return RunTranspose(
-      site, order, scatter, gather, index, x, y->dimensions(),
-      [&](Communicator& comm, const Transposition& boxes, Element element) {
-        if (boxes.MostElements() == 0) return 0;
-        const Halves halves = HalvesOf(x, packed.untyped_data(), packed.size_bytes(),
-                                       received.untyped_data(), received.size_bytes());
-        return WaitForTranspose(comm, index, halves, y->untyped_data(), boxes, element, queue);
-      });
+  return RunTranspose(site, order, scatter, gather, index, x, y->dimensions(),
+                      [&](Communicator& comm, const Transposition& boxes, Element element) {
+                        if (boxes.MostElements() == 0) return 0;
+                        const Halves halves =
+                            HalvesOf(x, packed.untyped_data(), packed.size_bytes(),
+                                     received.untyped_data(), received.size_bytes());
+                        RequireTransport(comm);
+                        return comm.Attached<Beside>().Wait(comm, index, halves, y->untyped_data(),
+                                                            boxes, element, queue);
+                      });
 }
 
 template <bool kToGhosts>
@@ -85,7 +88,7 @@ ffi::Error MoveHalo(const CallSite& site, Queue queue, std::int64_t axis, std::i
   return RunHalo<kToGhosts>(
       site, halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
         if (StartsFromZeros<kToGhosts>(halo)) {
-          queue.Clear(y->untyped_data(), static_cast<std::int64_t>(y->size_bytes()));
+          queue.Clear(y->untyped_data(), BytesOf(*y));
         }
         return ExchangeBoxes(comm, x.untyped_data(), y->untyped_data(), boxes, element,
                              kToGhosts ? Arrival::kStore : Arrival::kAdd, queue);

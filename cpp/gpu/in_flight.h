@@ -18,15 +18,15 @@ namespace pfftjax::gpu {
 
 class InFlight {
  public:
-  // Of the device that is current.
+  // Looks after the device that is current.
   InFlight();
 
   // On the thread of a call, in front of what it enqueues and behind it.
   void Begin(const Progress& call, StreamHandle stream);
   void End(StreamHandle stream);
 
-  // On any thread, which it makes the device current for. Of the exchange that the GPU is in: how
-  // long it has been seen there, and what it is ("alltoall float32[12], collective 7").
+  // Makes the device current for the calling thread, and tells how long the GPU has been seen in
+  // the exchange that it is in, and what that is ("alltoall float32[12], collective 7").
   struct Unfinished {
     double seconds;
     std::string what;

@@ -237,50 +237,26 @@ int Launch(Kernel kernel, const Batch& batch, StreamHandle stream) {
 }
 
 Kernel CopyKernelOf(std::int64_t word_bytes) {
-  switch (word_bytes) {
-    case 1:
-      return CopyKernel<std::uint8_t>;
-    case 2:
-      return CopyKernel<std::uint16_t>;
-    case 4:
-      return CopyKernel<std::uint32_t>;
-    case 8:
-      return CopyKernel<std::uint64_t>;
-    default:
-      return CopyKernel<uint4>;
-  }
+  static const Kernel kernels[kWordSizes] = {CopyKernel<std::uint8_t>, CopyKernel<std::uint16_t>,
+                                             CopyKernel<std::uint32_t>, CopyKernel<std::uint64_t>,
+                                             CopyKernel<uint4>};
+  int log = 0;
+  while (std::int64_t{1} << log < word_bytes) ++log;
+  return kernels[log];
 }
 
+// Kernels by Element; sums of integers need not know of signs.
 Kernel AddKernelOf(Element element) {
-  switch (element) {
-    case Element::kBool:
-      return AddKernel<bool>;
-    case Element::kS8:
-    case Element::kU8:
-      return AddKernel<std::uint8_t>;
-    case Element::kS16:
-    case Element::kU16:
-      return AddKernel<std::uint16_t>;
-    case Element::kS32:
-    case Element::kU32:
-      return AddKernel<std::uint32_t>;
-    case Element::kS64:
-    case Element::kU64:
-      return AddKernel<std::uint64_t>;
-    case Element::kF16:
-      return AddKernel<Float16>;
-    case Element::kBF16:
-      return AddKernel<BFloat16>;
-    case Element::kF32:
-      return AddKernel<float>;
-    case Element::kF64:
-      return AddKernel<double>;
-    case Element::kC64:
-      return AddKernel<Complex<float>>;
-    case Element::kC128:
-      return AddKernel<Complex<double>>;
-  }
-  return nullptr;
+  static const Kernel kernels[] = {
+      AddKernel<bool>,          AddKernel<std::uint8_t>,   AddKernel<std::uint16_t>,
+      AddKernel<std::uint32_t>, AddKernel<std::uint64_t>,  AddKernel<std::uint8_t>,
+      AddKernel<std::uint16_t>, AddKernel<std::uint32_t>,  AddKernel<std::uint64_t>,
+      AddKernel<Float16>,       AddKernel<BFloat16>,       AddKernel<float>,
+      AddKernel<double>,        AddKernel<Complex<float>>, AddKernel<Complex<double>>};
+  constexpr std::size_t count = sizeof kernels / sizeof kernels[0];
+  static_assert(count == kElements.size());
+  const auto index = static_cast<std::size_t>(element);
+  return index < count ? kernels[index] : nullptr;
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kLeast = std::int64_t{64} << 10;
 constexpr std::int64_t kStep = std::int64_t{32} << 20;
-// Of one size: one for the copies of the last call that are still under way, one for this call.
+// Two of one size are kept: the copies of the last call may be under way in one of them.
 constexpr int kKept = 2;
 
 // Twice as much each time while it is little, so that slowly growing arrays pin rarely.

@@ -111,7 +111,7 @@ class InOrder {
     static std::mutex mutex;
     return mutex;
   }
-  // Of the current device; they stay, as CUDA may be gone when the process ends.
+  // The event of the current device. It stays, as CUDA may be gone when the process ends.
   static Event& Last() {
     static auto& events = *new std::map<int, Event>;
     int device = 0;
@@ -288,39 +288,31 @@ class Nccl final : public Transport {
     return element == Element::kC64 || element == Element::kC128;
   }
 
+  // Nothing for bool, and for integers of 16 bits.
   static std::optional<nccl::DataType> TypeOf(Element element) {
-    switch (element) {
-      case Element::kS8:
-        return nccl::kInt8;
-      case Element::kU8:
-        return nccl::kUint8;
-      case Element::kS32:
-        return nccl::kInt32;
-      case Element::kU32:
-        return nccl::kUint32;
-      case Element::kS64:
-        return nccl::kInt64;
-      case Element::kU64:
-        return nccl::kUint64;
-      case Element::kF16:
-        return nccl::kFloat16;
-      case Element::kBF16:
-        return nccl::kBfloat16;
-      case Element::kF32:
-      case Element::kC64:
-        return nccl::kFloat32;
-      case Element::kF64:
-      case Element::kC128:
-        return nccl::kFloat64;
-      default:
-        return std::nullopt;  // bool, and integers of 16 bits
-    }
+    constexpr std::array<int, kElements.size()> types = {-1,
+                                                         nccl::kInt8,
+                                                         -1,
+                                                         nccl::kInt32,
+                                                         nccl::kInt64,
+                                                         nccl::kUint8,
+                                                         -1,
+                                                         nccl::kUint32,
+                                                         nccl::kUint64,
+                                                         nccl::kFloat16,
+                                                         nccl::kBfloat16,
+                                                         nccl::kFloat32,
+                                                         nccl::kFloat64,
+                                                         nccl::kFloat32,
+                                                         nccl::kFloat64};
+    const int type = types[static_cast<std::size_t>(element)];
+    return type < 0 ? std::nullopt : std::optional(static_cast<nccl::DataType>(type));
   }
 
   static std::optional<nccl::RedOp> OpOf(Element element, Reduction reduction) {
     if (reduction == Reduction::kSum) return nccl::kSum;
     if (reduction == Reduction::kProd && !IsComplex(element)) return nccl::kProd;
-    // Of floating numbers NCCL's loses a NaN, or not, by the order of the ranks.
+    // NCCL's extremes of floating-point numbers lose a NaN, or not, by the order of the ranks.
     const bool is_integer = element < Element::kF16;
     if (reduction == Reduction::kMin && is_integer) return nccl::kMin;
     if (reduction == Reduction::kMax && is_integer) return nccl::kMax;

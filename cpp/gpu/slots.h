@@ -36,15 +36,15 @@ class Slots {
   // This rank's, of the size that was asked for.
   char* ring() const { return RingOf(rank_); }
 
-  // Of the sender: `data` in its ring is there for `rank`, in exchange number `exchange` of the
-  // communicator. The number of the piece.
+  // The sender says that `data` in its ring is there for `rank`, in exchange number `exchange` of
+  // the communicator. Returns the number of the piece.
   std::int64_t Fill(int rank, const char* data, std::int64_t bytes, std::int64_t exchange);
   // Whether `rank` has read that piece.
   bool IsFree(int rank, std::int64_t number) const {
     return ChannelOf(rank_, rank).freed.load(std::memory_order_acquire) > number;
   }
 
-  // Of the receiver: the number of the next piece from `rank`.
+  // Returns, to the receiver, the number of the next piece from `rank`.
   std::int64_t Expect(int rank) { return expected_[rank]++; }
   struct Found {
     char* data = nullptr;  // null before it is filled
@@ -57,7 +57,7 @@ class Slots {
     ChannelOf(rank, rank_).freed.store(number + 1, std::memory_order_release);
   }
 
-  // Of the sender: everything that it sends in that exchange, and in those before, is in its ring.
+  // The sender says that all it sends in that exchange, and in those before, is in its ring.
   // Until then it may need the room of what others have read.
   void NeedNoRoom(std::int64_t exchange) {
     FlagsOf(rank_).taken_all.store(exchange, std::memory_order_release);

@@ -98,7 +98,7 @@ const Communicator* CommunicatorOf(const XLA_FFI_Attrs& attributes) {
 }
 
 bool AsksForMetadata(const XLA_FFI_CallFrame& frame) {
-  // Of a type whose name is not that of older headers.
+  // The type of `e` has another name in older headers.
   for (const auto* e = frame.extension_start; e; e = e->next) {
     if (e->type == XLA_FFI_Extension_Metadata) return true;
   }

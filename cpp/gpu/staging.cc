@@ -324,7 +324,7 @@ class Staging final : public Transport {
   PinnedMemory for_in_;   // none where no messages come
   Ring out_;
   Ring in_;
-  // Of the pieces that were ever taken.
+  // These count pieces from the first that was ever taken.
   std::int64_t sent_ = 0;
   std::int64_t arrived_ = 0;
   std::int64_t exchange_ = 0;

@@ -10,7 +10,7 @@ namespace {
 std::mutex mutex;
 std::vector<Chosen> chosen;  // under `mutex`
 
-// Of a communicator of one rank.
+// The transport of a communicator of one rank.
 class Alone final : public Transport {
  public:
   const char* name() const override { return "copy"; }

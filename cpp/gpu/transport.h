@@ -66,7 +66,7 @@ struct TransportOptions {
   // Whether the MPI says that it takes pointers to a GPU's memory; nothing where it does not say.
   bool does_mpi_say = false;
   bool does_mpi_take_pointers = false;
-  // Of Cray's: whose query is known to be right, and whether MPICH_GPU_SUPPORT_ENABLED is set.
+  // Whether it is Cray's, whose query is known to be right, and MPICH_GPU_SUPPORT_ENABLED is set.
   bool is_cray = false;
   bool is_cray_enabled = false;
   // For tests, which make several nodes of one: ranks with different numbers share no memory.

@@ -2,7 +2,7 @@
 // travel, which is the `body`: (communicator, boxes, element) -> MPI's code.
 #pragma once
 
-#include <string>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -11,9 +11,8 @@
 
 namespace pfftjax {
 
-inline ffi::Error DoNotFit(Operation operation, const Communicator& comm) {
-  return Failed(operation, comm, "the buffers do not have the shapes of this rank's blocks");
-}
+inline constexpr const char* kOtherShapes =
+    "the buffers do not have the shapes of this rank's blocks";
 
 // `manner`: the method, or the number of a chunk.
 template <typename Body>
@@ -37,12 +36,10 @@ ffi::Error RunTranspose(const CallSite& site, Dimensions order, std::int64_t sca
   parameters.Add("gathered axis", gather).Add("manner", manner);
   return Run(site, Payload{*element, count, parameters.words(), parameters.hash()},
              [&](Communicator& comm) {
-               if (!is_order) return DoNotFit(site.operation, comm);
+               if (!is_order) throw std::runtime_error(kOtherShapes);
                const Transposition boxes(comm, from, to, order, scatter, gather);
-               if (!boxes.Fits()) return DoNotFit(site.operation, comm);
-               const int code = body(comm, boxes, *element);
-               return code == 0 ? ffi::Error::Success()
-                                : MpiFailed(site.operation, comm, *element, count, code);
+               if (!boxes.Fits()) throw std::runtime_error(kOtherShapes);
+               return body(comm, boxes, *element);
              });
 }
 
@@ -63,11 +60,8 @@ ffi::Error RunHalo(const CallSite& site, const Halo& halo, const Operand& x, Res
   parameters.Add("after", halo.after).Add("periodic", std::int64_t{halo.is_periodic});
   return Run(site, Payload{*element, count, parameters.words(), parameters.hash()},
              [&](Communicator& comm) {
-               if (!HaloFits(halo, block, padded, comm)) return DoNotFit(site.operation, comm);
-               const HaloBoxes boxes(comm, halo, block, kToGhosts);
-               const int code = body(comm, boxes, *element);
-               return code == 0 ? ffi::Error::Success()
-                                : MpiFailed(site.operation, comm, *element, count, code);
+               if (!HaloFits(halo, block, padded, comm)) throw std::runtime_error(kOtherShapes);
+               return body(comm, HaloBoxes(comm, halo, block, kToGhosts), *element);
              });
 }
 

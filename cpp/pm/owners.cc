@@ -148,7 +148,7 @@ ffi::Error MoveRows(const CallSite& site, Operand source, Integers order, Intege
                     Integers incoming, Token, Result target, TokenResult) {
   AdviseHugePages(target->untyped_data(), target->size_bytes());
   const auto move = [&](Communicator& comm, Element element, std::int64_t width) {
-    // Of x, in order, and of y.
+    // The rows of x, in their order, and those of y.
     const auto [apart, sent] = Blocks(comm.size, outgoing.typed_data(), 1);
     const auto [together, received] = Blocks(comm.size, incoming.typed_data(), 1);
     const std::int64_t rows = order.dimensions()[0];

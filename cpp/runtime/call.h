@@ -28,8 +28,9 @@ struct CallSite {
   Operation operation;
   std::int64_t comm;   // number of the communicator
   std::int64_t ranks;  // its size when the program was traced
-  // Of all collectives of the program on this communicator where the call carries their list, and
-  // else the call's key (call_sites.h). To read the text at each call would cost a cache miss.
+  // The hash of all collectives of the program on this communicator where the call carries their
+  // list, and else the call's key (call_sites.h). To read the text at each call would cost a cache
+  // miss.
   std::int64_t signature;
   std::string_view program;  // the list, one collective a line; empty for most calls
 

@@ -77,7 +77,7 @@ class Node {
   static constexpr int kMpi = 2;  // after those of Slots
   static constexpr int kMethods = 3;
 
-  // Of exchanges of about one size.
+  // What is known of exchanges of about one size.
   struct Trials {
     std::int64_t number = 0;
     std::array<double, kMethods> seconds{};  // of late

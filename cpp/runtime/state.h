@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "base/process.h"
 #include "runtime/call_sites.h"
@@ -89,50 +90,19 @@ struct State {
     }
     return found;
   }
-  static State From(const Words& w) {
-    return {w[0],
-            w[1],
-            static_cast<Stage>(w[2]),
-            static_cast<Operation>(w[3]),
-            static_cast<Element>(w[4]),
-            w[5],
-            w[6],
-            w[7],
-            w[8] != 0,
-            w[9],
-            static_cast<int>(w[10]),
-            static_cast<int>(w[11]),
-            static_cast<int>(w[12]),
-            static_cast<int>(w[13]),
-            w[14],
-            w[15],
-            w[16],
-            w[17],
-            w[18],
-            w[19],
-            ShortText(w.data() + kNumbers)};
+  static State From(const Words& words) {
+    State state{};
+    const std::int64_t* word = words.data();
+    ForEachNumber(state, [&word](auto& number) {
+      number = static_cast<std::decay_t<decltype(number)>>(*word++);
+    });
+    state.called = ShortText(words.data() + kNumbers);
+    return state;
   }
   Words ToWords() const {
-    Words words = {question,
-                   passed,
-                   static_cast<std::int64_t>(stage),
-                   static_cast<std::int64_t>(operation),
-                   static_cast<std::int64_t>(element),
-                   count,
-                   departures,
-                   comm,
-                   is_gathering,
-                   entered,
-                   source,
-                   dest,
-                   send_tag,
-                   recv_tag,
-                   latest,
-                   previous,
-                   round,
-                   checks,
-                   group,
-                   begun};
+    Words words{};
+    std::int64_t* word = words.data();
+    ForEachNumber(*this, [&word](auto number) { *word++ = static_cast<std::int64_t>(number); });
     called.Write(words.data() + kNumbers);
     return words;
   }
@@ -164,6 +134,20 @@ struct State {
     return "is in " + Describe(operation, element, count) + " on " + where;
   }
   bool InCollective() const { return stage == Stage::kRunning && !IsPointToPoint(); }
+
+ private:
+  // All kNumbers of them, in the order in which they travel.
+  template <typename Self, typename Visit>
+  static void ForEachNumber(Self& self, Visit&& visit) {
+    const auto each = [&visit](auto&... numbers) {
+      static_assert(sizeof...(numbers) == kNumbers);
+      (visit(numbers), ...);
+    };
+    each(self.question, self.passed, self.stage, self.operation, self.element, self.count,
+         self.departures, self.comm, self.is_gathering, self.entered, self.source, self.dest,
+         self.send_tag, self.recv_tag, self.latest, self.previous, self.round, self.checks,
+         self.group, self.begun);
+  }
 };
 
 }  // namespace pfftjax

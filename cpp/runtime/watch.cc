@@ -328,7 +328,7 @@ class Watch {
       }
     } else {
       for (int r = 0; r < comm.size; ++r) {
-        // Whose answer is certain need not be asked again: a message from anybody waits for all.
+        // A rank that is certain need not be asked again: a message from anybody waits for all.
         if (r != comm.rank && !(is_message && Suspected(watched, comm, r))) ranks.push_back(r);
       }
     }

@@ -26,7 +26,7 @@ std::int64_t RoundUp(std::int64_t value, std::int64_t to) { return (value + to -
 
 }  // namespace
 
-// Of one rank: the last exchange that it has published, and what it was about; the last one that
+// What one rank has done: the last exchange that it has published, and its meaning; the last that
 // it has read. On cache lines of their own. `call` is for people: what `about` tells apart.
 struct Window::Flags {
   struct Call {
