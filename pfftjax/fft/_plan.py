@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
-from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Reals
+from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Number, Reals
 from pfftjax._runtime.primitive import where
 from pfftjax.pencils import Pencil, check_dimensions, checked_method
 
@@ -219,12 +219,12 @@ def wavenumbers_along(
     return (signed.astype(dtype) * (2 * np.pi / side)).astype(dtype)
 
 
-def sides_of(box_size: BoxSize, axes: int, here: str) -> tuple[ArrayLike, ...]:
+def sides_of(box_size: BoxSize, axes: int, here: str) -> tuple[Number, ...]:
     """One side of the box for each of so many axes."""
     if isinstance(box_size, Sequence) or np.ndim(box_size) > 0:
-        sides = tuple(cast(Sequence[ArrayLike], box_size))
+        sides = tuple(cast(Sequence[Number], box_size))
     else:
-        sides = (box_size,) * axes
+        sides = (cast(Number, box_size),) * axes
     if len(sides) != axes or not all(map(is_length, sides)):
         raise ValueError(
             f"{here}: box_size must be a positive length, or one for each of the {axes} axes, got "

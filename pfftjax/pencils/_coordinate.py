@@ -4,6 +4,8 @@ As a constant it would make each rank's program a different one, to be compiled 
 """
 
 import functools
+from collections.abc import Sequence
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +23,8 @@ coordinate_p.def_abstract_eval(lambda *, comm: ShapedArray((), jnp.int32))
 _lower = jax.ffi.ffi_lowering("pfftjax_coordinate")
 
 
-def _rule(ctx: mlir.LoweringRuleContext, *, comm: Communicator) -> object:
-    return _lower(ctx, comm=np.int64(comm.number))
+def _rule(ctx: mlir.LoweringRuleContext, *, comm: Communicator) -> Sequence[mlir.ir.Value]:
+    return cast(Sequence[mlir.ir.Value], _lower(ctx, comm=np.int64(comm.number)))
 
 
 mlir.register_lowering(coordinate_p, by_platform(_rule, _rule))

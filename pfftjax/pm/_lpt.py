@@ -161,7 +161,7 @@ def _second_source(
 ) -> jax.Array:
     """The spectrum of the sum over i < j of phi_ii phi_jj - phi_ij^2, laplacian phi = source."""
     kx, ky, kz = plan.wavenumbers(box_size, dtype)
-    gx, gy, gz = odd_wavenumbers(plan, sides(box_size, plan, "lpt"), dtype)
+    gx, gy, gz = odd_wavenumbers(plan, sides(box_size, plan, "lpt"), kx.dtype)
     potential = inverse_k2(plan, box_size, dtype) * source  # -phi; its sign cancels in products
     finer = plan
     if dealias:

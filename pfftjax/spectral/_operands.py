@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Reals
+from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Number, Reals
 from pfftjax._runtime.primitive import where
 from pfftjax.fft.internal import Plan, as_complex, sides_of, wavenumbers_along
 from pfftjax.fft.internal import operand as block_of
 
 Vector: TypeAlias = tuple[Field, ...]
 VectorLike: TypeAlias = FieldLike | Sequence[FieldLike]
-Sides: TypeAlias = tuple[ArrayLike, ...]
+Sides: TypeAlias = tuple[Number, ...]
 _NUMBERS = {2: "two", 3: "three"}
 _FOURIER = {"fft", "rfft"}
 
