@@ -337,8 +337,9 @@ def test_what_nobody_has_declared_is_said_once():
 
 
 def test_what_is_known_is_differentiated_in_silence():
-    plan = pfftjax.PencilFFT((6, 5, 4), pfftjax.ProcessGrid(), real=True)
-    block = plan.input.local_block(jnp.asarray(random((6, 5, 4))))
+    shape = (6, 5, 4)
+    plan = pfftjax.PencilFFT(shape, pfftjax.ProcessGrid(), real=True)
+    block = plan.input.local_block(jnp.asarray(random(shape)))
 
     def f(a, b=0.0):
         return allreduce(jnp.sum(a**2) + jnp.sum(b * a))
@@ -347,7 +348,7 @@ def test_what_is_known_is_differentiated_in_silence():
     assert not _said(lambda: pfftjax.grad(f)(jnp.stack([block, block])))  # a batch
     assert not _said(lambda: pfftjax.grad(f, (0, 1), shared={"b": True}, own=0)(x, 2.0))
     rows = jnp.ones((7, 3))
-    particles = Particles(rows.astype(int), rows, rows, jnp.int32(7), 7 * SIZE, plan.shape)
+    particles = Particles(rows.astype(int), rows, rows, jnp.int32(7), 7 * SIZE, shape)
     offset = lambda p: f(p.offset)  # noqa: E731
     assert not _said(lambda: pfftjax.grad(offset, allow_int=True)(particles))
     assert not _said(lambda: pfftjax.grad(f)(rows))

@@ -1,5 +1,7 @@
 """Mistakes that can be seen before anything is sent: the text names operation, rank and remedy."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -10,6 +12,8 @@ from tests.helpers import RANK, SIZE
 
 pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3), pytest.mark.messages]
 
+# The same functions, where calls are to hand over wrong types.
+UNTYPED: Any = pc
 WHERE = f"on rank {RANK} of {SIZE}"
 
 
@@ -55,15 +59,12 @@ def test_message_names_the_shape():
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        (
-            "op must be an mpi4py operation such as MPI.SUM",
-            lambda: pc.allreduce(1.0, "sum"),
-        ),
-        ("comm must be an mpi4py communicator", lambda: pc.allreduce(1.0, comm=0)),
-        ("communicator: comm must be an mpi4py communicator", lambda: pc.communicator(0)),
-        ("tag must be a static integer, got None", lambda: pc.send(1.0, 0, tag=None)),
-        (r"status must be an mpi4py\.MPI\.Status or None", lambda: pc.recv(1.0, RANK, status=1)),
-        ("wait: takes what alltoall_start or allgather_start", lambda: pc.wait(jnp.ones(SIZE))),
+        ("op must be an mpi4py operation such as MPI.SUM", lambda: UNTYPED.allreduce(1, "sum")),
+        ("comm must be an mpi4py communicator", lambda: UNTYPED.allreduce(1.0, comm=0)),
+        ("communicator: comm must be an mpi4py communicator", lambda: UNTYPED.communicator(0)),
+        ("tag must be a static integer, got None", lambda: UNTYPED.send(1, 0, tag=None)),
+        (r"status must be an mpi4py\.MPI\.Status or None", lambda: UNTYPED.recv(1, 0, status=1)),
+        ("wait: takes what alltoall_start or allgather_start", lambda: UNTYPED.wait(jnp.ones(2))),
     ],
 )
 def test_types(text, call):

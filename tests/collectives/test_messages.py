@@ -26,11 +26,10 @@ def test_all_dtypes_and_shapes_arrive_to_the_last_bit():
     @jax.jit
     def f(xs):
         # The first rank receives last: the ring has a beginning.
-        if RANK > 0:
-            received = [pc.recv(jnp.zeros_like(x), LEFT) for x in xs]
+        early = [pc.recv(jnp.zeros_like(x), LEFT) for x in xs if RANK > 0]
         for x in xs:
             pc.send(x, RIGHT)
-        return received if RANK > 0 else [pc.recv(jnp.zeros_like(x), LEFT) for x in xs]
+        return early or [pc.recv(jnp.zeros_like(x), LEFT) for x in xs]
 
     for y, x in zip(f([jnp.asarray(x[RANK]) for x in everything]), everything, strict=True):
         assert_equal(y, x[LEFT])
@@ -188,8 +187,7 @@ def test_pieces_of_two_messages_that_come_in_turn():
     n, limit = 20, options.max_chunk_bytes // 8
     pieces = [np.zeros(n)[i : i + limit] for i in range(0, n, limit)]
     tag = native.max_tag() + 1  # that of messages with tag 0 on a communicator of the user's
-    if RANK == 0:
-        sent = [comm.Isend(pieces[0], 0, tag)]
+    sent = [comm.Isend(pieces[0], 0, tag)] if RANK == 0 else []
     CONTROL.barrier()
     if RANK == 1:
         pc.send(jnp.ones(n), 0, comm=comm)

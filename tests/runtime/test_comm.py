@@ -85,6 +85,7 @@ def test_what_is_no_intracommunicator():
 @pytest.mark.mpi(min_size=2)
 def test_intercommunicator():
     half = MPI.COMM_WORLD.Split(RANK % 2, RANK)
+    assert isinstance(half, MPI.Intracomm)
     inter = half.Create_intercomm(0, MPI.COMM_WORLD, 1 - RANK % 2)
     with pytest.raises(TypeError, match="intercommunicator; merge it"):
         pc.allreduce(1.0, comm=inter)

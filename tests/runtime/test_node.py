@@ -71,4 +71,5 @@ def test_an_exchange_in_place_needs_no_memory():
         return x
 
     memory = jax.jit(three).lower(x).compile().memory_analysis()
+    assert memory is not None
     assert memory.temp_size_in_bytes < 1.5 * x.nbytes
