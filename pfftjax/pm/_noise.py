@@ -80,10 +80,10 @@ def white_noise(
         comm=comm,
     )
     high, low = _global_index(pencil)
-    bits = jxr.threefry2x32_p.bind(
+    first, second = jxr.threefry2x32_p.bind(
         *(jnp.broadcast_to(word, high.shape) for word in words), high, low
     )
-    return _normal(*bits, drawn_in).astype(dtype)
+    return _normal(first, second, drawn_in).astype(dtype)
 
 
 def _key_words(key: object, here: str) -> jax.Array:
