@@ -83,6 +83,7 @@ def calls():
 
     def repeat(f):
         def run():
+            y = x
             for _ in range(count):
                 y = f(x)
             y.block_until_ready()

@@ -186,7 +186,7 @@ def main():
         result["transform"] = transform(32 if small else 512, repetitions)
     if "pipeline" in arguments.only and COMM.size > 1 and as_on_gpus(device.platform):
         cases = [(16, None), (8, 4)] if small else [(512, None), (256, 4)]
-        result["pipeline"] = [pipeline(*case, repetitions) for case in cases]
+        result["pipeline"] = [pipeline(n, batch, repetitions) for n, batch in cases]
     if "exchange" in arguments.only and COMM.size > 1:
         result["exchange"] = exchange(1 << (16 if small else 30), repetitions)
     if "step" in arguments.only:

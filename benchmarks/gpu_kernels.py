@@ -147,7 +147,7 @@ def measure(runtime: Runtime, stream: Any, case: Case, budget: float) -> dict[st
     ):
         copies = boxes(from_, to, views)
         function = "add_boxes" if case.adds else "copy_boxes"
-        unit = ELEMENTS.index(case.dtype) if case.adds else source.itemsize
+        unit = [*map(str, ELEMENTS)].index(case.dtype) if case.adds else source.itemsize
         arguments = copies, len(copies), unit, stream
         runtime.call(function, *arguments)
         result = to.get(runtime.pinned(case.target, case.dtype))

@@ -57,8 +57,8 @@ def contenders(peers: pathlib.Path | None) -> dict[str, tuple[str, str]]:
                 break
     # Beside mpi4py, whose MPI it takes.
     code = f"from mpi4py import MPI; import ctypes; ctypes.CDLL({FFTW!r})"
-    silent = {"check": False, "capture_output": True}
-    if subprocess.run([sys.executable, "-c", code], **silent).returncode == 0:
+    command = [sys.executable, "-c", code]
+    if subprocess.run(command, check=False, capture_output=True).returncode == 0:
         found["FFTW-MPI"] = (sys.executable, "benchmarks.peers.fftw_mpi_slab")
     return found
 

@@ -244,7 +244,7 @@ class Model:
         """(state, free arrays) after `pairs` pairs of steps, as fast as can be."""
         rows = self.rows()
         return jax.lax.fori_loop(
-            0, pairs, lambda _, carry: self.two_steps(*carry, rows), (state, rooms)
+            0, pairs, lambda _, carry: self.two_steps(carry[0], carry[1], rows), (state, rooms)
         )
 
     def differentiable(self, state, steps):

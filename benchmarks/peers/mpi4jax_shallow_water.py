@@ -178,7 +178,7 @@ def gathered(field, nx, ny):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--mesh", type=int, nargs=2, default=(3600, 1800))
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
@@ -207,7 +207,8 @@ def main():
         count = arguments.steps - 1
         print(f"{count} steps in {seconds:.3f} s: {count / seconds:.2f} steps/s")
         if arguments.save:
-            np.savez(arguments.save, **dict(zip("huv", whole, strict=True)))
+            fields = {name: a for name, a in zip("huv", whole, strict=True) if a is not None}
+            np.savez(arguments.save, allow_pickle=False, **fields)
 
 
 if __name__ == "__main__":

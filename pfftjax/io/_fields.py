@@ -264,7 +264,7 @@ def _datasets(
     return tuple(result)
 
 
-def on_this_rank(values: ArrayLike, what: str) -> jax.Array | np.ndarray:
+def on_this_rank(values: ArrayLike | SeriesLike, what: str) -> jax.Array | np.ndarray:
     """A block that has been computed, of a dtype that HDF5 has."""
     if isinstance(values, Tracer):
         raise TypeError(f"{what} is traced; save outside of jitted code, what that returns")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from pfftjax._runtime.arrays import BoxSize, RealBlock, RealBlockLike, Reals, SeriesLike
+from pfftjax._runtime.arrays import BoxSize, RealBlock, RealBlockLike, Reals, RealsLike, SeriesLike
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import here, operand, sides
 
@@ -17,7 +17,7 @@ from ._spectral import real_plan
 Power = Callable[[Reals], Reals]
 
 
-def tabulated(k: SeriesLike, power: SeriesLike) -> Power:
+def tabulated(k: SeriesLike, power: SeriesLike) -> Callable[[RealsLike], Reals]:
     """A power spectrum from a table, linear in the logarithms of both.
 
     Args:
@@ -48,7 +48,7 @@ def tabulated(k: SeriesLike, power: SeriesLike) -> Power:
     if not (isinstance(x, Tracer) or are_positive(np.diff(x))):
         raise ValueError("tabulated: k must rise from each entry to the next; sort the table")
 
-    def interpolated(k: Reals) -> Reals:
+    def interpolated(k: RealsLike) -> Reals:
         at = jnp.log(k)
         i = jnp.clip(jnp.searchsorted(x, at, side="right"), 1, x.shape[0] - 1)
         slope = (y[i] - y[i - 1]) / (x[i] - x[i - 1])
@@ -57,7 +57,7 @@ def tabulated(k: SeriesLike, power: SeriesLike) -> Power:
     return interpolated
 
 
-def eisenstein_hu(cosmology: Cosmology) -> Power:
+def eisenstein_hu(cosmology: Cosmology) -> Callable[[RealsLike], Reals]:
     """The linear power spectrum today by Eisenstein & Hu (1998), from jax-cosmo.
 
     Evaluated at 512 wavenumbers from 1e-4 to 100 h/Mpc and interpolated, so that a fine mesh costs

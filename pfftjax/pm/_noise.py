@@ -1,5 +1,6 @@
 """White noise that does not depend on the process grid."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import jax
@@ -79,11 +80,12 @@ def white_noise(
         remedy="make it of one seed, jax.random.key(seed): the ranks' blocks differ anyway",
         comm=comm,
     )
-    high, low = _global_index(pencil)
-    bits = jxr.threefry2x32_p.bind(
+    axes = range(len(pencil.global_shape))
+    high, low = _global_index(pencil.global_shape, [pencil.indices(axis) for axis in axes])
+    first, second = jxr.threefry2x32_p.bind(
         *(jnp.broadcast_to(word, high.shape) for word in words), high, low
     )
-    return _normal(*bits, drawn_in).astype(dtype)
+    return _normal(first, second, drawn_in).astype(dtype)
 
 
 def _key_words(key: object, here: str) -> jax.Array:
@@ -104,14 +106,17 @@ def _key_words(key: object, here: str) -> jax.Array:
     return jnp.asarray(key)
 
 
-def _global_index(pencil: Pencil) -> tuple[jax.Array, jax.Array]:
-    """The row-major global index of each cell, as the high and low words of 64 bits."""
-    shape = pencil.local_shape
-    high = low = jnp.zeros(shape, jnp.uint32)
-    for axis, n in enumerate(pencil.global_shape):
+def _global_index(
+    global_shape: Sequence[int], indices: Sequence[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """The row-major global index of each cell, as the high and low words of 64 bits, from those
+    along the axes.
+    """
+    high = low = jnp.zeros(jnp.broadcast_shapes(*(i.shape for i in indices)), jnp.uint32)
+    for n, index in zip(global_shape, indices, strict=True):
         high, low = _times(high, low, n)
-        low = low + pencil.indices(axis).astype(jnp.uint32)
-        high = high + (low < pencil.indices(axis).astype(jnp.uint32)).astype(jnp.uint32)
+        low = low + index.astype(jnp.uint32)
+        high = high + (low < index.astype(jnp.uint32)).astype(jnp.uint32)
     return high, low
 
 
