@@ -16,7 +16,7 @@ from jaxtyping import Bool, Complex, Float, Inexact, Int, Num, Shaped
 Block: TypeAlias = Inexact[Array, "... _n0 _n1 _n2"]
 RealBlock: TypeAlias = Float[Array, "... _n0 _n1 _n2"]
 ComplexBlock: TypeAlias = Complex[Array, "... _n0 _n1 _n2"]
-# What users hand over for a block: NumPy's arrays, too, and integers.
+# Values that stand for a block: NumPy's arrays, too, and integers.
 BlockLike: TypeAlias = Num[ArrayLike, "... _n0 _n1 _n2"]
 # The blocks of fields and spectra over two axes or three, which plans transform.
 Field: TypeAlias = Inexact[Array, "... _n0 _n1"]
