@@ -15,6 +15,7 @@
 #include "collectives/same.h"
 #include "fft/lanes.h"
 #include "fft/select.h"
+#include "fft/terms.h"
 #include "gpu/boxes.h"
 #include "gpu/device.h"
 #include "gpu/gpu_handlers.h"
@@ -236,7 +237,8 @@ NB_MODULE(_native, m) {
                    {"FUSED", Method::kFused},
                    {"SHARED", Method::kShared},
                    {"MESSAGES", Method::kMessages},
-                   {"ALLTOALL", Method::kAlltoall}});
+                   {"ALLTOALL", Method::kAlltoall},
+                   {"PIPELINED", Method::kPipelined}});
   AddEnum<fft::Kind>(m, "Kind",
                      {{"FORWARD", fft::Kind::kForward},
                       {"BACKWARD", fft::Kind::kBackward},
@@ -244,6 +246,10 @@ NB_MODULE(_native, m) {
                       {"COMPLEX_TO_REAL", fft::Kind::kComplexToReal},
                       {"REAL_TO_COMPLEX_TRANSPOSED", fft::Kind::kRealToComplexTransposed},
                       {"COMPLEX_TO_REAL_TRANSPOSED", fft::Kind::kComplexToRealTransposed}});
+  AddEnum<fft::What>(m, "What",
+                     {{"TRANSFORM", fft::What::kTransform},
+                      {"GRADIENT", fft::What::kGradient},
+                      {"DIVERGENCE", fft::What::kDivergence}});
   AddEnum<Reduction>(m, "Reduction",
                      {{"SUM", Reduction::kSum},
                       {"PROD", Reduction::kProd},

@@ -26,11 +26,9 @@ using fft::PlaneFft;
 using fft::Sums;
 using fft::Three;
 using fft::Wave;
+using fft::What;
 
 constexpr std::int64_t kNothing = -1;  // in place of a kind
-
-// Which arrays an operation makes of which: pfftjax/fft/_fused.py has the same values.
-enum class What : std::int64_t { kTransform, kGradient, kDivergence };
 
 // What the program says about the transforms and the change between them.
 struct Attributes {

@@ -9,6 +9,9 @@
 
 namespace pfftjax::fft {
 
+// The operations between two transforms. Values are part of programs: only append.
+enum class What : std::int64_t { kTransform, kGradient, kDivergence };
+
 // i k for each index along an axis of what travels; nothing, for a factor of 1, without `k`.
 template <typename T>
 struct Wave {

@@ -15,6 +15,7 @@ enum class Method : std::int64_t {
   kShared,     // by itself, through shared memory
   kMessages,   // in pieces, from rank to rank
   kAlltoall,   // by one collective of MPI's
+  kPipelined,  // by other operations (pfftjax/pencils/_overlap.py), never by a handler
 };
 
 // Returns MPI's code, or kNotShared for a method that needs memory which the ranks do not share.

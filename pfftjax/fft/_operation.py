@@ -4,6 +4,7 @@ import dataclasses
 import enum
 
 from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.ffi import native
 from pfftjax.pencils import ExchangeMethod
 from pfftjax.pencils.internal import Redistribution
 
@@ -11,11 +12,11 @@ from ._local import Local
 
 
 class What(enum.IntEnum):
-    """The arrays that an operation takes and makes; cpp/fft/fused.cc has the same values."""
+    """The kinds of operations, which differ in how many arrays they take and make."""
 
-    TRANSFORM = 0
-    GRADIENT = 1
-    DIVERGENCE = 2
+    TRANSFORM = native.What.TRANSFORM.value
+    GRADIENT = native.What.GRADIENT.value
+    DIVERGENCE = native.What.DIVERGENCE.value
 
     @property
     def transposed(self) -> "What":

@@ -50,8 +50,7 @@ class ExchangeMethod(enum.IntEnum):
     SHARED = native.Method.SHARED.value
     MESSAGES = native.Method.MESSAGES.value
     ALLTOALL = native.Method.ALLTOALL.value
-    # The core has no such method: other operations are made of it (`pencils/_overlap.py`).
-    PIPELINED = 5
+    PIPELINED = native.Method.PIPELINED.value  # made of other operations (`_overlap.py`)
 
     def __repr__(self) -> str:
         return f"ExchangeMethod.{self.name}"
