@@ -1,4 +1,4 @@
-// What one MPI call may move, and buffers in pieces of that.
+// One MPI call may move so much; buffers go in such pieces.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace pfftjax {
 
-// How many elements one MPI call may move.
+// Returns how many elements one MPI call may move.
 inline std::int64_t ChunkElements(Element element) {
   constexpr std::int64_t most = INT32_MAX;
   const std::int64_t elements = GetOptions().max_chunk_bytes / InfoOf(element).bytes;

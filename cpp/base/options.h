@@ -1,4 +1,5 @@
-// What the environment sets, read once (pfftjax/_runtime/options.py checks and documents it).
+// These are set by the environment, which is read once (pfftjax/_runtime/options.py checks and
+// documents it).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the core asks of the process that it runs in: the objects that a process has one of, time,
+// The core asks these of the process that it runs in: the objects that a process has one of, time,
 // threads and locks, and notice of what touches memory that other ranks touch.
 //
 // Each name stands for what the standard library has. The simulated MPI of tests/cpp/simulated/

@@ -38,7 +38,7 @@ class ScratchFor {
     memory_.Free();
   }
   void* data() const { return memory_.data; }
-  // What is kept, to the system.
+  // Returns retained memory to the operating system.
   static void Release() {
     const std::lock_guard lock(mutex_);
     kept_.Free();

@@ -1,4 +1,4 @@
-// Blocks between all pairs of ranks, of any size, in MPI calls of bounded size.
+// Exchanges blocks of any size between all pairs of ranks, in MPI calls of bounded size.
 #pragma once
 
 #include <algorithm>

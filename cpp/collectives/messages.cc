@@ -34,13 +34,13 @@ struct Side {
   std::int64_t count = 0;
 
   bool IsNothing() const { return shift == kShiftToNobody; }
-  // As MPI takes it.
+  // The rank, as MPI takes it.
   int Rank(const Communicator& comm) const {
     if (shift == kShiftToNobody) return Mpi()->proc_null;
     if (shift == kShiftToAnybody) return Mpi()->any_source;
     return RankAt(comm, shift);
   }
-  // As the watch takes it: nobody has to come for a message to oneself.
+  // The rank, as the watch takes it: nobody has to come for a message to oneself.
   int Partner(const Communicator* comm) const {
     if (shift == kShiftToNobody || !comm) return kNobody;
     if (shift == kShiftToAnybody) return kAnybody;
@@ -50,7 +50,7 @@ struct Side {
   std::int64_t Pieces() const { return IsNothing() ? 0 : count / ChunkElements(element) + 1; }
 };
 
-// What a rank sends and what it receives, one of which may be nothing. Where nothing arrives the
+// Sends `out` and receives `in`, one of which may be nothing. Where nothing arrives the
 // result is that of the template, or zero without one.
 ffi::Error Exchange(const CallSite& site, std::int64_t status, bool is_exact, const Side& out,
                     const void* send, const Side& in, const void* recv_template, void* recv) {
@@ -177,8 +177,7 @@ ffi::Error Sendrecv(const CallSite& site, std::int32_t source, std::int32_t dest
   return Exchange(site, kNoStatus, true, *out, x.untyped_data(), *in, nullptr, y->untyped_data());
 }
 
-// With a status, which takes messages that are shorter than the buffer: the rest is the
-// template's.
+// The status takes messages that are shorter than the buffer: the rest is the template's.
 ffi::Error SendrecvStatus(const CallSite& site, std::int32_t source, std::int32_t dest,
                           std::int32_t send_tag, std::int32_t recv_tag, std::int64_t status,
                           bool exact, Operand x, Operand recv_template, Token, Result y,

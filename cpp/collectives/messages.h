@@ -1,4 +1,4 @@
-// What the handlers of messages for CPUs and for GPUs share.
+// This is what the handlers of messages for CPUs and for GPUs share.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ inline int RankAt(const Communicator& comm, std::int32_t shift) {
   return static_cast<int>((comm.rank + std::int64_t{shift}) % comm.size);
 }
 
-// What one rank sends and receives in a sendrecv that all ranks of the communicator make; ranks
-// are kNobody where it does not.
+// This is what one rank sends and receives in a sendrecv that all ranks of the communicator make;
+// ranks are kNobody where it does not.
 struct Partners {
   Partners(const Communicator& comm, std::int32_t source_shift, std::int32_t dest_shift,
            std::int64_t receives, std::int64_t sends)

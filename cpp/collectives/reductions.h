@@ -1,11 +1,11 @@
-// What the handlers of reductions for CPUs and for GPUs share.
+// This is what the handlers of reductions for CPUs and for GPUs share.
 #pragma once
 
 #include "collectives/exchange.h"
 
 namespace pfftjax {
 
-// Where the result of a reduction is: on all ranks, on one, or a block of it on each.
+// The result of a reduction is on all ranks, on one, or a block of it on each.
 enum class Spread { kAll, kRoot, kBlocks };
 
 struct Reducing {

@@ -1,5 +1,5 @@
-// Rows between all pairs of ranks, counted at run time: what alltoallv and allgatherv share on all
-// platforms.
+// alltoallv and allgatherv exchange rows between all pairs of ranks, counted at run time. This is
+// what they share on all platforms.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ inline std::pair<std::vector<Block>, std::int64_t> Blocks(int ranks, const std::
   return {std::move(result), offset};
 }
 
-// What a rank sends and receives, in elements: of the rows for each rank, or (kSame) the first
-// ones, for all.
+// A rank sends and receives these blocks, in elements: rows for each rank, or (kSame) the first
+// ones for all.
 struct RaggedBlocks {
   template <bool kSame>
   static RaggedBlocks Make(int ranks, const std::int32_t* outgoing, const std::int32_t* incoming,

@@ -38,8 +38,8 @@ T ValueAt(const void* x, std::int64_t i) {
   return value;
 }
 
-// How many digits tell a value of a floating-point type from its neighbours, and its relative
-// rounding.
+// So many digits tell a value of a floating-point type from its neighbours; `epsilon` is its
+// relative rounding.
 struct Precision {
   int digits;
   double epsilon;
@@ -54,7 +54,7 @@ constexpr Precision PrecisionOf() {
   return {17, std::numeric_limits<double>::epsilon()};
 }
 
-// With no more digits than tell the value from its neighbours, of which a dtype has `most`.
+// Writes no more digits than tell the value from its neighbours; a dtype has `most` of them.
 template <typename Real>
 std::string Written(Real value, int most) {
   std::array<char, 40> text{};
@@ -101,7 +101,7 @@ std::string Written(const Operand& x, Element element, std::int64_t hash) {
          std::to_string(hash);
 }
 
-// How two arrays differ: not at all, as results of the same formula in differently compiled
+// Two arrays differ not at all, as results of the same formula in differently compiled
 // programs may, or more.
 enum class Gap : std::int64_t { kNone, kRounding, kReal };
 
@@ -200,7 +200,7 @@ bool IsZero(const void* data, std::size_t bytes) {
   return std::all_of(p, p + bytes, [](unsigned char byte) { return byte == 0; });
 }
 
-// Whether the bytes are equal on all ranks; an MPI code.
+// Finds whether the bytes are equal on all ranks; returns an MPI code.
 int CompareBytes(const Communicator& comm, const Operand& x, bool* are_equal) {
   const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
   const std::array<std::int64_t, 2> mine = {hash, ~hash};
@@ -211,7 +211,8 @@ int CompareBytes(const Communicator& comm, const Operand& x, bool* are_equal) {
   return code;
 }
 
-// How this rank's values differ from those of rank 0, which are sent to all; an MPI code.
+// Finds how this rank's values differ from those of rank 0, which are sent to all; returns an MPI
+// code.
 int CompareWithFirst(const Communicator& comm, const Operand& x, Element element,
                      std::string_view labels, double exponent, Worst* worst) {
   const auto count = static_cast<std::int64_t>(x.element_count());
@@ -229,7 +230,7 @@ int CompareWithFirst(const Communicator& comm, const Operand& x, Element element
   return code;
 }
 
-// What has been said, and by which communicator; see Warn.
+// Remembers what has been said, and by which communicator; see Warn.
 struct Said {
   process::Mutex mutex;
   std::set<std::pair<std::int64_t, std::string>> subjects;
@@ -246,7 +247,7 @@ void Warn(const Communicator& comm, const std::string& subject, const std::strin
   std::fprintf(stderr, "pfftjax: warning: %s%s\n", subject.c_str(), text.c_str());
 }
 
-// How the ranks' values differ most, in words: the same on all ranks; an MPI code.
+// Puts into words, the same on all ranks, how their values differ most; returns an MPI code.
 int Agree(Communicator& comm, const Worst& mine, Worst* agreed) {
   const auto here = static_cast<std::int64_t>(mine.gap);
   std::int64_t most = 0;

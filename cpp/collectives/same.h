@@ -1,4 +1,4 @@
-// What callers expect of values that all ranks have.
+// Callers expect one of these of values that all ranks have.
 #pragma once
 
 #include <cstdint>

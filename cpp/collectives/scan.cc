@@ -79,7 +79,7 @@ class FromTheEnd {
     return 0;
   }
 
-  // To the rank `distance` before this one, from the one after.
+  // Sends to the rank `distance` before this one, and receives from the one after.
   int Shift(const char* send, char* recv, std::int64_t count, int distance) {
     const bool sending = comm_.rank - distance >= 0;
     const bool receiving = comm_.rank + distance < comm_.size;

@@ -15,7 +15,7 @@
 namespace pfftjax {
 namespace {
 
-// What start and wait of an exchange must agree on.
+// Returns what start and wait of an exchange must agree on.
 std::int64_t About(Element element, std::int64_t block, bool is_same_for_all) {
   return (2 * block + is_same_for_all) * static_cast<std::int64_t>(kElements.size()) +
          static_cast<std::int64_t>(element);

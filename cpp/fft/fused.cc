@@ -30,7 +30,7 @@ using fft::What;
 
 constexpr std::int64_t kNothing = -1;  // in place of a kind
 
-// What the program says about the transforms and the change between them.
+// The program says this about the transforms and the change between them.
 struct Attributes {
   ffi::Span<const std::int64_t> first;   // kind or kNothing, axes, length
   ffi::Span<const std::int64_t> second;  // the same
@@ -44,7 +44,7 @@ struct Attributes {
   What what;
 };
 
-// What an operation is given, apart from the token.
+// An operation is given these, apart from the token.
 struct Buffers {
   std::vector<Operand> x;
   std::vector<Operand> k;  // none, or k0, k1 and k2
@@ -135,7 +135,7 @@ std::optional<Task<T>> MakeTask(const Attributes& a, int ranks, int rank, const 
   }
   task.first = MakeFft<T>(a.first, x[lead + 1], a.scales[0]);
   task.second = MakeFft<T>(a.second, y[lead + 1], a.scales[1]);
-  // What travels, seen from both ends.
+  // These are the extents of what travels, seen from both ends.
   Three before{x[lead], x[lead + 1], x[lead + 2]};
   if (task.first) {
     if (task.first->in_length() != before[2]) return std::nullopt;
@@ -320,7 +320,7 @@ ffi::Error Transformed(const CallSite& site, const Attributes& a, ffi::ThreadPoo
   const Element element = sizeof(T) == sizeof(float) ? Element::kC64 : Element::kC128;
   const Dimensions x = buffers.of_x();
   const Dimensions y = buffers.of_y();
-  // What the row holds together, the same on all of its ranks.
+  // The ranks of the row hold this together; it is the same on all of them.
   std::vector<std::int64_t> shape(x.begin(), x.end());
   const std::size_t gathered = x.size() - 3 + static_cast<std::size_t>(a.gather);
   for (std::size_t d = 0; d < std::min(y.size(), a.order.size()); ++d) {
@@ -393,7 +393,7 @@ std::optional<Buffers> BuffersIn(What what, const ffi::RemainingArgs& arguments,
   return buffers;
 }
 
-// Between ranks, for calls with a site; on one rank there is no communication, and no order of
+// Goes between ranks for calls with a site; on one rank there is no communication, and no order of
 // execution.
 template <typename... Site>
 struct Fused {

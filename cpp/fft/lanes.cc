@@ -69,7 +69,7 @@ void Scatter(const Complex<T>* from, std::int64_t n, T scale, int count, Lines<T
   if (out.element == 1 && n >= square) {
     for (; j < n; j += square) {
       if (j + square > n) j = n - square;
-      // As where they come from.
+      // The processor does not see these either, as where they come from.
       for (int l = 0; l < count; ++l) {
         __builtin_prefetch(out.data + 2 * ((lanes + l) * out.line + j), 1, 2);
       }

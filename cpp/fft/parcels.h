@@ -1,4 +1,4 @@
-// What the ranks leave for each other on a change of pencil.
+// The ranks leave these parcels for each other on a change of pencil.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ struct Change {
   }
 };
 
-// What one rank leaves for another: a box without gaps, but for rows that begin on cache lines.
+// One rank leaves this for another: a box without gaps, but for rows that begin on cache lines.
 struct Parcel {
   std::int64_t offset = 0;  // in complex numbers, as all that follow
   std::int64_t count = 0;
@@ -58,8 +58,8 @@ class Parcels {
   const Parcel& To(int rank) const { return out_[rank]; }
   const Parcel& From(int rank) const { return in_[rank]; }
 
-  // For what any rank leaves for all others, the same number on all ranks. Rank 0 has the largest
-  // blocks, and the last rank the smallest.
+  // Returns the most that any rank leaves for all others, the same number on all ranks. Rank 0 has
+  // the largest blocks, and the last rank the smallest.
   std::int64_t MostBytes() const {
     std::int64_t count = 0;
     for (int to = 0; to + 1 < change_.ranks; ++to) count += Shape(0, to).count;

@@ -37,8 +37,8 @@ T* TileIn(const TileMemory& memory) {
   return static_cast<T*>(memory.data());
 }
 
-// How many of `all` rows (or columns) of `length` complex numbers make a tile, in whole groups:
-// about the same number in each.
+// Returns how many of `all` rows (or columns) of `length` complex numbers make a tile, in whole
+// groups: about the same number in each.
 template <typename T>
 std::int64_t TileOf(std::int64_t length, std::int64_t all, std::int64_t group) {
   const std::int64_t most =
@@ -68,7 +68,7 @@ class Passage {
                        !second->both_axes()),
         parcels_(change, reads_columns_ ? std::array<int, 3>{0, 1, 2} : change.order) {}
 
-  // Whether one of the ways is for these transforms and sums.
+  // Says whether one of the ways is for these transforms and sums.
   bool IsPossible() const {
     if (reads_columns_) return true;
     return first_ && !first_->both_axes() && change_.scatter == 2 && change_.order[2] != 2 &&
@@ -80,7 +80,7 @@ class Passage {
   }
   const Parcels<T>& parcels() const { return parcels_; }
 
-  // From the arrays that come in; `ends` are those of each array that travels.
+  // Leaves what is made of the arrays that come in; `ends` are those of each array that travels.
   void Leave(const std::vector<const T*>& x, const std::vector<Ends<T>>& ends) const {
     reads_columns_ ? LeaveRows(x, ends) : LeaveColumns(x, ends);
   }

@@ -1,4 +1,4 @@
-// What is precomputed for transforms of one length: factors, roots of unity, Bluestein's chirp.
+// This is precomputed for transforms of one length: factors, roots of unity, Bluestein's chirp.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,7 @@ class ThreadMemory {
 
 using Workspace = ThreadMemory<struct ForTransforms>;
 
-// What is done along the last axis of an array, or the last two.
+// The transforms along the last axis of an array, or the last two.
 template <typename T>
 class PlaneFft {
  public:

@@ -1,4 +1,4 @@
-// Which of the compiled versions runs.
+// Chooses which of the compiled versions runs.
 #pragma once
 
 #include <string>

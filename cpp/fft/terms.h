@@ -33,7 +33,7 @@ struct Term {
 template <typename T>
 using Sum = std::vector<Term<T>>;
 
-// What travels as sums of what comes in, and the results as sums of what travels.
+// Arrays travel as sums of those that come in, and results are sums of those that travel.
 template <typename T>
 struct Sums {
   std::vector<Sum<T>> leaving;

@@ -218,7 +218,7 @@ struct Square {
 
 // ---- Where the numbers of a group of lines are ----------------------------------------------
 
-// In the workspace.
+// They are in the workspace.
 template <typename T>
 struct Buffer {
   Complex<T>* data;

@@ -20,7 +20,7 @@ int Beside::Start(Communicator& comm, std::int64_t index, const Halves& buffers,
     exchange.packed = buffers.packed;
     exchange.received = buffers.received;
     exchange.has_begun = false;
-    // Also after all that has used the memory in which the boxes will arrive.
+    // This is also after all that has used the memory in which the boxes will arrive.
     exchange.is_packed.Record(queue.stream());
     return transport.WaitsForDevice() ? 0 : Move(comm, transport, exchange, buffers, boxes);
   });

@@ -16,7 +16,7 @@
 
 namespace pfftjax::gpu {
 
-// What two halves have in common: buffers of XLA's.
+// The two halves have these buffers of XLA's in common.
 struct Halves {
   const void* source = nullptr;
   void* packed = nullptr;

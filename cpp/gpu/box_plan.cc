@@ -61,8 +61,8 @@ void Merge(Shape* shape) {
   shape->dims = merged;
 }
 
-// From bytes to the largest words whose multiples all addresses, strides and the run of bytes that
-// both sides have in one piece are; a run of one word is no dimension any more.
+// Goes from bytes to the largest words whose multiples all addresses, strides and the run of bytes
+// that both sides have in one piece are; a run of one word is no dimension any more.
 void Widen(Shape* shape) {
   std::int64_t run = 1;
   if (shape->dims > 0) {
@@ -139,7 +139,7 @@ Move SquaresOf(Shape* shape, int in, int out, std::int64_t* tiles) {
   return move;
 }
 
-// Likewise x, so that the dimensions that make rows are left.
+// x is taken out likewise, so that the dimensions that make rows are left.
 Move RowsOf(Shape* shape, int along, std::int64_t* tiles) {
   const Dimension x = along >= 0 ? shape->Take(along) : Dimension{1, shape->word, shape->word};
   const std::int64_t rows = shape->words();

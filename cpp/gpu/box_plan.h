@@ -1,5 +1,5 @@
-// How boxes are handed to the kernels: brought to few dimensions, in words as large as alignment
-// allows, cut into tiles. Plain C++, so that it is tested without a GPU.
+// Boxes are brought to few dimensions, in words as large as alignment allows, and cut into tiles,
+// before the kernels get them. This is plain C++, so that it is tested without a GPU.
 //
 // A tile is what one block of threads moves at a time. Where the same dimension is contiguous in
 // source and target, or none is, a tile is a number of rows: 2^log_width words of each of
@@ -63,7 +63,7 @@ struct Move {
 };
 inline constexpr std::int8_t kSquares = -1;
 
-// What one launch moves, all in words of the same size; it travels as the kernel's parameter,
+// One launch moves this, all in words of the same size; it travels as the kernel's parameter,
 // which may have 4 KiB.
 struct Batch {
   static constexpr int kMoves = 26;

@@ -12,7 +12,7 @@ namespace pfftjax::gpu {
 // Blocks begin at multiples of so many bytes, so that kernels may access 16 at a time.
 inline constexpr std::int64_t kPackedAlignment = 256;
 
-// What is packed for each rank, or comes packed from it, one box after the other. A box begins
+// The boxes that are packed for each rank, or come packed from it, follow each other. A box begins
 // where its elements are aligned, however many the one before has.
 struct Packed {
   std::vector<Block> blocks;  // of bytes, by rank
@@ -34,7 +34,7 @@ class PackedBoxes {
   const Packed& leaving() const { return leaving_; }
   const Packed& arriving() const { return arriving_; }
 
-  // For DeviceApi::copy_boxes: what leaves, what arrives, and what stays on this rank.
+  // These are copies for CopyBoxes: of what leaves, of what arrives, and of what stays here.
   std::vector<BoxCopy> Packing(const void* source, void* packed) const;
   std::vector<BoxCopy> Unpacking(const void* received, void* target) const;
   std::vector<BoxCopy> Staying(const void* source, void* target) const;
@@ -50,7 +50,7 @@ class PackedBoxes {
 void CopyBoxes(const std::vector<BoxCopy>& copies, Element element, Queue& queue,
                const char* what);
 
-// As StreamBoxes (stream.h), with sums in the same order, so that they have the same bits.
+// Does what StreamBoxes (stream.h) does, with sums in the same order: they have the same bits.
 int ExchangeBoxes(Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
                   Element element, Arrival arrival, Queue& queue);
 

@@ -1,4 +1,4 @@
-// How a handler asks XLA for its Queue: `.Ctx<pfftjax::gpu::Queue>()`.
+// A handler with a parameter of type Queue gets XLA's stream by this.
 #pragma once
 
 #include <memory>

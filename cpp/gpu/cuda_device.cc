@@ -165,7 +165,7 @@ int CloseMemory(void* memory) { return Code(cudaIpcCloseMemHandle(memory)); }
 
 int CurrentDevice(int* device) { return Code(cudaGetDevice(device)); }
 
-// In this order: the second would make a context of its own on another device.
+// The order matters: the second call would make a context of its own on another device.
 int UseDevice(int device) {
   if (const int code = Code(cudaSetDevice(device))) return code;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;

@@ -25,7 +25,7 @@ inline constexpr int kDeviceApiVersion = 1;
 
 enum class Direction : std::int32_t { kToHost, kToDevice, kOnDevice };
 
-// What another process of the node needs to open memory, or an event, of this one.
+// Another process of the node needs this to open memory, or an event, of this one.
 struct SharedHandle {
   char bytes[64] = {};
 };
@@ -42,7 +42,7 @@ struct DeviceApi {
   int version;
   const char* name;      // "CUDA 13.0"
   const char* platform;  // of XLA: "CUDA", or "cpu" for one without a device
-  // Whether the host may touch the device's memory: only where there is no device.
+  // The host may touch the device's memory: only where there is no device.
   bool is_host_memory;
 
   // Streams and events, of the device that is current. Events that were never recorded are done.
@@ -73,7 +73,7 @@ struct DeviceApi {
                     StreamHandle stream);
   int (*add_boxes)(const BoxCopy* copies, int count, Element element, StreamHandle stream);
 
-  // Between processes of a node, for memory from `allocate` and events of this kind.
+  // Processes of a node share memory from `allocate` and events of this kind by these.
   int (*make_shared_event)(EventHandle* event, SharedHandle* handle);
   int (*open_event)(const SharedHandle* handle, EventHandle* event);
   int (*export_memory)(void* memory, SharedHandle* handle);

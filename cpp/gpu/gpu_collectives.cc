@@ -1,5 +1,5 @@
-// On GPUs: blocks of one size between all ranks, or one rank and all; reductions over them; and
-// the sendrecv that all ranks make.
+// The handlers for GPUs of collectives with blocks of one size, of reductions, and of the sendrecv
+// that all ranks make.
 #include "collectives/messages.h"
 #include "collectives/reductions.h"
 #include "gpu/context.h"
@@ -10,13 +10,14 @@
 namespace pfftjax::gpu {
 namespace {
 
-// As RunOn, with the detail in words: these calls may be compared (Communicator::runs_ahead).
+// Does what RunOn does, with the detail in words: these calls may be compared
+// (Communicator::runs_ahead).
 template <typename Body>
 ffi::Error RunOn(const CallSite& site, const Operand& x, const Detail& detail, Body&& body) {
   return pfftjax::RunOn(site, x, detail.Words(), detail.Number(), std::forward<Body>(body));
 }
 
-// What is sent from the operand; from a copy where the result takes its place.
+// Returns where to send the operand from: a copy of it where the result takes its place.
 const void* Apart(const Operand& x, Result& y, Queue& queue) {
   const void* const send = x.untyped_data();
   if (send != y->untyped_data()) return send;
@@ -25,8 +26,8 @@ const void* Apart(const Operand& x, Result& y, Queue& queue) {
   return copy;
 }
 
-// On the root of a gather all blocks, zeros elsewhere; the operand of a scatter counts on the root
-// only.
+// The root of a gather has all blocks, and others have zeros; the operand of a scatter counts on
+// the root only.
 template <Pattern kPattern, typename... Root>
 ffi::Error Exchange(const CallSite& site, Queue queue, Root... root, Operand x, Token, Result y,
                     TokenResult) {
@@ -77,7 +78,7 @@ ffi::Error SendrecvAll(const CallSite& site, Queue queue, std::int32_t source, s
   });
 }
 
-// By way of the host, as any operation goes that has no handler of its own (staged.cc).
+// Goes by way of the host, as any operation does that has no handler of its own (staged.cc).
 int ReduceOnHost(Communicator& comm, const Reducing& what, const Operand& x, Result& y,
                  Queue& queue) {
   Mirror mirror(BytesOf(x) + BytesOf(*y));

@@ -1,4 +1,4 @@
-// Between pencils on GPUs: the transposition, the halo and its adjoint.
+// The handlers for GPUs between pencils: the transposition, the halo and its adjoint.
 #include "gpu/beside.h"
 #include "gpu/boxes.h"
 #include "gpu/context.h"

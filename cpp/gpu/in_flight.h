@@ -1,5 +1,5 @@
-// What a host has enqueued on its GPU together with other ranks and does not wait for, as the
-// watch's thread sees it: where in it the GPU is, and since when.
+// Tells the watch's thread where a GPU is, and since when, in what its host has enqueued together
+// with other ranks and does not wait for.
 //
 // Two events stand around each exchange. Only the first that is not over can hold the others up;
 // what the GPU computes before it is not its time, as that is counted from the first event on.
@@ -21,7 +21,7 @@ class InFlight {
   // Looks after the device that is current.
   InFlight();
 
-  // On the thread of a call, in front of what it enqueues and behind it.
+  // The thread of a call calls these in front of what it enqueues and behind it.
   void Begin(const Progress& call, StreamHandle stream);
   void End(StreamHandle stream);
 

@@ -20,7 +20,7 @@ namespace {
 constexpr int kHalves = 2;
 constexpr std::int64_t kAlign = 256;  // for copies at full speed
 
-// In the memory that the hosts share, of each rank.
+// Each rank has these in the memory that the hosts share.
 struct Flags {
   alignas(kCacheLine) std::atomic<std::int64_t> written;  // its last round whose event is recorded
   std::atomic<std::int32_t> has_more[kHalves];            // after that round
@@ -28,13 +28,13 @@ struct Flags {
   alignas(kCacheLine) std::atomic<std::int64_t> read;  // its last round of reading, likewise
 };
 
-// What one rank has left for another in a half.
+// One rank has left this for another in a half.
 struct Note {
   std::int64_t offset;
   std::int64_t bytes;
 };
 
-// What a rank tells the others once.
+// A rank tells the others this once.
 struct Offer {
   SharedHandle arena;
   SharedHandle written[kHalves];
@@ -61,7 +61,7 @@ class Ipc final : public Transport {
   // The parts of making one, between which the ranks agree.
   std::string MakeOwn(Offer* offer);
   std::string Open(const std::vector<Offer>& offers, const std::vector<std::string>& devices);
-  // What was opened of others; before they give their own back.
+  // Closes what was opened of others, before they give their own back.
   void Close();
 
  private:
@@ -224,7 +224,7 @@ int Ipc::WaitFor(Communicator& comm, int rank, Condition&& condition) {
   const Flags& theirs = FlagsOf(rank);
   bool is_met = false;
   const int code = memory_->WaitFor(comm, [&] {
-    // In this order: what a rank did before it failed still counts.
+    // The order matters: what a rank did before it failed still counts.
     const bool has_failed = theirs.has_failed.load(std::memory_order_acquire) != 0;
     is_met = condition();
     return is_met || has_failed;

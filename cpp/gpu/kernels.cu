@@ -19,7 +19,7 @@
 namespace pfftjax::gpu {
 namespace {
 
-// More than can run at once, so that all processors are busy until the end.
+// These are more than can run at once, so that all processors are busy until the end.
 constexpr std::int64_t kBlocksPerProcessor = 64;
 
 // A column of a square lies in different banks of the shared memory: lines are 4 bytes longer than
@@ -76,8 +76,8 @@ struct alignas(2 * sizeof(T)) Complex {
   T im;
 };
 
-// As AddBox (box.cc): integers wrap around, 1 + 1 is 1 in bool, 16-bit floating-point numbers are
-// added as float.
+// Sums are those of AddBox (box.cc): integers wrap around, 1 + 1 is 1 in bool, 16-bit
+// floating-point numbers are added as float.
 template <typename T>
 __device__ T Sum(T a, T b) {
   return static_cast<T>(a + b);

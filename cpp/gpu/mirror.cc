@@ -13,7 +13,7 @@ constexpr std::int64_t kStep = std::int64_t{32} << 20;
 // Two of one size are kept: the copies of the last call may be under way in one of them.
 constexpr int kKept = 2;
 
-// Twice as much each time while it is little, so that slowly growing arrays pin rarely.
+// Sizes double while they are small, so that slowly growing arrays pin rarely.
 std::int64_t RoundUp(std::int64_t bytes) {
   std::int64_t size = kLeast;
   while (size < bytes && size < kStep) size *= 2;

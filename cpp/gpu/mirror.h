@@ -18,7 +18,7 @@ class Mirror {
   ~Mirror();
 
   char* data() const;
-  // For the next call. Nothing that was enqueued uses the memory any more.
+  // Keeps the memory for the next call. Nothing that was enqueued uses it any more.
   void GiveBack();
   // The same, once everything that is in `queue` by now has run.
   void GiveBackAfter(Queue& queue);

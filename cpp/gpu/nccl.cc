@@ -92,7 +92,7 @@ std::string VersionText(int version) {
 
 namespace {
 
-// One order for all that NCCL does on a device, by whatever communicator and on whatever stream:
+// All that NCCL does on a device, by whatever communicator and on whatever stream, has one order:
 // that in which it is enqueued, which is that of the program on all ranks. Kernels of two
 // communicators that wait for each other's place on the device, here this one and there that,
 // would wait for ever.
@@ -238,8 +238,8 @@ class Nccl final : public Transport {
     return 0;
   }
 
-  // On the watch's thread. The device waits where no call does: for a rank that is lost, or for
-  // one that has enqueued something else.
+  // The watch's thread calls this. The device waits where no call does: for a rank that is lost,
+  // or for one that has enqueued something else.
   void Look() {
     nccl::Result error = nccl::kSuccess;
     if (api_.comm_get_async_error(comm_, &error) != nccl::kSuccess) return;

@@ -47,7 +47,7 @@ class Stream {
   StreamHandle handle_ = nullptr;
 };
 
-// What a handler may enqueue on, for the duration of a call. Work that was enqueued before it is
+// A handler may enqueue on this for the duration of a call. Work that was enqueued before it is
 // ordered before everything that is enqueued here, and the operations that follow after it.
 class Queue {
  public:
@@ -56,7 +56,7 @@ class Queue {
 
   // `stream` is XLA's; none where XLA has no streams and the runtime is one without a device.
   explicit Queue(StreamHandle stream, Allocator allocate = {});
-  // On a stream of our own, which goes on after the call.
+  // This one is on a stream of our own, which goes on after the call.
   explicit Queue(const Stream& own) : stream_(own.handle()), goes_on_(true) {}
   Queue(Queue&& other) noexcept;
   Queue& operator=(Queue&&) = delete;

@@ -17,7 +17,7 @@
 
 namespace pfftjax::gpu {
 
-// So many pieces of a rank are on their way at most.
+// At most so many pieces of a rank are on their way.
 inline constexpr std::int64_t kPieces = 64;
 
 class Slots {
@@ -79,7 +79,7 @@ class Slots {
     std::int64_t bytes;
     std::int64_t exchange;
   };
-  // From one rank to another. No two ranks write to one cache line.
+  // Leads from one rank to another. No two ranks write to one cache line.
   struct Channel {
     alignas(kCacheLine) std::atomic<std::int64_t> filled;
     Note notes[kPieces];

@@ -15,7 +15,7 @@ namespace pfftjax::gpu {
 namespace {
 
 std::int64_t BytesOf(const XLA_FFI_Buffer& buffer) {
-  // None of tokens; and none of types that the host's handler refuses before it looks at them.
+  // Tokens have none, and neither have types that the host's handler refuses at once.
   const std::optional<Element> element = ElementOf(static_cast<ffi::DataType>(buffer.dtype));
   std::int64_t bytes = element ? InfoOf(*element).bytes : 0;
   for (std::int64_t d = 0; d < buffer.rank; ++d) bytes *= buffer.dims[d];
@@ -66,7 +66,8 @@ XLA_FFI_Error* Run(XLA_FFI_Handler* host, XLA_FFI_CallFrame* frame) {
   for (const Mirrored::Entry& entry : args.entries) {
     queue->Copy(mirror.data() + entry.offset, entry.device, entry.bytes, Direction::kToHost);
   }
-  // Also for operands of no bytes: a barrier is one for what the device has been given, too.
+  // Operands of no bytes need it as well: a barrier is one for what the device has been given,
+  // too.
   if (frame->args.size > 0) queue->Synchronize();
 
   XLA_FFI_CallFrame on_host = *frame;

@@ -1,4 +1,4 @@
-// Between GPUs by way of the host, in pieces, several of which are on their way at a time: to
+// Pieces go between GPUs by way of the host, several of which are on their way at a time: to
 // pinned memory, and from there to the other device, where the processes of a node have that
 // memory in common (slots.h); through MPI, and from pinned memory of the receiver's, where not.
 //

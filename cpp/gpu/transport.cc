@@ -20,7 +20,7 @@ class Alone final : public Transport {
     CopyOwnBlock(comm, send, to, recv, from, queue);
     return 0;
   }
-  // What is the identity of one operand; logical operations make 0 and 1 of numbers.
+  // These are the identity of one operand; logical operations make 0 and 1 of numbers.
   bool CanReduce(Element, Reduction reduction) const override {
     return reduction <= Reduction::kMax;
   }
@@ -44,7 +44,7 @@ constexpr std::array<Candidate, 4> kCandidates = {{
     {"staging", MakeStaging},
 }};
 
-// What the ranks have to do alike before any of them tries.
+// Returns what the ranks have to do alike before any of them tries.
 std::string Terms() {
   const std::string& name = GetTransportOptions().name;
   const Options& options = GetOptions();

@@ -1,6 +1,6 @@
-// How bytes go from the memory of one rank's GPU to that of another's: NCCL, memory that the
-// processes of a node open of each other (CUDA IPC), an MPI that takes device pointers, or staging
-// in pinned memory of the host.
+// Bytes go from the memory of one rank's GPU to that of another's by NCCL, by memory that the
+// processes of a node open of each other (CUDA IPC), by an MPI that takes device pointers, or by
+// staging in pinned memory of the host.
 #pragma once
 
 #include <atomic>
@@ -55,7 +55,7 @@ class Transport {
   }
 };
 
-// What the environment says of them (pfftjax/_runtime/options.py), and Python of this job.
+// This is what the environment says of them (pfftjax/_runtime/options.py), and Python of this job.
 struct TransportOptions {
   std::string name;        // PFFTJAX_GPU_TRANSPORT; empty: the first that can be had
   std::string nccl;        // PFFTJAX_NCCL: the path of the library to take, and of no other
@@ -69,7 +69,7 @@ struct TransportOptions {
   // Whether it is Cray's, whose query is known to be right, and MPICH_GPU_SUPPORT_ENABLED is set.
   bool is_cray = false;
   bool is_cray_enabled = false;
-  // For tests, which make several nodes of one: ranks with different numbers share no memory.
+  // Tests make several nodes of one: ranks with different numbers share no memory.
   std::int64_t node = 0;
 };
 
@@ -110,8 +110,8 @@ int ExchangeBlocks(Communicator& comm, const void* send, void* recv, const Block
   return ExchangeBytes(comm, send, to, recv, from, queue);
 }
 
-// What has been chosen so far in this process, for pfftjax.info(): numbers of communicators with
-// the texts of their choices. May be asked at any time.
+// Lists what has been chosen so far in this process, for pfftjax.info(): numbers of communicators
+// with the texts of their choices. It may be asked at any time.
 struct Chosen {
   std::int64_t comm = 0;
   std::string text;

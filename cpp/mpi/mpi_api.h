@@ -20,7 +20,7 @@ using MpiHandle = std::intptr_t;
 
 inline constexpr int kMpiApiVersion = 4;
 
-// Where a message came from, and how many elements it had; -1 if they are not whole.
+// Says where a message came from, and how many elements it had; -1 if they are not whole.
 struct Envelope {
   int source = -1;
   int tag = -1;

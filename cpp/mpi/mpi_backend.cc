@@ -195,7 +195,7 @@ int BytesOf(const MPI_Status& status, std::int64_t* bytes) {
 int Sendrecv(const void* send, std::int64_t send_count, Element send_element, int dest,
              int send_tag, void* recv, std::int64_t recv_count, Element recv_element, int source,
              int recv_tag, MpiHandle comm, Envelope* envelope) {
-  // As bytes: MPICH ends the process where a message is no whole number of elements.
+  // Messages go as bytes: MPICH ends the process where one is no whole number of elements.
   const std::int64_t recv_bytes = InfoOf(recv_element).bytes;
   MPI_Status status;
   const int code =

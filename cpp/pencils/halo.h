@@ -18,8 +18,8 @@ struct Halo {
   bool is_periodic;
 };
 
-// Between each owner's block and the padded blocks in which parts of it appear, possibly more than
-// once, where the padding goes round the whole axis.
+// Boxes between each owner's block and the padded blocks in which parts of it appear; they may do
+// so more than once, where the padding goes round the whole axis.
 class HaloBoxes : public BoxesOf {
  public:
   // `block` is the array without ghosts.

@@ -1,4 +1,4 @@
-// Between pencils, as FFI handlers: the transposition, the halo and its adjoint, and where this
+// The FFI handlers between pencils: the transposition, the halo and its adjoint, and where this
 // rank stands in a row of the grid.
 #include "pencils/pencils.h"
 

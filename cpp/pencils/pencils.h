@@ -1,4 +1,4 @@
-// What the handlers between pencils share on all platforms: everything but the way in which boxes
+// Handlers between pencils share this on all platforms: everything but the way in which boxes
 // travel, which is the `body`: (communicator, boxes, element) -> MPI's code.
 #pragma once
 
@@ -43,7 +43,7 @@ ffi::Error RunTranspose(const CallSite& site, Dimensions order, std::int64_t sca
              });
 }
 
-// To the ghosts, or back from them to their owners.
+// Runs a halo to the ghosts, or back from them to their owners.
 template <bool kToGhosts, typename Body>
 ffi::Error RunHalo(const CallSite& site, const Halo& halo, const Operand& x, Result& y,
                    Body&& body) {
@@ -65,8 +65,8 @@ ffi::Error RunHalo(const CallSite& site, const Halo& halo, const Operand& x, Res
              });
 }
 
-// Whether the result is to be zeros before anything arrives: sums start from nothing, and so do
-// ghosts beyond the end of an axis that does not go round.
+// Says whether the result is to be zeros before anything arrives: sums start from nothing, and so
+// do ghosts beyond the end of an axis that does not go round.
 template <bool kToGhosts>
 bool StartsFromZeros(const Halo& halo) {
   return !kToGhosts || !halo.is_periodic;

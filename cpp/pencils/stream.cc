@@ -124,8 +124,8 @@ void CopyOwn(Place place, const void* source, void* target, const BoxesOf& boxes
              Arrival arrival) {
   const std::int64_t bytes = InfoOf(element).bytes;
   Buffers buffers;
-  // By way of a buffer in the cache where memory order changes: packing and unpacking in two steps
-  // takes half the time of one that scatters cache lines over memory.
+  // Copies by way of a buffer in the cache where memory order changes: packing and unpacking in
+  // two steps takes half the time of one that scatters cache lines over memory.
   std::vector<Box> mine;
   std::vector<Box> theirs;
   boxes.To(place.rank, &mine);

@@ -16,7 +16,7 @@ namespace pfftjax {
 
 enum class Arrival { kStore, kAdd };
 
-// What one rank exchanges with each of the others. The boxes that `to(p)` describes on this rank
+// One rank exchanges these with each of the others. The boxes that `to(p)` describes on this rank
 // and those that `from(this rank)` describes on rank p have the same extents, in the same order.
 class BoxesOf {
  public:

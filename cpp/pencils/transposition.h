@@ -1,4 +1,4 @@
-// From one pencil to another, as boxes.
+// The way from one pencil to another, as boxes.
 #pragma once
 
 #include <array>

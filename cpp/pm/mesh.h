@@ -1,4 +1,4 @@
-// Where a particle is: its cell, and the rank that owns it.
+// A particle has a cell, and a rank that owns it.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ struct Mesh {
   }
 };
 
-// Nothing where this process has not made the grid.
+// Returns nothing where this process has not made the grid.
 inline std::optional<Mesh> FindMesh(const std::int64_t (&shape)[kAxes], std::int64_t rows,
                                     std::int64_t columns) {
   const Communicator* const first = FindCommunicator(rows);
@@ -46,7 +46,7 @@ struct Coordinate {
 // Offsets of so many cells or more are in no box that has room for them.
 inline constexpr std::int32_t kMostCells = 1 << 30;
 
-// Nothing for an offset that is no finite number, or that no box has room for.
+// Returns false for an offset that is no finite number, or that no box has room for.
 template <typename T>
 bool Locate(std::int32_t cell, T offset, Coordinate<T>* at) {
   constexpr auto most = static_cast<T>(kMostCells);
@@ -58,7 +58,7 @@ bool Locate(std::int32_t cell, T offset, Coordinate<T>* at) {
   return true;
 }
 
-// Into [0, n).
+// Brings a cell into [0, n).
 inline std::int64_t Wrapped(std::int64_t cell, std::int64_t n) {
   if (cell >= 0 && cell < n) return cell;
   const std::int64_t rest = cell % n;

@@ -125,7 +125,7 @@ class Rows {
     return true;
   }
   void Copy(const char* from, char* to) const {
-    // What particles have, as a copy of known size.
+    // Rows of particles have these sizes, which the compiler can then copy by.
     if (bytes_ == 12) {
       std::memcpy(to, from, 12);
     } else if (bytes_ == 24) {

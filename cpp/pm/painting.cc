@@ -174,7 +174,7 @@ class Painter {
     return -1;
   }
 
-  // What a small displacement (rows, 3) changes of Readout: values (rows, components).
+  // Writes what a small displacement (rows, 3) changes of Readout: values (rows, components).
   std::int64_t Along(const T* field, const T* displacement, std::int64_t begin, std::int64_t end,
                      T* values) const {
     for (std::int64_t row = begin; row < end; ++row) {

@@ -28,7 +28,7 @@ std::vector<std::string_view> Lines(std::string_view text) {
 
 constexpr char kComment = '\t';
 
-// Without what is not compared.
+// Returns a line without what is not compared.
 std::string_view Compared(std::string_view line) { return line.substr(0, line.find(kComment)); }
 
 // "alltoall float32[12] (model.py:17)"
@@ -46,7 +46,7 @@ std::string AllCompared(std::string_view text) {
   return all;
 }
 
-// What a comparison over the ranks has found, the same on every rank.
+// A comparison over the ranks has found this, the same on every rank.
 struct Comparison {
   bool is_equal = false;
   std::string failure;    // why there is no answer

@@ -14,7 +14,7 @@ namespace pfftjax {
 // FNV-1a.
 std::uint64_t Hash(const void* bytes, std::size_t size);
 
-// What all ranks must mean alike in a call, besides its operation, dtype and number of elements:
+// All ranks must mean these alike in a call, besides its operation, dtype and number of elements:
 // as a hash, and in words where these are wanted.
 class Parameters {
  public:

@@ -1,4 +1,4 @@
-// What layers keep with a communicator: one object of each type, found by its type, so that the
+// Layers keep these with a communicator: one object of each type, found by its type, so that the
 // communicator names no layer above it.
 #pragma once
 

@@ -46,7 +46,7 @@ class Pending {
   int PostPieces(MpiHandle comm, int dest, int tag, std::int64_t bytes, std::int64_t limit);
   // Moves on what can be moved; true once all messages are through, or one has failed.
   bool Test();
-  // As Test, but false where another thread is at it.
+  // Does what Test does, but returns false where another thread is at it.
   bool TryTest();
   int code();
 
@@ -77,7 +77,7 @@ std::int64_t Add(std::shared_ptr<Pending> pending);
 void Detach(std::shared_ptr<Pending> pending);
 // Null for a ticket that is unknown, was taken already, or stands for something else.
 std::shared_ptr<Pending> Take(std::int64_t ticket, std::int64_t comm, std::int64_t about);
-// How many exchanges were started on this communicator and not waited for.
+// Returns how many exchanges were started on this communicator and not waited for.
 std::int64_t NotWaitedFor(std::int64_t comm);
 // Ends the thread. Called before MPI_Finalize.
 void StopBackground();

@@ -1,4 +1,4 @@
-// Which line of the user's program makes a call, for the texts of errors.
+// The texts of errors say which line of the user's program makes a call.
 //
 // Programs are the same on all ranks and in all runs, so they carry no line. Each call carries a
 // key of eight characters, as a number in place of a signature or before its list of collectives

@@ -13,8 +13,8 @@
 
 namespace pfftjax {
 
-// In place of an MPI code: a message was shorter than both sides had agreed; another rank is in
-// another call, or in one of another size.
+// These stand in place of an MPI code: a message was shorter than both sides had agreed; another
+// rank is in another call, or in one of another size.
 inline constexpr int kShortMessage = -1;
 inline constexpr int kOtherSizes = -2;
 // The method that was asked for needs memory that the ranks do not share.

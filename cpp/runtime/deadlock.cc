@@ -18,10 +18,10 @@ int OnlyPartner(const Wait& wait) {
   return kNobody;
 }
 
-// Whether a receive of `wanted`, a tag or any, takes a message with `tag`.
+// Says whether a receive of `wanted`, a tag or any, takes a message with `tag`.
 bool IsTakenAs(int wanted, int tag) { return wanted < 0 || tag < 0 || wanted == tag; }
 
-// Whether `partner`, in `there`, takes or gives a part of the message that `rank` is in.
+// Says whether `partner`, in `there`, takes or gives a part of the message that `rank` is in.
 bool Serves(int partner, const Wait& there, int rank, const Wait& wait) {
   if (!there.IsMessage()) return false;
   const bool gives =

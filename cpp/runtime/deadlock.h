@@ -19,7 +19,7 @@
 
 namespace pfftjax {
 
-// What one rank is in, on one communicator.
+// One rank is in this, on one communicator.
 struct Wait {
   Stage stage = Stage::kIdle;
   Operation operation = Operation::kNone;
@@ -44,7 +44,7 @@ class Deadlock {
   std::vector<int> Circle(int self, const Wait& here, int times) const;
   // The ranks, but for `self`, for whose messages those wait that have answered.
   std::set<int> WorthAsking(int self) const;
-  // Whether answers may soon show a circle: a rank that has answered waits in a call.
+  // Says whether answers may soon show a circle: a rank that has answered waits in a call.
   bool IsPossible() const;
 
  private:
@@ -52,7 +52,7 @@ class Deadlock {
     Wait wait;
     int times = 0;
   };
-  // Those that `rank`, which waits so, waits for, as far as is known.
+  // Returns those that `rank`, which waits so, waits for, as far as is known.
   std::vector<int> Blockers(int rank, const Wait& wait, int self, const Wait& here,
                             int times) const;
   const Wait* Known(int rank, int self, const Wait& here, int times) const;

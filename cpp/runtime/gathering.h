@@ -21,7 +21,7 @@ class Gatherings {
   explicit Gatherings(Send send_question) : send_question_(std::move(send_question)) {}
 
   static bool AreMeantBy(std::int64_t question) { return question < 0; }
-  // What this rank answers to a question that it was asked.
+  // Returns what this rank answers to a question that it was asked.
   static State Answer(const State& asked);
 
   // Called at each tick for each communicator; `passed` seconds after the last time.

@@ -1,4 +1,4 @@
-// What the files of handlers share: decoding of operands, handlers as XLA calls them, and the list
+// The files of handlers share this: decoding of operands, handlers as XLA calls them, and the list
 // of what they register.
 #pragma once
 
@@ -126,7 +126,7 @@ auto Bind(Function* function, const char* const* names, Types<First, Rest...>, B
   }
 }
 
-// What XLA calls for the function `kRun`. It is bound when it is registered, and stays.
+// XLA calls this for the function `kRun`. It is bound when it is registered, and stays.
 template <auto kRun>
 class Handler;
 template <typename... Parameters, ffi::Error (*kRun)(Parameters...)>
@@ -144,7 +144,7 @@ class Handler<kRun> {
 
   Registration OnHost() const { return {name_, reinterpret_cast<void*>(&Call)}; }
   Registration OnDevice() const { return {name_, nullptr, reinterpret_cast<void*>(&Call)}; }
-  // On CPUs, and on GPUs by way of the host.
+  // Serves CPUs, and GPUs by way of the host.
   Registration WithStaging() const {
     return {name_, reinterpret_cast<void*>(&Call), reinterpret_cast<void*>(&CallStaged)};
   }

@@ -1,5 +1,5 @@
-// What a rank that waits has asked the others, and what it has heard: the part of the watch that
-// calls and communicators in the making have in common.
+// Keeps what a rank that waits has asked the others, and what it has heard: the part of the watch
+// that calls and communicators in the making have in common.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ class Inquiry {
  public:
   Inquiry();
 
-  // Whether the other ranks have had time to answer since PFFTJAX_TIMEOUT.
+  // Says whether the other ranks have had time to answer since PFFTJAX_TIMEOUT.
   bool HasTimedOut(double waited);
-  // Whether to ask now. A round follows soon where it may confirm what an earlier one has shown,
-  // as `is_urgent` says of more than suspicions; the others are ever rarer.
+  // Says whether to ask now. A round follows soon where it may confirm what an earlier one has
+  // shown, as `is_urgent` says of more than suspicions; the others are ever rarer.
   bool IsTimeToAsk(double waited, bool is_urgent = false);
   // The next round waits: what another rank sent before it gave rise to a suspicion may take that
   // long to come.
   void Postpone(double waited);
-  // Not all of very many; those under suspicion are asked again, whoever else is.
+  // Leaves some out of very many; those under suspicion are asked again, whoever else is.
   void ChooseAmong(std::vector<int>& ranks, std::minstd_rand& random) const;
 
   // The number of a round that begins.

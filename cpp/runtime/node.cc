@@ -25,7 +25,7 @@ constexpr std::int64_t kCachedPiece = std::int64_t{8} << 10;
 
 constexpr auto kElementCount = static_cast<std::int64_t>(kElements.size());
 
-// What a slot is about, in one number.
+// Puts what a slot is about into one number.
 std::int64_t About(const Node::Blocks& blocks) {
   return 2 * (blocks.bytes * kElementCount + static_cast<std::int64_t>(blocks.element)) +
          blocks.is_same_for_all;
@@ -38,7 +38,7 @@ std::string Say(std::int64_t about) {
 
 }  // namespace
 
-// What one rank tells another in a round: that its slot is filled, and with what. What fits comes
+// One rank tells another this in a round: that its slot is filled, and with what. What fits comes
 // with it on the same cache line. A rank begins a round only when it has the notes of all others
 // of the round before, and a note says that its writer has read all rounds before it: that is why
 // two slots suffice, and why nobody says that it has read.
@@ -126,7 +126,7 @@ int Node::ThroughSlots(const void* from_here, void* to_here, const Blocks& block
   const bool is_same_for_all = blocks.is_same_for_all;
   const int size = comm_.size;
   const int rank = comm_.rank;
-  // What one rank has for another in one round.
+  // Returns what one rank has for another in one round.
   const std::int64_t share =
       is_same_for_all ? kSlotBytes : kSlotBytes / size / std::int64_t{kLine} * std::int64_t{kLine};
   const std::int64_t most = std::min(share, GetOptions().max_chunk_bytes);

@@ -30,7 +30,7 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  // What all ranks must mean alike.
+  // All ranks must mean these alike.
   struct Blocks {
     std::int64_t bytes;  // of one block
     Element element;
@@ -64,8 +64,8 @@ class Node {
     return code;
   }
 
-  // How the slots are written: kThroughCache is the fastest where the ranks' cores share a cache,
-  // and several times slower than kPastCache where not.
+  // Slots are written in one of two ways: kThroughCache is the fastest where the ranks' cores
+  // share a cache, and several times slower than kPastCache where not.
   enum class Slots { kPastCache, kThroughCache };
   // An exchange in one way.
   int ThroughSlots(const void* send, void* recv, const Blocks& blocks, Slots slots);
@@ -77,7 +77,7 @@ class Node {
   static constexpr int kMpi = 2;  // after those of Slots
   static constexpr int kMethods = 3;
 
-  // What is known of exchanges of about one size.
+  // This is known of exchanges of about one size.
   struct Trials {
     std::int64_t number = 0;
     std::array<double, kMethods> seconds{};  // of late

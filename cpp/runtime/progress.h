@@ -1,4 +1,4 @@
-// What a rank does on a communicator, as its own call writes it and the watch thread reads it.
+// A rank's own call writes what the rank does on a communicator; the watch thread reads it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace pfftjax {
 
-// In place of a rank that a message waits for.
+// These stand in place of a rank that a message waits for.
 inline constexpr int kNobody = -1;
 inline constexpr int kAnybody = -2;
 
@@ -22,8 +22,8 @@ enum class Stage : std::int32_t { kIdle, kChecking, kRunning };
 // The meaning of a collective that has failed, or of one before the first.
 inline constexpr std::uint32_t kUnknown = 0;
 
-// What this rank does on a communicator, written by the call and read by the watch thread. What
-// every call writes lies on one cache line.
+// The call writes here what this rank does on a communicator, and the watch thread reads it. All
+// that every call writes lies on one cache line.
 struct alignas(64) Progress {
   process::Atomic<std::int64_t> entered{0};  // calls begun
   process::Atomic<std::int64_t> passed{0};   // collectives that got beyond their checks

@@ -30,7 +30,7 @@ struct Machine {
   }
 };
 
-// What the ranks of a node must know to map the memory of the first of them.
+// The ranks of a node must know this to map the memory of the first of them.
 struct Offer {
   std::uint64_t secret = 0;  // at the beginning of the memory, to recognise it
   std::int64_t process = 0;
@@ -83,7 +83,7 @@ bool Reserve(int file, std::size_t from, std::size_t to) {
   return true;
 }
 
-// Whether it is one of ours, and as large: /proc may lead to another one.
+// Says whether it is one of ours, and as large: /proc may lead to another one.
 bool IsFileOf(int file, std::size_t bytes) {
   struct stat status{};
   return file >= 0 && fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
@@ -172,7 +172,7 @@ std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm,
   }
   const std::size_t part = parts + place * bytes_a_rank;
   ok &= !is_wanted || (base && Reserve(file, part, part + bytes_a_rank));
-  // Also a barrier: the first rank's file is open until all have it.
+  // This is a barrier, too: the first rank's file is open until all have it.
   std::int64_t able = ok;
   std::int64_t all_able = 0;
   const int code =

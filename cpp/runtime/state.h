@@ -1,4 +1,4 @@
-// What one rank tells another about itself, when the watch asks (watch.h).
+// One rank tells another this about itself, when the watch asks (watch.h).
 #pragma once
 
 #include <array>
@@ -71,8 +71,8 @@ struct State {
     }
     return state;
   }
-  // What this rank does, on whatever communicator, for a rank that waits for it on one that the
-  // watch cannot talk over yet.
+  // Tells what this rank does, on whatever communicator, to a rank that waits for it on one that
+  // the watch cannot talk over yet.
   static State Anywhere(std::int64_t question) {
     State found{question,       0, Stage::kIdle,          Operation::kNone,
                 Element::kBool, 0, *announced_departures, 0};

@@ -1,6 +1,6 @@
-// What a rank was waiting for that is terminated, or interrupted from the keyboard. When one rank
-// is killed, the launcher terminates the others: they say what they were in, which the launcher
-// cannot know.
+// A rank that is terminated, or interrupted from the keyboard, says what it was waiting for. When
+// one rank is killed, the launcher terminates the others: they say what they were in, which the
+// launcher cannot know.
 #pragma once
 
 namespace pfftjax {

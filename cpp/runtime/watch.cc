@@ -210,7 +210,7 @@ class Watch {
                  .c_str());
   }
 
-  // Whether nothing can come from (or be taken by) `rank`, which may be kNobody or kAnybody.
+  // Says whether nothing can come from (or be taken by) `rank`, which may be kNobody or kAnybody.
   static bool Suspected(const Watched& watched, const Communicator& comm, int rank) {
     if (rank == kNobody) return true;
     if (rank == kAnybody) {

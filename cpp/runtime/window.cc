@@ -16,7 +16,7 @@ constexpr std::int64_t kPage = 4096;
 // A window grows by more than is asked for, so that slowly growing exchanges make few of them.
 constexpr std::int64_t kStep = process::Size(std::int64_t{1} << 20);
 
-// In place of what an exchange is about, which is odd.
+// This stands in place of what an exchange is about, which is odd.
 constexpr std::uint64_t kGaveUp = 0;
 std::uint64_t Growth(std::int64_t bytes_a_rank) {
   return 2 * static_cast<std::uint64_t>(bytes_a_rank);
@@ -120,8 +120,8 @@ struct MadeWindow {
   std::int64_t refused = 0;  // so many bytes a rank could not be had; 0: all could
 };
 
-// Whether this communicator's ranks can share memory at all. Where they cannot share a little,
-// they cannot share much. Collective.
+// Says whether this communicator's ranks can share memory at all. Where they cannot share a
+// little, they cannot share much. Collective.
 bool SharesMemory(Communicator& comm) {
   if (comm.size <= kMostRanksWithSlots) return NodeOf(comm) != nullptr;
   std::optional<bool>& shares = comm.Attached<MadeWindow>().shares_memory;
@@ -132,8 +132,8 @@ bool SharesMemory(Communicator& comm) {
   return *shares;
 }
 
-// Whether all ranks are about to make a window of this size. Some may be in an exchange for which
-// the old one is large enough, and wait there.
+// Says whether all ranks are about to make a window of this size. Some may be in an exchange for
+// which the old one is large enough, and wait there.
 int AgreeOn(Communicator& comm, std::int64_t bytes_a_rank) {
   if (Window* const old = comm.Attached<MadeWindow>().window.get()) {
     Window::Round round(*old, comm);
