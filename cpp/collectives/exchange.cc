@@ -80,6 +80,7 @@ ffi::Error MoveRows(const CallSite& site, Operand x, ffi::Buffer<ffi::S32> outgo
     const auto [to, sent] = BlocksTo<kSame>(comm.size, outgoing.typed_data(), width);
     const auto [from, received] = Blocks(comm.size, incoming.typed_data(), width);
     if (!RowsFit(x, sent, y, received)) return RowsDoNotFit(site.operation, comm);
+    comm.given_bytes = sent * InfoOf(element).bytes;
     const int code = ExchangeBlocks(
         comm, x.untyped_data(), [&to = to](int rank) { return to[rank]; }, y->untyped_data(),
         [&from = from](int rank) { return from[rank]; }, element);

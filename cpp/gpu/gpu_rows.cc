@@ -58,6 +58,7 @@ ffi::Error MoveRows(const CallSite& site, Queue queue, Operand x, Counts outgoin
     auto [to, sent] = BlocksTo<kSame>(comm.size, leave.data(), width);
     const auto [from, received] = Blocks(comm.size, arrive.data(), width);
     if (!RowsFit(x, sent, y, received)) return RowsDoNotFit(site.operation, comm);
+    comm.given_bytes = sent * InfoOf(element).bytes;
     const int code = ExchangeBytes(comm, x.untyped_data(), InBytes(std::move(to), element),
                                    y->untyped_data(), InBytes(from, element), queue);
     if (code != 0) return MpiFailed(site.operation, comm, element, sent, code);

@@ -37,6 +37,7 @@ ffi::Error RunTranspose(const CallSite& site, Dimensions order, std::int64_t sca
   parameters.Add("gathered axis", gather).Add("manner", manner);
   return Run(site, Payload{*element, count, parameters.words(), parameters.hash()},
              [&](Communicator& comm) {
+               comm.given_bytes = static_cast<std::int64_t>(x.size_bytes());
                if (!is_order) return DoNotFit(site.operation, comm);
                const Transposition boxes(comm, from, to, order, scatter, gather);
                if (!boxes.Fits()) return DoNotFit(site.operation, comm);
@@ -63,6 +64,7 @@ ffi::Error RunHalo(const CallSite& site, const Halo& halo, const Operand& x, Res
   parameters.Add("after", halo.after).Add("periodic", std::int64_t{halo.is_periodic});
   return Run(site, Payload{*element, count, parameters.words(), parameters.hash()},
              [&](Communicator& comm) {
+               comm.given_bytes = static_cast<std::int64_t>(x.size_bytes());
                if (!HaloFits(halo, block, padded, comm)) return DoNotFit(site.operation, comm);
                const HaloBoxes boxes(comm, halo, block, kToGhosts);
                const int code = body(comm, boxes, *element);
