@@ -11,7 +11,6 @@ pytestmark = pytest.mark.timeout(180)
 ROW = re.compile(r"^(\S.*?) +(\d+) +(\d+) +([\d.]+) +([\d.]+) +(?:(\d+) %|-) +([\d.]+|-)$", re.M)
 
 CALLS = """
-import time
 half = jnp.ones((SIZE, 128), jnp.float32)
 exchanges = jax.jit(lambda y: jax.lax.fori_loop(0, 5, lambda _, y: pc.alltoall(y), y))
 exchanges(exchanges(half))
@@ -19,7 +18,7 @@ if RANK == 0:  # an operation that the other ranks do not know
     pc.gather(jnp.ones((1, 3)), 0, comm=MPI.COMM_SELF)
 pc.alltoallv(jnp.ones((2 * SIZE + 1, 3), jnp.float32), jnp.full(SIZE, 2))
 jax.block_until_ready(pc.sendrecv(half, half, RANK, RANK))
-plan = pfftjax.PencilFFT((8, 8, 8), real=True)
+plan = pfftjax.PencilFFT((8, 8, 8), pfftjax.ProcessGrid((SIZE, 1)), real=True)
 jax.block_until_ready(plan.forward(jnp.ones(plan.input.local_shape, jnp.float32)))
 warm = jax.block_until_ready(pc.bcast(half, 0))
 MPI.COMM_WORLD.Barrier()
