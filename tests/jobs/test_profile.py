@@ -63,7 +63,7 @@ def test_the_table(ranks):
     else:  # all but the sleeping rank waited for it
         assert most > 0.8
         assert mean > 0.8 * (ranks - 1) / ranks
-        assert waiting > 80
+        assert waiting > 50
 
 
 def test_without_the_whole_world_each_rank_speaks_for_itself():
