@@ -29,6 +29,7 @@
 #include "runtime/departure.h"
 #include "runtime/handlers.h"
 #include "runtime/node.h"
+#include "runtime/profile.h"
 #include "runtime/watch.h"
 #include "runtime/window.h"
 
@@ -120,7 +121,7 @@ NB_MODULE(_native, m) {
   m.def(
       "configure",
       [](std::int64_t max_chunk_bytes, bool check, bool debug, double timeout, bool first_call,
-         bool shared_memory, int local_ranks) {
+         bool shared_memory, int local_ranks, bool profile) {
         Options& options = GetOptions();
         options.max_chunk_bytes = max_chunk_bytes;
         options.check = check;
@@ -129,9 +130,11 @@ NB_MODULE(_native, m) {
         options.first_call = first_call;
         options.shared_memory = shared_memory;
         options.local_ranks = local_ranks;
+        if (profile) StartProfile();
       },
       nb::arg("max_chunk_bytes"), nb::arg("check"), nb::arg("debug"), nb::arg("timeout"),
-      nb::arg("first_call"), nb::arg("shared_memory"), nb::arg("local_ranks") = 0);
+      nb::arg("first_call"), nb::arg("shared_memory"), nb::arg("local_ranks") = 0,
+      nb::arg("profile") = false);
 
   m.def(
       "configure_transports",

@@ -14,7 +14,7 @@ import numpy as np
 
 from pfftjax._runtime.ffi import native
 
-VERSION = 1
+VERSION = 2
 MAX_DIMS = 12
 TO_HOST, TO_DEVICE, ON_DEVICE = range(3)
 # The order of Element in cpp/base/element.h, by NumPy's names.
@@ -80,6 +80,8 @@ class DeviceApi(ctypes.Structure):
         ("use_device", _function(_Int)),
         ("identity", _function(_Int, ctypes.c_char_p, ctypes.c_size_t)),
         ("error_text", ctypes.CFUNCTYPE(ctypes.c_char_p, _Int)),
+        ("push_range", ctypes.CFUNCTYPE(None, ctypes.c_char_p)),
+        ("pop_range", ctypes.CFUNCTYPE(None)),
     )
 
 

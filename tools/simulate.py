@@ -26,8 +26,8 @@ CORE = (
     "collectives/same collectives/scan collectives/split pencils/box pencils/pencils "
     "pencils/redistribute pencils/stream pm/owners runtime/agreement runtime/call "
     "runtime/background runtime/call_sites runtime/communicator runtime/deadlock "
-    "runtime/departure runtime/gathering runtime/inquiry runtime/node runtime/shared_memory "
-    "runtime/terminate runtime/watch runtime/window"
+    "runtime/departure runtime/gathering runtime/inquiry runtime/node runtime/profile "
+    "runtime/shared_memory runtime/terminate runtime/watch runtime/window"
 ).split()
 # System calls that the simulation replaces.
 WRAPPED = (

@@ -12,8 +12,10 @@ struct Options {
   // The most that one MPI call moves. 1 GiB keeps every product of counts and sizes inside an MPI
   // library below 2^31, and costs no bandwidth.
   std::int64_t max_chunk_bytes = std::int64_t{1} << 30;
-  bool check = false;      // PFFTJAX_CHECK: compare each call across ranks before it runs
-  bool debug = false;      // PFFTJAX_DEBUG: one line a call
+  bool check = false;        // PFFTJAX_CHECK: compare each call across ranks before it runs
+  bool debug = false;        // PFFTJAX_DEBUG: one line a call
+  bool profile = false;      // PFFTJAX_PROFILE: a table at exit
+  bool is_observed = false;  // by the profile, or by a tool that traces GPUs (runtime/profile.h)
   double timeout = 0.0;    // PFFTJAX_TIMEOUT: seconds until a waiting call ends the job; 0: never
   bool first_call = true;  // PFFTJAX_FIRST_CALL_CHECK
   bool shared_memory = true;  // PFFTJAX_SHARED_MEMORY

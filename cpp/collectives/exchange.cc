@@ -77,6 +77,7 @@ ffi::Error MoveRows(const CallSite& site, Operand x, ffi::Buffer<ffi::S32> outgo
     const auto blocks =
         RaggedBlocks::Make<kSame>(comm.size, outgoing.typed_data(), incoming.typed_data(), width);
     if (!blocks.Fit(x, *y)) return RowsDoNotFit(site.operation, comm);
+    comm.given_bytes = blocks.sent * InfoOf(element).bytes;
     const int code = ExchangeBlocks(comm, x.untyped_data(), y->untyped_data(), blocks, element);
     if (code != 0) return MpiFailed(site.operation, comm, element, blocks.sent, code);
     const auto filled = static_cast<std::size_t>(blocks.received * InfoOf(element).bytes);

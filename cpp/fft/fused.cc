@@ -11,6 +11,7 @@
 #include "pencils/stream.h"
 #include "runtime/agreement.h"
 #include "runtime/handlers.h"
+#include "runtime/profile.h"
 #include "runtime/window.h"
 
 namespace pfftjax {
@@ -52,6 +53,7 @@ struct Buffers {
 
   Dimensions of_x() const { return x[0].dimensions(); }
   Dimensions of_y() const { return y[0].dimensions(); }
+  std::int64_t BytesOfX() const { return static_cast<std::int64_t>(x.size() * x[0].size_bytes()); }
   template <typename T>
   std::vector<const T*> From() const {
     std::vector<const T*> data;
@@ -340,6 +342,7 @@ ffi::Error Transformed(const CallSite& site, const Attributes& a, ffi::ThreadPoo
   parameters.Add("bits of scales", scales);
   const Payload payload{element, count, parameters.words(), parameters.hash()};
   return Run(site, payload, [&](Communicator& comm) {
+    comm.given_bytes = buffers.BytesOfX();
     const auto task = MakeTask<T>(a, comm.size, comm.rank, buffers);
     if (!task) throw std::runtime_error(kOtherShapes);
     const Passage<T> passage(task->change, task->first, task->second, task->sums, pool);
@@ -361,6 +364,7 @@ ffi::Error Transformed(const CallSite& site, const Attributes& a, ffi::ThreadPoo
 
 template <typename T>
 ffi::Error Transformed(const Attributes& a, ffi::ThreadPool& pool, const Buffers& buffers) {
+  const Timed timed(Operation::kFftAlone, buffers.BytesOfX());
   const auto task = MakeTask<T>(a, 1, 0, buffers);
   if (!task) return Invalid("fft of buffers that do not fit");
   const Passage<T> passage(task->change, task->first, task->second, task->sums, pool);

@@ -1,5 +1,9 @@
 // DeviceApi by the CUDA runtime, which is linked into this shared object and nowhere else.
 #include <cuda_runtime.h>
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define PFFTJAX_NVTX
+#endif
 
 #include <cstdio>
 #include <cstring>
@@ -187,6 +191,27 @@ int Identity(int device, char* text, std::size_t size) {
 
 const char* ErrorText(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
 
+#ifdef PFFTJAX_NVTX
+nvtxDomainHandle_t Domain() {
+  static const nvtxDomainHandle_t domain = nvtxDomainCreateA("pfftjax");
+  return domain;
+}
+
+void PushRange(const char* name) {
+  nvtxEventAttributes_t attributes{};
+  attributes.version = NVTX_VERSION;
+  attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+  attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
+  attributes.message.ascii = name;
+  nvtxDomainRangePushEx(Domain(), &attributes);
+}
+
+void PopRange() { nvtxDomainRangePop(Domain()); }
+#else
+constexpr void (*PushRange)(const char*) = nullptr;
+constexpr void (*PopRange)() = nullptr;
+#endif
+
 std::string Name() {
   return "CUDA " + std::to_string(CUDART_VERSION / 1000) + "." +
          std::to_string(CUDART_VERSION % 1000 / 10);
@@ -226,6 +251,8 @@ const DeviceApi& Api() {
       UseDevice,
       Identity,
       ErrorText,
+      PushRange,
+      PopRange,
   };
   return api;
 }

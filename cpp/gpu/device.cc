@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include "base/options.h"
+#include "runtime/profile.h"
+
 namespace pfftjax::gpu {
 namespace {
 
@@ -21,6 +24,10 @@ void LoadDevice(const std::string& path) {
     throw std::runtime_error(path + " is of another version of pfftjax; install pfftjax again");
   }
   loaded = api;
+  if (api->push_range && api->pop_range) {
+    trace_ranges = {api->push_range, api->pop_range};
+    GetOptions().is_observed = true;
+  }
 }
 
 }  // namespace pfftjax::gpu

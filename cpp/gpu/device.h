@@ -21,7 +21,7 @@ namespace pfftjax::gpu {
 using StreamHandle = void*;  // cudaStream_t
 using EventHandle = void*;   // cudaEvent_t
 
-inline constexpr int kDeviceApiVersion = 1;
+inline constexpr int kDeviceApiVersion = 2;
 
 enum class Direction : std::int32_t { kToHost, kToDevice, kOnDevice };
 
@@ -88,6 +88,10 @@ struct DeviceApi {
   int (*identity)(int device, char* text, std::size_t size);
 
   const char* (*error_text)(int code);
+
+  // Ranges of time by name, for tools that trace; null where the runtime has none.
+  void (*push_range)(const char* name);
+  void (*pop_range)();
 };
 
 // The loaded runtime. Null where there is none.

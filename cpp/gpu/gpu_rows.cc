@@ -49,6 +49,7 @@ ffi::Error MoveRows(const CallSite& site, Queue queue, Operand x, Counts outgoin
     }
     const auto blocks = RaggedBlocks::Make<kSame>(comm.size, leave.data(), arrive.data(), width);
     if (!blocks.Fit(x, *y)) return RowsDoNotFit(site.operation, comm);
+    comm.given_bytes = blocks.sent * InfoOf(element).bytes;
     const int code =
         ExchangeBlocks(comm, x.untyped_data(), y->untyped_data(), blocks, element, queue);
     if (code != 0) return MpiFailed(site.operation, comm, element, blocks.sent, code);

@@ -5,6 +5,7 @@
 #include "collectives/rows.h"
 #include "pm/mesh.h"
 #include "runtime/handlers.h"
+#include "runtime/profile.h"
 
 namespace pfftjax {
 namespace {
@@ -61,6 +62,7 @@ void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::in
 ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
                         std::int64_t columns_comm, Cells cells, Operand offsets, Count count,
                         ffi::Result<Integers> order, ffi::Result<Integers> counts) {
+  const Timed timed(Operation::kOrderByOwner, static_cast<std::int64_t>(offsets.size_bytes()));
   const auto mesh = pm::FindMesh({n0, n1, n2}, rows_comm, columns_comm);
   const std::int64_t rows = order->dimensions()[0];
   if (!mesh || counts->dimensions()[0] != mesh->along[0].size * mesh->along[1].size ||
@@ -164,6 +166,7 @@ ffi::Error MoveRows(const CallSite& site, Operand source, Integers order, Intege
       return Failed(site.operation, comm, "the counts exceed the rows of the buffers");
     }
 
+    comm.given_bytes = (kThere ? sent : received) * bytes;
     if (bytes == 0) return ffi::Error::Success();
 
     const Block kept_of_x = apart[comm.rank];

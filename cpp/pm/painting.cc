@@ -6,6 +6,7 @@
 #include "base/copies.h"
 #include "pm/mesh.h"
 #include "runtime/handlers.h"
+#include "runtime/profile.h"
 #include "runtime/tasks.h"
 
 namespace pfftjax {
@@ -372,6 +373,7 @@ std::int64_t ForRows(ffi::ThreadPool& pool, std::int64_t used, std::int64_t rows
 ffi::Error Paint(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
                  std::int64_t columns_comm, std::int64_t points, Orders orders, Cells cells,
                  Operand offsets, Count used, Operand values, Result field) {
+  const Timed timed(Operation::kPaint, static_cast<std::int64_t>(values.size_bytes()));
   const auto shape = values.dimensions();
   if (shape.size() != 3) return ffi::Error::InvalidArgument("pfftjax: paint of a wrong shape");
   AdviseHugePages(field->untyped_data(), field->size_bytes());
@@ -390,6 +392,7 @@ ffi::Error Readout(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64
                    std::int64_t columns_comm, std::int64_t points, Orders orders,
                    ffi::ThreadPool pool, Cells cells, Operand offsets, Count used, Operand field,
                    Result values) {
+  const Timed timed(Operation::kReadout, static_cast<std::int64_t>(field.size_bytes()));
   const auto shape = values->dimensions();
   if (shape.size() != 3) return ffi::Error::InvalidArgument("pfftjax: readout of a wrong shape");
   AdviseHugePages(values->untyped_data(), values->size_bytes());
@@ -413,6 +416,8 @@ ffi::Error Slope(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
                  std::int64_t columns_comm, std::int64_t points, Orders orders,
                  ffi::ThreadPool pool, Cells cells, Operand offsets, Count used, Operand field,
                  Operand x, Result y) {
+  const Timed timed(kAcross ? Operation::kReadoutAcross : Operation::kReadoutAlong,
+                    static_cast<std::int64_t>(x.size_bytes()));
   constexpr const char* operation = kAcross ? "readout_across" : "readout_along";
   const auto in = x.dimensions();
   const auto out = y->dimensions();

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "runtime/agreement.h"
 #include "runtime/call_sites.h"
@@ -105,6 +106,13 @@ ffi::Error Call::Begin() {
   progress.passed.store(number, std::memory_order_release);
   has_passed_ = true;
   progress.stage.store(Stage::kRunning, std::memory_order_release);
+  // Where operations run ahead of the GPU, to meet would measure the hosts only, and delay them.
+  if (options.profile && comm->size > 1 && !comm->runs_ahead && MeetsForProfile(site_.operation)) {
+    if (const int code = Mpi()->barrier(comm->data)) {
+      return MpiFailed(site_.operation, *comm, payload_.element, payload_.count, code);
+    }
+    timed_.HasWaited();
+  }
   return ffi::Error::Success();
 }
 
@@ -160,6 +168,10 @@ ffi::Error Call::Check() {
 
 Call::~Call() {
   if (!comm_) return;
+  if (GetOptions().profile) {
+    const std::int64_t given = std::exchange(comm_->given_bytes, -1);
+    timed_.SetBytes(given >= 0 ? given : payload_.count * InfoOf(payload_.element).bytes);
+  }
   if (GetOptions().debug) {
     const std::string what = Describe(site_.operation, payload_.element, payload_.count);
     const std::int64_t bytes = payload_.count * InfoOf(payload_.element).bytes;

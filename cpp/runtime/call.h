@@ -16,6 +16,7 @@
 #include "base/pages.h"
 #include "runtime/communicator.h"
 #include "runtime/errors.h"
+#include "runtime/profile.h"
 
 namespace pfftjax {
 
@@ -58,7 +59,8 @@ struct Verified {
 
 class Call {
  public:
-  Call(const CallSite& site, const Payload& payload) : site_(site), payload_(payload) {}
+  Call(const CallSite& site, const Payload& payload)
+      : site_(site), payload_(payload), timed_(site.operation) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
   ~Call();
@@ -82,6 +84,7 @@ class Call {
   bool has_passed_ = false;     // its checks
   bool has_succeeded_ = false;  // as far as this rank can tell
   std::int64_t started_ns_ = 0;
+  Timed timed_;
 };
 
 // What else than the operand the ranks must agree on; put into words only where that is checked.

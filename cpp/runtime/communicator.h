@@ -43,6 +43,9 @@ struct Communicator : Place {
   // Whether operations return before they can know of any other rank that it is in the same call.
   // A difference could then hang or mix data unseen, so all calls are compared.
   bool runs_ahead = false;
+  // Bytes that this rank hands to the call under way, where its payload does not say: for the
+  // profile.
+  std::int64_t given_bytes = -1;
   std::string difference;  // how another rank's call differs, where an exchange has seen it
 
   // The T that a layer keeps here, default-constructed on first use. Touched only by the call that

@@ -8,6 +8,7 @@
 #include "base/stepped_clock.h"
 #include "runtime/background.h"
 #include "runtime/communicator.h"
+#include "runtime/profile.h"
 #include "runtime/watch.h"
 
 namespace pfftjax {
@@ -23,6 +24,7 @@ struct Departure {
   bool started = false;
   bool joined = false;
   bool completed = false;
+  bool has_lost_rank = false;
   SteppedClock clock{kLongestStep};  // since it was started
   std::vector<MpiHandle> barriers;   // one for each private communicator of more than one rank
 };
@@ -90,10 +92,13 @@ bool Poll(Departure& departure) {
   while (!departure.barriers.empty()) {
     int done = 0;
     // A barrier that fails has lost a rank: there is nothing to wait for.
-    if (Mpi()->test(&departure.barriers.back(), &done) == 0 && !done) return false;
+    const int code = Mpi()->test(&departure.barriers.back(), &done);
+    if (code == 0 && !done) return false;
+    departure.has_lost_rank |= code != 0;
     departure.barriers.pop_back();
   }
   if (!departure.completed) CompleteDeparture();
+  if (!departure.completed && !departure.has_lost_rank) ReportProfile();
   departure.completed = true;
   return true;
 }

@@ -39,7 +39,18 @@ enum class Operation : std::int32_t {
   kTransposeWait,
   kSame,
   kExpect,
+  // Work on a rank's own data, which only a profile knows.
+  kFftOfLines,
+  kFftAlone,
+  kPermute,
+  kOrderByOwner,
+  kPaint,
+  kReadout,
+  kReadoutAlong,
+  kReadoutAcross,
 };
+
+inline constexpr Operation kFirstLocal = Operation::kFftOfLines;
 
 // Indexed by Operation.
 inline constexpr std::array kOperationNames = {"nothing",
@@ -72,8 +83,16 @@ inline constexpr std::array kOperationNames = {"nothing",
                                                "transpose_start",
                                                "transpose_wait",
                                                "same",
-                                               "expect"};
-static_assert(kOperationNames.size() == static_cast<std::size_t>(Operation::kExpect) + 1);
+                                               "expect",
+                                               "fft_of_lines",
+                                               "fft_alone",
+                                               "permute",
+                                               "order_by_owner",
+                                               "paint",
+                                               "readout",
+                                               "readout_along",
+                                               "readout_across"};
+static_assert(kOperationNames.size() == static_cast<std::size_t>(Operation::kReadoutAcross) + 1);
 
 constexpr const char* NameOf(Operation operation) {
   const auto index = static_cast<std::size_t>(operation);

@@ -17,6 +17,7 @@ def configure(
     first_call: bool,
     shared_memory: bool,
     local_ranks: int = 0,
+    profile: bool = False,
 ) -> None: ...
 def configure_transports(**settings: str | int) -> None: ...  # those of transports.settings
 def gpu_transports() -> list[tuple[int, str, str]]: ...

@@ -76,8 +76,9 @@ def _make_private(comm: Communicator, operation: str, waits_for: str) -> None:
             sys.stderr.write(f"pfftjax: rank {comm.rank} of {comm.size} waits for {waits_for}\n")
             report += 6 * _SECONDS_TO_REPORT
         time.sleep(1e-4)
-    # Ranks that check, or cut messages, in different ways would wait for each other.
-    settings = options.as_set("check", "first_call", "max_chunk_bytes", "shared_memory")
+    # Ranks that check, profile, or cut messages, in different ways would wait for each other.
+    names = ("check", "first_call", "max_chunk_bytes", "shared_memory", "profile")
+    settings = options.as_set(*names)
     lines = "\n".join(f"{name}={value}" for name, value in settings.items())
     how = native.compare(comm.number, lines) if comm.size > 1 else ""
     if how:

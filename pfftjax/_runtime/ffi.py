@@ -87,6 +87,7 @@ def _load() -> tuple[str, str]:
         first_call=options.first_call,
         shared_memory=options.shared_memory,
         local_ranks=launcher.here.local_ranks or 0,
+        profile=options.profile,
     )
     return family, version
 

@@ -6,6 +6,8 @@
 ``PFFTJAX_TIMEOUT=SECONDS``   report who waits where once a call waits longer, then end the job;
                               time for which the process is stopped does not count
 ``PFFTJAX_DEBUG=1``           one line a call on standard error
+``PFFTJAX_PROFILE=1``         a table of operations at exit: calls, bytes, seconds, and the share
+                              of these in which ranks waited for others; the same on all ranks
 ``PFFTJAX_MAX_CHUNK_BYTES``   the most bytes that one MPI call moves (1 GiB); small values are for
                               tests
 ``PFFTJAX_FIRST_CALL_CHECK``  0 leaves out the comparison of programs on their first call
@@ -83,6 +85,7 @@ class Options:
     gpu_arena_bytes: int = _number("PFFTJAX_GPU_ARENA_BYTES", 256 << 20, 1 << 12, 1 << 40)
     gpu_chunks: int = _number("PFFTJAX_GPU_CHUNKS", 4, 1, 1024)
     bind_gpu: bool = _flag("PFFTJAX_BIND_GPU", True)
+    profile: bool = _flag("PFFTJAX_PROFILE", False)
 
     def set_by_hand(self) -> dict[str, str]:
         """The variables whose values are not the default ones.

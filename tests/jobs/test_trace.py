@@ -11,19 +11,27 @@ def test_operations_have_their_names_in_a_trace(tmp_path):
     ended = assert_succeeds(
         """
         import collections, gzip, json, pathlib, re
+        from pfftjax import pm
+        from pfftjax.fft._local import Kind, fft_of_lines
         plan = pfftjax.PencilFFT((8, 8, 8), pfftjax.ProcessGrid())
+        mesh = plan.input
         @jax.jit
-        def f(x, u):
+        def f(x, u, positions):
             y = pc.alltoall(jnp.sin(x))
             y = pc.sendrecv(y, y, 1 - RANK, 1 - RANK)
             y, _ = jax.lax.scan(lambda y, _: (pc.alltoall(y), None), y, None, length=3)
             u = pfftjax.halo_exchange(plan.inverse(plan.forward(u)), plan.input, 1)
-            return pc.allreduce(jnp.sum(y)), u
+            route = pm.Route.to_owners(positions, mesh, capacity=8)
+            back = route.send_back(route.send(positions))
+            mass = pm.paint(jnp.asarray(mesh.start) + jnp.array([[0.5, 0.5, 3.5]]), mesh)
+            lines = fft_of_lines(u, Kind.FORWARD, u.shape[-1])
+            return pc.allreduce(jnp.sum(y)), lines, mass, back
         u = jnp.ones(plan.input.local_shape, complex)
-        jax.block_until_ready(f(x, u))
+        positions = jnp.array([[0.5, 0.5, 0.5], [7.5, 7.5, 7.5]])
+        jax.block_until_ready(f(x, u, positions))
         folder = sys.argv[1] + str(RANK)
         with jax.profiler.trace(folder):
-            jax.block_until_ready(f(x, u))
+            jax.block_until_ready(f(x, u, positions))
         traces = list(pathlib.Path(folder).rglob("*.trace.json.gz"))
         events = json.loads(gzip.open(traces[0]).read())["traceEvents"]
         # XLA numbers the instructions of one name.
@@ -35,7 +43,8 @@ def test_operations_have_their_names_in_a_trace(tmp_path):
         print("seen", dict(seen), flush=True)
         assert seen["alltoall"] == 4
         assert seen["sendrecv"] == seen["allreduce"] == 1
-        for name in ("fft_across", "halo_exchange"):
+        made = "fft_across halo_exchange fft_of_lines order_by_owner move_rows return_rows paint"
+        for name in made.split():
             assert seen[name] >= 1, name
         """,
         arguments=[str(tmp_path / "rank")],

@@ -30,9 +30,10 @@ def test_values():
             "PFFTJAX_GPU_ARENA_BYTES": "4096",
             "PFFTJAX_GPU_CHUNKS": "6",
             "PFFTJAX_BIND_GPU": "0",
+            "PFFTJAX_PROFILE": "1",
         }
     )
-    on_gpus = (512, "ipc", "/opt/libnccl.so.2", 4096, 6, False)
+    on_gpus = (512, "ipc", "/opt/libnccl.so.2", 4096, 6, False, True)
     assert found == options.Options(64, True, False, 2.5, False, True, False, "avx2", *on_gpus)
     assert options.read({"PFFTJAX_GPU_TRANSPORT": "auto"}) == options.Options()
 

@@ -345,4 +345,12 @@ MUTANTS = [
         "tests/jobs/test_misuse.py::test_misuse",
         0,
     ),
+    Mutant(
+        "a profile takes waiting for other ranks for the collective",
+        CXX / "runtime" / "call.cc",
+        "    if (const int code = Mpi()->barrier(comm->data)) {\n      return MpiFailed(",
+        "    if (const int code = 0) {\n      return MpiFailed(",
+        "tests/jobs/test_profile.py::test_the_table",
+        0,
+    ),
 ]
