@@ -38,7 +38,7 @@ def _carry_the_predicate(
     first_body = params["cond_nconsts"]
     first_carry = first_body + params["body_nconsts"]
 
-    def loop(*operands: ArrayLike) -> list[jax.Array]:
+    def loop(*operands: ArrayLike) -> list[ArrayLike]:
         condition_constants = operands[:first_body]
         body_constants = operands[first_body:first_carry]
 
