@@ -7,7 +7,7 @@ predicate has no communication in the condition, and JAX does it right.
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
@@ -38,14 +38,14 @@ def _carry_the_predicate(
     first_body = params["cond_nconsts"]
     first_carry = first_body + params["body_nconsts"]
 
-    def loop(*operands: jax.Array) -> list[jax.Array]:
+    def loop(*operands: ArrayLike) -> list[ArrayLike]:
         condition_constants = operands[:first_body]
         body_constants = operands[first_body:first_carry]
 
-        def going_on(carry: list[jax.Array]) -> jax.Array:
+        def going_on(carry: list[ArrayLike]) -> ArrayLike:
             return condition(*condition_constants, *carry)[0]
 
-        def step(state: tuple[jax.Array, list[jax.Array]]) -> tuple[jax.Array, list[jax.Array]]:
+        def step(state: tuple[ArrayLike, list[ArrayLike]]) -> tuple[ArrayLike, list[ArrayLike]]:
             carry = body(*body_constants, *state[1])
             return going_on(carry), carry
 
@@ -59,7 +59,7 @@ def _carry_the_predicate(
         axis_name=axis_data.name,
         spmd_axis_name=axis_data.spmd_name,
     )
-    results = batched(*cast(Sequence[jax.Array], args))
+    results = batched(*args)
     return results, [0] * len(results)
 
 
