@@ -28,7 +28,7 @@ def _carry_the_predicate(
     cond_jaxpr: ClosedJaxpr,
     body_jaxpr: ClosedJaxpr,
     **params: Any,
-) -> tuple[Sequence[jax.Array], Sequence[int | None]]:
+) -> tuple[Sequence[ArrayLike], Sequence[int | None]]:
     if communication not in cond_jaxpr.effects:
         return _jax_rule(
             axis_data, args, dims, cond_jaxpr=cond_jaxpr, body_jaxpr=body_jaxpr, **params
