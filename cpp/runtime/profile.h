@@ -52,8 +52,6 @@ constexpr bool MeetsForProfile(Operation operation) {
     case Operation::kWait:
     case Operation::kTransposeStart:
     case Operation::kTransposeWait:
-    case Operation::kSame:  // These send nothing in most calls.
-    case Operation::kExpect:
       return false;
     default:
       return !IsMessage(operation) && operation < kFirstLocal;
