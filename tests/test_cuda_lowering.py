@@ -257,6 +257,7 @@ def test_particles_that_are_not_here():
         assert np.all(np.asarray(order(cell, here, jnp.int32(count))[1]) == -1)
 
 
+@pytest.mark.wrong_types
 def test_owners_on_rows_and_columns():
     """More than there are ranks here: XLA's sort communicates with nobody."""
     shape, dims = (5, 7, 3), (2, 3)

@@ -68,3 +68,8 @@ def test_links_lead_somewhere():
 def test_every_environment_variable_is_in_the_table():
     table = (ROOT / "pfftjax" / "_runtime" / "options.py").read_text().split('"""')[1]
     assert set(re.findall(r"``(PFFTJAX_\w+)", table)) == set(VARIABLES.values())
+
+
+def test_the_profile_that_the_docs_show_is_the_one_that_was_measured():
+    measured = ROOT / "benchmarks" / "results" / "profile-nbody-64-2-ranks.txt"
+    assert measured.read_text() in (DOCS / "tuning.md").read_text()

@@ -46,7 +46,7 @@ Params: TypeAlias = dict[str, Any]
 # operands of a linear function, of which some are unknown, and the batch axis of each.
 Operands: TypeAlias = Sequence[jax.Array | np.ndarray]
 Tangent: TypeAlias = jax.Array | ad.Zero
-Tangents: TypeAlias = Sequence[Tangent]
+Tangents: TypeAlias = Sequence[ArrayLike | ad.Zero]
 Primal: TypeAlias = ArrayLike | ad.UndefinedPrimal
 Axes: TypeAlias = Sequence[int | None]
 Agreement: TypeAlias = Callable[..., str | None]

@@ -22,7 +22,6 @@ from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.options import options
 from pfftjax._runtime.primitive import (
-    Tangent,
     Tangents,
     batch_along,
     check_dtype,
@@ -65,7 +64,7 @@ same_p.def_impl(call_sites.noted("same", _at_once))
 # Tangents and cotangents go by: they are those of the identity, and need not be alike.
 def _jvp(
     primals: Sequence[ArrayLike], tangents: Tangents, **params: object
-) -> tuple[jax.Array, Tangent]:
+) -> tuple[jax.Array, ArrayLike | ad.Zero]:
     return same_p.bind(*primals, **params), tangents[0]
 
 
