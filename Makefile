@@ -76,7 +76,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/pyright --pythonpath $(BIN)/python --verifytypes pfftjax --ignoreexternal
+	$(WITH_PATH) $(BIN)/pyright --verifytypes pfftjax --ignoreexternal
 
 format: setup
 	$(BIN)/ruff check --fix .
