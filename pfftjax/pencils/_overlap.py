@@ -11,8 +11,8 @@ from typing import TypeVar
 import jax
 import numpy as np
 from jax.core import ShapedArray
-from jaxtyping import PyTree
 
+from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.primitive import communicating
@@ -110,7 +110,7 @@ def overlapped(
     return results
 
 
-def _one_number(tree: PyTree[jax.Array]) -> tuple[jax.Array, ...]:
+def _one_number(tree: PyTree) -> tuple[jax.Array, ...]:
     """A number of the first array, unless it is empty."""
     x = jax.tree.leaves(tree)[0]
     return (jax.lax.slice(x, (0,) * x.ndim, (1,) * x.ndim),) if x.size else ()

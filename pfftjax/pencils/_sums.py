@@ -3,15 +3,14 @@
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import PyTree
 
-from pfftjax._runtime.arrays import Numbers, Scalar
+from pfftjax._runtime.arrays import Numbers, PyTree, Scalar
 from pfftjax.collectives import allreduce
 
 from ._process_grid import ProcessGrid, checked_grid
 
 
-def vdot(x: PyTree[ArrayLike], y: PyTree[ArrayLike], grid: ProcessGrid) -> Numbers:
+def vdot(x: PyTree, y: PyTree, grid: ProcessGrid) -> Numbers:
     """The inner product of distributed arrays: the sum over all ranks of conj(x) y.
 
     What optimisers and iterative solvers need in place of `jnp.vdot`, which sees this rank's block
@@ -51,7 +50,7 @@ def _local_vdot(x: ArrayLike, y: ArrayLike) -> Numbers:
     return jnp.sum(jnp.conj(x) * y)
 
 
-def norm(x: PyTree[ArrayLike], grid: ProcessGrid) -> Scalar:
+def norm(x: PyTree, grid: ProcessGrid) -> Scalar:
     """The Euclidean norm of a distributed array, or of a pytree of them.
 
     Args:
