@@ -11,6 +11,7 @@ again with `--first SEED --seeds 1`, also with `--sanitize address,undefined` or
 import argparse
 import concurrent.futures
 import dataclasses
+import fcntl
 import hashlib
 import os
 import shutil
@@ -88,14 +89,16 @@ def build(sanitize=None, core=ROOT / "cpp", folder=None, jobs=2):
     flags = options(sanitize)
     program, made_of = folder / "simulated", folder / "made_of"
     now = digest(core, flags)
-    if program.exists() and made_of.exists() and made_of.read_text() == now:
-        return program
-    sources = [core / f"{name}.cc" for name in CORE] + sorted(SIMULATED.glob("*.cc"))
-    objects = compile_all(folder, sources, core, flags, jobs)
-    for stale in set(folder.glob("*.o")) - set(objects):  # of files that have moved since
-        stale.unlink()
-    link(program, objects, flags)
-    made_of.write_text(now)
+    with open(folder / "lock", "w") as lock:  # several processes of pytest may want it at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if program.exists() and made_of.exists() and made_of.read_text() == now:
+            return program
+        sources = [core / f"{name}.cc" for name in CORE] + sorted(SIMULATED.glob("*.cc"))
+        objects = compile_all(folder, sources, core, flags, jobs)
+        for stale in set(folder.glob("*.o")) - set(objects):  # of files that have moved since
+            stale.unlink()
+        link(program, objects, flags)
+        made_of.write_text(now)
     return program
 
 

@@ -16,6 +16,7 @@ import re, tempfile
 from pfftjax._runtime import transports
 from pfftjax._runtime.ffi import native
 from pfftjax.pencils._overlap import start_p, wait_p
+from pfftjax.pencils._transpose import Redistribution
 
 def using(name, **settings):
     transports.configure(name=name, **settings)
@@ -167,7 +168,8 @@ def begun_and_left(comm):
     field = rng.standard_normal((4, 6, 5)) + 0j
     mine, spectrum = plan.input.local_block(field), plan.output.local_block(np.fft.fftn(field))
     x = jnp.ones((2000 * SIZE, 1))
-    move = dict(order=(0, 1), scatter=0, gather=1, whole=SIZE, comm=pc.communicator(comm), index=0)
+    way = Redistribution(order=(0, 1), scatter=0, gather=1, whole=SIZE)
+    move = dict(way=way, comm=pc.communicator(comm), index=0)
     begin, other = jax.jit(lambda x: start_p.bind(x, **move)), using("nccl")
     results = []
     for _ in range(8):
