@@ -34,10 +34,9 @@ Series: TypeAlias = Float[Array, "_n"]
 Scalar: TypeAlias = Inexact[Array, ""]
 Count: TypeAlias = Int[Array, ""]
 Counts: TypeAlias = Int[Array, "_n"]
-# Each particle has a vector, a number, a mesh cell, a name, and may be absent; rows are anything
-# that there is one of for each particle.
+# Each particle has a vector, a mesh cell, a name, and may be absent; rows are anything that there
+# is one of for each particle.
 Vectors: TypeAlias = Float[Array, "_particles 3"]
-Weights: TypeAlias = Float[Array, "_particles"]
 Cells: TypeAlias = Int[Array, "_particles 3"]
 Mask: TypeAlias = Bool[Array, "_particles"]
 Names: TypeAlias = Int[Array, "_particles"]
