@@ -13,13 +13,15 @@ import tempfile
 
 from tools.launcher import ROOT
 
-SOURCES = (ROOT / "tools/fake_device/fake_device.cc", ROOT / "cpp/pencils/box.cc")
+FOLDER = ROOT / "tools" / "fake_device"
+SOURCES = (FOLDER / "fake_device.cc", ROOT / "cpp/pencils/box.cc")
 HEADERS = ("pencils/box.h", "base/element.h", "base/half.h", "base/host_device.h", "gpu/device.h")
 
 
 def build() -> str:
     """The path of the runtime, compiled where no process has done so yet."""
-    texts = [path.read_bytes() for path in (*SOURCES, *(ROOT / "cpp" / name for name in HEADERS))]
+    headers = [FOLDER / "runtime.h", *(ROOT / "cpp" / name for name in HEADERS)]
+    texts = [path.read_bytes() for path in (*SOURCES, *headers)]
     name = hashlib.sha256(b"".join(texts)).hexdigest()[:16]
     folder = pathlib.Path(tempfile.gettempdir()) / f"pfftjax-fake-device-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
