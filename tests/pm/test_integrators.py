@@ -119,6 +119,7 @@ def test_fastpm_is_differentiable_in_the_cosmology():
     assert abs(both(at)[1] / slope - 1) < 1e-7
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.wrong_types
 def test_what_is_refused_and_returned():
     for integrator in (fastpm, leapfrog):

@@ -7,13 +7,13 @@ import jax_cosmo
 import numpy as np
 import pytest
 
-from tests.helpers import CONTROL, SIZE
+from tests.helpers import CONTROL
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = ROOT / "examples" / "data" / "planck2018_matter_power.txt"
 
-
-on_one_rank = pytest.mark.skipif(SIZE > 1, reason="no communication: one rank says it all")
+# Such tests do not communicate, and one rank says it all.
+on_one_rank = pytest.mark.ranks(1)
 
 
 def cosmology(**changes):
