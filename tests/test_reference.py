@@ -65,6 +65,20 @@ def test_links_lead_somewhere():
             assert not anchor or anchor in _anchors(file), (page, target)
 
 
+def test_files_that_the_design_names_are_there():
+    """The pages of the design name them by paths; cpp/README.md has every file of the core."""
+    for page in (DOCS / "design").glob("*.md"):
+        for path in re.findall(r"`((?:\w+/)+[\w.]*)`", page.read_text()):
+            assert path.startswith("xla/") or (ROOT / path).exists(), (page, path)
+    core = ROOT / "cpp"
+    files = {path.name for path in core.rglob("*.*")} - {"README.md"}
+    named = set(re.findall(r"`(\w+\.\w+)`", (core / "README.md").read_text()))
+    assert {name for name in named - files if not name.endswith(".so")} == set()
+    # A header stands for the file that has its code.
+    stems = {name.partition(".")[0] for name in named}
+    assert {name for name in files if name.partition(".")[0] not in stems} == set()
+
+
 def test_every_environment_variable_is_in_the_table():
     table = (ROOT / "pfftjax" / "_runtime" / "options.py").read_text().split('"""')[1]
     assert set(re.findall(r"``(PFFTJAX_\w+)", table)) == set(VARIABLES.values())
