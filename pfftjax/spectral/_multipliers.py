@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Reals
-from pfftjax.fft.internal import Plan, check_series, is_length
+from pfftjax.fft.internal import Plan, as_complex, check_series, is_length
 
 from ._operands import (
     check_periodic,
@@ -59,7 +59,8 @@ def apply(
         to_spectrum: whether to return a spectrum.
 
     Returns:
-        A block of the shape of a field, or of a spectrum, in the precision of `x`.
+        A block of the shape of a field, or of a spectrum, in the precision of `x`. Between walls
+        only (no axis of the kind fft or rfft) it is real if `x` and the multiplier are.
 
     Raises:
         ValueError: a block that does not match its pencil, a multiplier that does not broadcast
@@ -112,6 +113,7 @@ def _apply(
         )
     y = x if from_spectrum else plan.forward(x)
     if jnp.iscomplexobj(multiplier):
+        y = as_complex(y)
         y = multiplier.astype(y.dtype) * y
     else:
         y = times_real(multiplier.astype(dtype), y)
