@@ -5,9 +5,8 @@ MPI_COMM_WORLD. No pointer, handle or rank enters a program, so all ranks, and a
 the same bytes.
 """
 
+import functools
 import os
-import sys
-import time
 import warnings
 
 import jax
@@ -61,8 +60,6 @@ class Communicator:
 # new one that reuses its handle is never taken for the old one.
 _keyval = MPI.Comm.Create_keyval()
 
-_SECONDS_TO_REPORT = 10.0
-
 
 def _make_private(comm: Communicator, operation: str, waits_for: str) -> None:
     """Duplicate `comm`, collectively, saying after a while what this rank waits for.
@@ -70,12 +67,8 @@ def _make_private(comm: Communicator, operation: str, waits_for: str) -> None:
     The watch looks after this wait as after those of calls.
     """
     native.duplicate_start(comm.number, operation)
-    report = time.monotonic() + _SECONDS_TO_REPORT
-    while not native.duplicate_poll(comm.number):
-        if time.monotonic() > report:
-            sys.stderr.write(f"pfftjax: rank {comm.rank} of {comm.size} waits for {waits_for}\n")
-            report += 6 * _SECONDS_TO_REPORT
-        time.sleep(1e-4)
+    made = functools.partial(native.duplicate_poll, comm.number)
+    launcher.wait_for(made, comm.rank, comm.size, waits_for)
     # Ranks that check, profile, or cut messages, in different ways would wait for each other.
     names = ("check", "first_call", "max_chunk_bytes", "shared_memory", "profile")
     settings = options.as_set(*names)
@@ -97,12 +90,7 @@ def _register_world() -> Communicator:
     world = Communicator(MPI.COMM_WORLD)
     MPI.COMM_WORLD.Set_attr(_keyval, world)
     if not options.lazy_world:
-        _make_private(
-            world,
-            "import pfftjax",
-            "all ranks of MPI_COMM_WORLD to import pfftjax; import it on every rank, or set "
-            "PFFTJAX_LAZY_WORLD=1 and pass a communicator of the ranks that use it",
-        )
+        _make_private(world, "import pfftjax", launcher.ALL_IMPORT)
     text = launcher.warn_alone(os.environ, world.size, library_version)
     if text is not None:
         warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -8,6 +8,8 @@ import dataclasses
 import os
 import pathlib
 import re
+import sys
+import time
 from collections.abc import Callable, Mapping
 
 from mpi4py import MPI
@@ -54,6 +56,14 @@ _VARIABLES = {
     # A batch script sees SLURM_NTASKS without having been started as many times.
     "srun": "SLURM_STEP_NUM_TASKS SLURM_PROCID - SLURM_LOCALID",
 }
+
+
+_SECONDS_TO_REPORT = 10.0
+# The first wait of all ranks for each other.
+ALL_IMPORT = (
+    "all ranks of MPI_COMM_WORLD to import pfftjax; import it on every rank, or set "
+    "PFFTJAX_LAZY_WORLD=1 and pass a communicator of the ranks that use it"
+)
 
 
 def _number(environment: Mapping[str, str], names: str) -> int | None:
@@ -107,6 +117,16 @@ def read(environment: Mapping[str, str]) -> Launch:
     return launch
 
 
+def wait_for(done: Callable[[], bool], rank: int, size: int, what: str) -> None:
+    """Poll until something is done, and say after a while what this rank waits for."""
+    report = time.monotonic() + _SECONDS_TO_REPORT
+    while not done():
+        if time.monotonic() > report:
+            sys.stderr.write(f"pfftjax: rank {rank} of {size} waits for {what}\n")
+            report += 6 * _SECONDS_TO_REPORT
+        time.sleep(1e-4)
+
+
 def asked_of_mpi(launch: Launch) -> Launch:
     """Ask MPI for the place on the node where the launcher does not say it. Collective."""
     if not MPI.Is_initialized():
@@ -118,6 +138,9 @@ def asked_of_mpi(launch: Launch) -> Launch:
     is_known = is_of_world and None not in (launch.local_ranks, launch.local_rank)
     if is_known or options.lazy_world:  # then not every rank comes here
         return launch
+    # Every rank comes here, but one that does not import pfftjax.
+    everybody = world.Ibarrier()
+    wait_for(everybody.Test, world.rank, world.size, ALL_IMPORT)
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
     place = {"local_ranks": node.size, "local_rank": node.rank}
     node.Free()

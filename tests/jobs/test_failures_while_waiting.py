@@ -30,8 +30,18 @@ def test_some_ranks_import_nothing():
     assert ended.output.count("went on") == 2
 
 
-def test_waiting_for_an_import_says_what_to_do():
+# A launcher that leaves MPI to say how many ranks are on this node, which is the first wait then.
+NO_NODE = """
+import os
+for variable in [name for name in os.environ if "LOCAL" in name]:
+    del os.environ[variable]
+"""
+
+
+@pytest.mark.parametrize("more", ["", NO_NODE])
+def test_waiting_for_an_import_says_what_to_do(more):
     script = SOME_RANKS.replace("time.sleep(14)", "time.sleep(14); MPI.COMM_WORLD.Abort(5)")
+    script = script.replace("import time\n", "import time\n" + more)
     ended = run(script, ranks=3, preamble="")
     assert "waits for all ranks of MPI_COMM_WORLD to import pfftjax" in ended.output
     assert "PFFTJAX_LAZY_WORLD=1" in ended.output
