@@ -157,6 +157,8 @@ def test_methods_of_one_platform():
     for function in (last.forward, lambda x: pfftjax.spectral.gradient(x, last, 2.0)):
         with pytest.raises(ValueError, match=r"PIPELINED lets .* are on CPUs; take AUTOMATIC"):
             jax.jit(function).lower(x[-1])
+        with pytest.raises(ValueError, match=r"PIPELINED lets .* are on CPUs; take AUTOMATIC"):
+            for_cuda(function, x[-1], platforms=("cpu", "cuda"))
     target = pfftjax.Pencil(last.shape, last.grid, (1, 2), (1, 2, 0))
     with pytest.raises(ValueError, match=r"transpose on rank .* take AUTOMATIC"):
         pfftjax.transpose(x[-1], last.input, target, method=ExchangeMethod.PIPELINED)

@@ -158,7 +158,15 @@ def communicating(
 
     # The token goes through the primitives that an operation is made of.
     made_of = mlir.lower_fun(on_gpus, multiple_results) if on_gpus else handled()
-    rule = by_platform(on_cpus, made_of)
+
+    def on_both(
+        ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, **params: object
+    ) -> Sequence[mlir.ir.Value]:
+        if not all(map(as_on_gpus, platforms_of(ctx))):  # an export for CPUs as well
+            check_on_cpus(**params)
+        return made_of(ctx, *operands, **params)
+
+    rule = by_platform(on_cpus, on_both)
     # Each call site is its own, so none comes from JAX's cache of lowered operations.
     mlir.register_lowering(primitive, rule, cacheable=False)
     return primitive
