@@ -1,4 +1,4 @@
-"""PyTrees of a total: gradients, Jacobians, Hessians."""
+"""Derivatives of a total: gradients, Jacobians, Hessians."""
 
 import functools
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""PyTrees along a direction, and their transposes: jvp, linearize, vjp."""
+"""Derivatives along a direction, and their transposes: jvp, linearize, vjp."""
 
 from collections.abc import Sequence
 

@@ -19,7 +19,15 @@ from pfftjax._runtime.primitive import (
     where,
 )
 
-from ._alltoallv import alltoallv_p, exchange_counts_p, moving_rows, row_count, rows_of
+from ._alltoallv import (
+    MOST_ROWS,
+    alltoallv_p,
+    exchange_counts_p,
+    in_order,
+    moving_rows,
+    row_count,
+    rows_of,
+)
 
 # x, the number of its rows that are sent, the numbers of all ranks -> rows.
 allgatherv_p = moving_rows("allgatherv")
@@ -38,12 +46,18 @@ def _adjoint(
 ) -> jax.Array:
     del capacity
     rows = x.shape[0]
+    if comm.size * rows > MOST_ROWS:
+        raise ValueError(
+            f"{where('the derivative of allgatherv', comm)}: {rows} rows from each of {comm.size} "
+            "ranks, but counts are 32-bit; put more than one element in a row"
+        )
     to = jnp.broadcast_to(count, (comm.size,))
     parts = alltoallv_p.bind(cotangent, counts, to, capacity=comm.size * rows, comm=comm)
     row = jnp.arange(rows)
     # Part i begins where i * count rows have come before it.
     places = jnp.arange(comm.size)[:, None] * count + row
-    total = parts[jnp.where(row < count, places, 0)].sum(0)
+    order = jnp.where(row < count, places, 0).reshape(-1)
+    total = in_order(parts, order).reshape(comm.size, *x.shape).sum(0)
     is_sent = (row < count).reshape(-1, *[1] * (total.ndim - 1))
     return jnp.where(is_sent, total, jnp.zeros_like(total))
 

@@ -97,7 +97,7 @@ def _batched(
     # then those of member 1, and so on. Sorting and unsorting are gathers, and so differentiable.
     rows = x.shape[1]
     order = _by_rank(to, rows)
-    merged = x.reshape(size * rows, *x.shape[2:])[order.reshape(-1)]
+    merged = in_order(x.reshape(size * rows, *x.shape[2:]), order.reshape(-1))
     arrived = alltoallv_p.bind(
         merged,
         to.sum(0, dtype=to.dtype),
@@ -107,7 +107,16 @@ def _batched(
     )
     place = _by_rank(from_, capacity).reshape(-1)
     back = jnp.zeros_like(place).at[place].set(jnp.arange(size * capacity, dtype=place.dtype))
-    return arrived[back].reshape(size, capacity, *x.shape[2:]), 0
+    return in_order(arrived, back).reshape(size, capacity, *x.shape[2:]), 0
+
+
+def in_order(rows: jax.Array, order: jax.Array) -> jax.Array:
+    """The same rows in another order.
+
+    JAX makes of an array without elements zeros that depend on nothing. This rank would then have
+    no part in the exchange of the derivative, for which the others wait.
+    """
+    return rows[order] if rows.size else rows
 
 
 def rows_of(x: ArrayLike, operation: str, comm: Communicator) -> jax.Array:

@@ -23,7 +23,7 @@ def pad_spectrum(y: FieldLike, plan: Plan, padded_plan: Plan) -> Field:
     """The spectrum of the same field on a finer mesh: new modes are zero.
 
     ``padded_plan.inverse`` of it interpolates ``plan.inverse(y)`` trigonometrically; points that
-    both meshes have keep their values. Reals of the norm are taken care of. A coefficient at a
+    both meshes have keep their values. Factors of the norm are taken care of. A coefficient at a
     Nyquist frequency n / 2 stands for both of its signs and is shared out between them, half each,
     so that a real field stays real.
 

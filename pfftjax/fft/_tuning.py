@@ -165,7 +165,7 @@ def tune(
             "method": best[1].name.lower(),
             "timings": [(list(t.dims), t.method.name.lower(), t.seconds) for t in timings],
         }
-        _tuning_file.save(tuning.file, key, entry, comm, here)
+        _tuning_file.save(tuning.file, key, entry, comm, operation)
     return plan_of(best), timings
 
 

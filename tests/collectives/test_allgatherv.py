@@ -1,5 +1,7 @@
 """allgatherv: any numbers of rows, masks, batches with numbers of their own, and overflow."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -149,6 +151,15 @@ def test_adjoint():
             left = global_sum(complex(jnp.sum(y * z)))
             assert_close(global_sum(complex(jnp.sum(operand * back))), left)
             assert not np.asarray(back)[..., counts[RANK] :, :].any()
+
+
+def test_more_rows_than_their_derivative_can_count():
+    """The result has room for few; the derivative brings the rows of all ranks to each of them."""
+    rows = (2**31 - 1) // SIZE + 1
+    gathered = functools.partial(pc.allgatherv, count=1, capacity=3)
+    x = jax.ShapeDtypeStruct((rows,), "float32")
+    with pytest.raises(ValueError, match=r"allgatherv on rank .* rows.*, but counts are 32-bit"):
+        jax.eval_shape(jax.grad(lambda x: jnp.sum(gathered(x)[0])), x)
 
 
 def test_a_batch_of_none():

@@ -87,6 +87,23 @@ def test_batches_with_counts_of_their_own():
         assert_close(y[b], _model(X[:, 0], counts[b], capacity)[0])
 
 
+def test_derivatives_of_batches_where_a_rank_has_nothing():
+    """It takes part in the exchanges of the derivative all the same."""
+    has_rows = RANK < SIZE - 1
+    rows = 2 if has_rows else 0
+    counts = jnp.zeros((3, SIZE), jnp.int32).at[:, 0].set(rows)
+    capacity = 2 * SIZE if RANK == 0 else 0
+
+    @jax.jit
+    def loss(x):
+        y, _ = jax.vmap(lambda x, n: pc.alltoallv(x, n, capacity=capacity))(x, counts)
+        return jnp.sum(y**2)
+
+    x = 1.0 + RANK + jnp.zeros((3, rows, 2))
+    assert_close(jax.grad(loss)(x), 2 * x)
+    assert_close(jax.jvp(loss, (x,), (x,))[1], 2 * loss(x))
+
+
 def test_a_row_that_is_not_sent_has_no_gradient():
     counts = jnp.zeros(SIZE, jnp.int32).at[0].set(1)
     weights = jnp.arange(1.0, 2.0 + SIZE)

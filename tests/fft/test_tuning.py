@@ -258,6 +258,14 @@ def test_what_is_refused(path, monkeypatch):
     with pytest.raises(OSError, match=said):
         PencilFFT(shape, grid, tune=Tuning(file=missing))
 
+    def full(*_):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        with pytest.raises(OSError, match=rf"^PencilFFT on rank 0 of {SIZE}: no space left"):
+            PencilFFT(shape, grid, tune=Tuning(seconds=1e-9, file=path.parent / "new.json"))
+
 
 def test_methods_that_need_shared_memory(monkeypatch):
     if not options.shared_memory and SIZE > 1:
