@@ -170,7 +170,10 @@ Call::~Call() {
   if (!comm_) return;
   if (GetOptions().profile) {
     const std::int64_t given = std::exchange(comm_->given_bytes, -1);
-    timed_.SetBytes(given >= 0 ? given : payload_.count * InfoOf(payload_.element).bytes);
+    const std::int64_t bytes =
+        given >= 0 ? given : payload_.count * InfoOf(payload_.element).bytes;
+    timed_.SetBytes(IsSecondHalf(site_.operation) ? 0 : bytes);  // the first half has counted them
+    if (comm_->runs_ahead) timed_.RunsAhead();
   }
   if (GetOptions().debug) {
     const std::string what = Describe(site_.operation, payload_.element, payload_.count);
