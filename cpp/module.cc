@@ -113,9 +113,6 @@ NB_MODULE(_native, m) {
   m.def("device_registrations", &DeviceRegistrations,
         "FFI handlers for arrays on GPUs by name, as capsules; for use after load_device.");
   m.def("load_device", &gpu::LoadDevice, nb::arg("path"), "Loads the runtime of the GPUs.");
-  m.def(
-      "device", [] { return std::string(gpu::Device() ? gpu::Device()->name : ""); },
-      "The loaded runtime of the GPUs, by name; empty without one.");
   m.def("load_mpi", &LoadMpi, nb::arg("path"), "Loads the backend of one MPI family.");
   m.def("finalized", [] { return !Mpi() || Finalized() || Mpi()->finalized(); });
   m.def(
