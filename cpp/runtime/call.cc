@@ -1,6 +1,5 @@
 #include "runtime/call.h"
 
-#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -9,12 +8,6 @@
 
 namespace pfftjax {
 namespace {
-
-std::int64_t Nanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // The texts of errors that say that ranks differ start alike, so that tests and users find them.
 std::string Differs(const std::string& what, const std::string& how) {

@@ -43,12 +43,6 @@ struct Row {
 using Table = std::array<Row, kOperations>;
 constexpr auto kTableWords = static_cast<std::int64_t>(sizeof(Table) / sizeof(std::int64_t));
 
-std::int64_t Nanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             process::Clock::now().time_since_epoch())
-      .count();
-}
-
 Table OfThisRank() {
   Table table;
   for (std::size_t i = 0; i < kOperations; ++i) {
@@ -100,6 +94,12 @@ std::string Text(const Table& total, const Table& most, const std::string& whose
 }
 
 }  // namespace
+
+std::int64_t Nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             process::Clock::now().time_since_epoch())
+      .count();
+}
 
 void Timed::Begin() {
   is_running_ = true;

@@ -8,6 +8,9 @@
 
 namespace pfftjax {
 
+// The time now, by the clock of the process.
+std::int64_t Nanoseconds();
+
 // Ranges of time in a tool that traces this process. gpu/device.cc puts those of the GPU's here.
 struct TraceRanges {
   void (*push)(const char* name) = nullptr;
