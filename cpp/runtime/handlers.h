@@ -78,8 +78,7 @@ ffi::Error RunOn(const CallSite& site, const Operand& x, std::string detail,
                  std::uint64_t parameters, Body&& body) {
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(site.operation, x.element_type());
-  const auto count = static_cast<std::int64_t>(x.element_count());
-  return Run(site, Payload{*element, count, std::move(detail), parameters},
+  return Run(site, Payload{*element, CountOf(x), std::move(detail), parameters},
              [&](Communicator& comm) { return body(comm, *element); });
 }
 
