@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include "runtime/errors.h"
 
@@ -47,7 +48,7 @@ void ForEachTask(ffi::ThreadPool& pool, std::int64_t tasks, std::int64_t helpers
   }
   work(body);
   while (shared->done.load(std::memory_order_acquire) < tasks) std::this_thread::yield();
-  if (shared->thrown) std::rethrow_exception(shared->thrown);
+  if (shared->thrown) std::rethrow_exception(std::move(shared->thrown));
 }
 
 }  // namespace pfftjax
