@@ -1,6 +1,7 @@
 // The Python face of the C++ core, and the only file that uses nanobind.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
@@ -113,9 +114,6 @@ NB_MODULE(_native, m) {
   m.def("device_registrations", &DeviceRegistrations,
         "FFI handlers for arrays on GPUs by name, as capsules; for use after load_device.");
   m.def("load_device", &gpu::LoadDevice, nb::arg("path"), "Loads the runtime of the GPUs.");
-  m.def(
-      "device", [] { return std::string(gpu::Device() ? gpu::Device()->name : ""); },
-      "The loaded runtime of the GPUs, by name; empty without one.");
   m.def("load_mpi", &LoadMpi, nb::arg("path"), "Loads the backend of one MPI family.");
   m.def("finalized", [] { return !Mpi() || Finalized() || Mpi()->finalized(); });
   m.def(
@@ -208,14 +206,9 @@ NB_MODULE(_native, m) {
       },
       nb::arg("address"), "Registers the user's MPI_Status at `address`; its number.");
   m.def("max_tag", &MaxTag);
-  m.def(
-      "note_call",
-      [](std::int64_t comm, const std::string& key, const std::string& before,
-         std::int64_t signature, std::int64_t program,
-         const std::string& line) { NoteCall(comm, key, before, signature, program, line); },
-      nb::arg("comm"), nb::arg("key"), nb::arg("before"), nb::arg("signature"), nb::arg("program"),
-      nb::arg("line"),
-      "Says in which line of the user's program a call was made that carries `key`.");
+  m.def("note_call", &NoteCall, nb::arg("comm"), nb::arg("key"), nb::arg("before"),
+        nb::arg("signature"), nb::arg("program"), nb::arg("line"),
+        "Says in which line of the user's program a call was made that carries `key`.");
   m.def(
       "note_eager_call",
       [](std::int64_t comm, const std::string& operation, const std::string& line) {

@@ -103,7 +103,7 @@ ffi::Error Barrier(const CallSite& site, Token, TokenResult) {
 // The identity, with proof: only lowered under PFFTJAX_CHECK=1.
 ffi::Error CheckReplicated(const CallSite& site, Operand x, Token, Result y, TokenResult) {
   const Element element = ElementOf(x.element_type()).value_or(Element::kBool);
-  const Payload payload{element, static_cast<std::int64_t>(x.element_count()), {}};
+  const Payload payload{element, CountOf(x), {}};
   return Run(site, payload, [&](Communicator& comm) {
     const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
     const std::string text = Describe(site.operation, element, payload.count) + " with the hash " +

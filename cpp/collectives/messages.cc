@@ -25,13 +25,27 @@ constexpr std::int64_t kNoStatus = -1;
 std::array<std::atomic<void*>, kMaxStatuses> statuses{};
 std::atomic<std::int64_t> status_count{0};
 
-// One direction of a message. `data` is null where nothing is sent or received.
+// One direction of a message; by default nothing is sent or received.
 struct Side {
+  Side() = default;
+  Side(const char* name, const Operand& x, std::int32_t shift, std::int32_t tag)
+      : name(name),
+        shift(shift),
+        tag(tag),
+        type(x.element_type()),
+        has_element(ElementOf(type).has_value()),
+        element(ElementOf(type).value_or(Element::kBool)),
+        count(CountOf(x)),
+        data(x.untyped_data()) {}
+
   const char* name = "";
   std::int32_t shift = kShiftToNobody;
   std::int32_t tag = 0;
+  ffi::DataType type = ffi::DataType::PRED;
+  bool has_element = true;
   Element element = Element::kBool;
   std::int64_t count = 0;
+  const void* data = nullptr;
 
   bool IsNothing() const { return shift == kShiftToNobody; }
   // The rank, as MPI takes it.
@@ -50,10 +64,17 @@ struct Side {
   std::int64_t Pieces() const { return IsNothing() ? 0 : count / ChunkElements(element) + 1; }
 };
 
-// Sends `out` and receives `in`, one of which may be nothing. Where nothing arrives the
-// result is that of the template, or zero without one.
-ffi::Error Exchange(const CallSite& site, std::int64_t status, bool is_exact, const Side& out,
-                    const void* send, const Side& in, const void* recv_template, void* recv) {
+// Sends `out` and receives `in`, one of which may be nothing, into `y`. Where nothing arrives the
+// result is that of the template, or zero without one. Unless `is_exact`, a message may be shorter
+// than its buffer.
+ffi::Error Exchange(const CallSite& site, const Side& out, const Side& in, const Operand* y,
+                    const void* recv_template = nullptr, std::int64_t status = kNoStatus,
+                    bool is_exact = true) {
+  for (const Side* side : {&out, &in}) {
+    if (!side->has_element) return BadElement(site.operation, side->type);
+  }
+  void* const recv = y ? y->untyped_data() : nullptr;
+  if (y) AdviseHugePages(recv, y->size_bytes());
   const Communicator* registered = FindCommunicator(site.comm);
   const Payload payload{out.IsNothing() ? in.element : out.element,
                         out.IsNothing() ? in.count : out.count,
@@ -75,7 +96,7 @@ ffi::Error Exchange(const CallSite& site, std::int64_t status, bool is_exact, co
       // A copy travels in the background: this rank itself is to receive it, later.
       const std::int64_t size = out.count * InfoOf(out.element).bytes;
       auto pending = std::make_shared<Pending>(site.comm, 0, static_cast<std::size_t>(size), 0);
-      std::memcpy(pending->outgoing.data(), send, static_cast<std::size_t>(size));
+      std::memcpy(pending->outgoing.data(), out.data, static_cast<std::size_t>(size));
       const int code = pending->PostPieces(channel.comm, comm.rank, channel.send_tag, size,
                                            ChunkElements(out.element) * InfoOf(out.element).bytes);
       if (code != 0) return MpiFailed(site.operation, comm, out.element, out.count, code);
@@ -96,11 +117,11 @@ ffi::Error Exchange(const CallSite& site, std::int64_t status, bool is_exact, co
       const std::int64_t sent = sending ? std::min(send_limit, out.count - i * send_limit) : 0;
       const std::int64_t room = receiving ? std::min(recv_limit, in.count - i * recv_limit) : 0;
       Envelope arrived;
-      const int code =
-          Mpi()->sendrecv(At(send, sending ? i * send_limit : 0, out.element), sent, out.element,
-                          sending ? out.Rank(comm) : Mpi()->proc_null, channel.send_tag,
-                          At(recv, receiving ? i * recv_limit : 0, in.element), room, in.element,
-                          receiving ? source : Mpi()->proc_null, recv_tag, channel.comm, &arrived);
+      const int code = Mpi()->sendrecv(
+          At(out.data, sending ? i * send_limit : 0, out.element), sent, out.element,
+          sending ? out.Rank(comm) : Mpi()->proc_null, channel.send_tag,
+          At(recv, receiving ? i * recv_limit : 0, in.element), room, in.element,
+          receiving ? source : Mpi()->proc_null, recv_tag, channel.comm, &arrived);
       if (code != 0) {
         std::array<char, 1024> text{};
         Mpi()->error_text(code, text.data(), text.size());
@@ -159,22 +180,10 @@ ffi::Error Exchange(const CallSite& site, std::int64_t status, bool is_exact, co
   });
 }
 
-std::optional<Side> SideOf(const char* name, const Operand& x, std::int32_t shift,
-                           std::int32_t tag) {
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return std::nullopt;
-  return Side{name, shift, tag, *element, static_cast<std::int64_t>(x.element_count())};
-}
-
 ffi::Error Sendrecv(const CallSite& site, std::int32_t source, std::int32_t dest,
                     std::int32_t send_tag, std::int32_t recv_tag, Operand x, Token, Result y,
                     TokenResult) {
-  const auto out = SideOf("sendbuf", x, dest, send_tag);
-  const auto in = SideOf("recvbuf", *y, source, recv_tag);
-  if (!out) return BadElement(site.operation, x.element_type());
-  if (!in) return BadElement(site.operation, y->element_type());
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Exchange(site, kNoStatus, true, *out, x.untyped_data(), *in, nullptr, y->untyped_data());
+  return Exchange(site, {"sendbuf", x, dest, send_tag}, {"recvbuf", *y, source, recv_tag}, &*y);
 }
 
 // The status takes messages that are shorter than the buffer: the rest is the template's.
@@ -182,13 +191,9 @@ ffi::Error SendrecvStatus(const CallSite& site, std::int32_t source, std::int32_
                           std::int32_t send_tag, std::int32_t recv_tag, std::int64_t status,
                           bool exact, Operand x, Operand recv_template, Token, Result y,
                           TokenResult) {
-  const auto out = SideOf("sendbuf", x, dest, send_tag);
-  const auto in = SideOf("recvbuf", recv_template, source, recv_tag);
-  if (!out) return BadElement(site.operation, x.element_type());
-  if (!in) return BadElement(site.operation, recv_template.element_type());
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return Exchange(site, status, exact, *out, x.untyped_data(), *in, recv_template.untyped_data(),
-                  y->untyped_data());
+  return Exchange(site, {"sendbuf", x, dest, send_tag},
+                  {"recvbuf", recv_template, source, recv_tag}, &*y, recv_template.untyped_data(),
+                  status, exact);
 }
 
 // A sendrecv that all ranks of the communicator make, those without a partner too: by exchanges
@@ -209,20 +214,13 @@ ffi::Error SendrecvAll(const CallSite& site, std::int32_t source, std::int32_t d
 
 ffi::Error Send(const CallSite& site, std::int32_t dest, std::int32_t tag, Operand x, Token,
                 TokenResult) {
-  const auto out = SideOf("x", x, dest, tag);
-  if (!out) return BadElement(site.operation, x.element_type());
-  const Side nothing;
-  return Exchange(site, kNoStatus, true, *out, x.untyped_data(), nothing, nullptr, nullptr);
+  return Exchange(site, {"x", x, dest, tag}, {}, nullptr);
 }
 
 ffi::Error Recv(const CallSite& site, std::int32_t source, std::int32_t tag, std::int64_t status,
                 bool exact, Operand recv_template, Token, Result y, TokenResult) {
-  const auto in = SideOf("x", recv_template, source, tag);
-  if (!in) return BadElement(site.operation, recv_template.element_type());
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
-  const Side nothing;
-  return Exchange(site, status, exact, nothing, nullptr, *in, recv_template.untyped_data(),
-                  y->untyped_data());
+  return Exchange(site, {}, {"x", recv_template, source, tag}, &*y, recv_template.untyped_data(),
+                  status, exact);
 }
 
 }  // namespace

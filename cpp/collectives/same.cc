@@ -86,19 +86,17 @@ std::string Written(const void* x, std::int64_t i, Element element) {
 }
 
 std::string Written(const Operand& x, Element element) {
-  const auto count = static_cast<std::int64_t>(x.element_count());
   std::string text;
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (std::int64_t i = 0; i < CountOf(x); ++i) {
     text += (i > 0 ? ", " : "") + Written(x.untyped_data(), i, element);
   }
   return x.dimensions().size() == 0 ? text : "[" + text + "]";
 }
 
 std::string Written(const Operand& x, Element element, std::int64_t hash) {
-  const auto count = static_cast<std::int64_t>(x.element_count());
-  if (count <= kMostWritten) return Written(x, element);
-  return std::string(InfoOf(element).name) + "[" + std::to_string(count) + "] with the hash " +
-         std::to_string(hash);
+  if (CountOf(x) <= kMostWritten) return Written(x, element);
+  return std::string(InfoOf(element).name) + "[" + std::to_string(CountOf(x)) +
+         "] with the hash " + std::to_string(hash);
 }
 
 // Two arrays differ not at all, as results of the same formula in differently compiled
@@ -215,7 +213,7 @@ int CompareBytes(const Communicator& comm, const Operand& x, bool* are_equal) {
 // code.
 int CompareWithFirst(const Communicator& comm, const Operand& x, Element element,
                      std::string_view labels, double exponent, Worst* worst) {
-  const auto count = static_cast<std::int64_t>(x.element_count());
+  const std::int64_t count = CountOf(x);
   const std::unique_ptr<char[]> reference(new char[x.size_bytes()]);
   std::memcpy(reference.get(), x.untyped_data(), x.size_bytes());
   const int code =
@@ -301,15 +299,19 @@ std::string CompareValues(Communicator& comm, const Operand& x, Element element,
   return {};
 }
 
+// Hands an operand on, unless XLA has put the result in its place.
+void PassOn(const Operand& x, Result& y) {
+  if (y->untyped_data() == x.untyped_data()) return;
+  std::memcpy(y->untyped_data(), x.untyped_data(), x.size_bytes());
+}
+
 // `labels` says what lies in the operand where more than its bits are compared.
 ffi::Error Same(const CallSite& site, std::int64_t place, bool each_call, std::int32_t expected,
                 std::string_view operation, std::string_view what, std::string_view labels,
                 std::string_view remedy, Operand x, Token, Result y, TokenResult) {
   return RunOn(site, x, {}, 0, [&](Communicator& comm, Element element) {
     std::int64_t key = 0;
-    if (y->untyped_data() != x.untyped_data()) {
-      std::memcpy(y->untyped_data(), x.untyped_data(), x.size_bytes());
-    }
+    PassOn(x, y);
     if (!IsToBeCompared(comm, site, place, each_call, &key)) return ffi::Error::Success();
     std::string error;
     if (const auto wanted = static_cast<Expected>(expected); wanted == Expected::kSameBits) {
@@ -324,14 +326,10 @@ ffi::Error Same(const CallSite& site, std::int64_t place, bool each_call, std::i
       error = CompareValues(comm, x, element, wanted, std::string(what), labels,
                             std::string(remedy), &code);
       if (code != 0) {
-        const auto count = static_cast<std::int64_t>(x.element_count());
-        return MpiFailed(site.operation, comm, element, count, code);
+        return MpiFailed(site.operation, comm, element, CountOf(x), code);
       }
     }
-    if (!error.empty()) {
-      return ffi::Error(ffi::ErrorCode::kInternal,
-                        FailureText(std::string(operation).c_str(), comm, error));
-    }
+    if (!error.empty()) return Failed(std::string(operation), comm, error);
     comm.Attached<Verified>().all.insert(key);
     return ffi::Error::Success();
   });
@@ -347,12 +345,10 @@ ffi::Error Expect(const CallSite& site, std::string_view operation, std::string_
   if (element != Element::kF32 && element != Element::kF64) {
     return BadElement(site.operation, value.element_type());
   }
-  const auto count = static_cast<std::int64_t>(value.element_count());
+  const std::int64_t count = CountOf(value);
   const Payload payload{*element, count, {}};
   return Run(site, payload, [&](Communicator& comm) {
-    if (y->untyped_data() != passed.untyped_data()) {
-      std::memcpy(y->untyped_data(), passed.untyped_data(), passed.size_bytes());
-    }
+    PassOn(passed, y);
     const auto at = [&](const Operand& x, std::int64_t i) {
       return element == Element::kF32 ? static_cast<double>(ValueAt<float>(x.untyped_data(), i))
                                       : ValueAt<double>(x.untyped_data(), i);
@@ -362,13 +358,12 @@ ffi::Error Expect(const CallSite& site, std::string_view operation, std::string_
       const double b = at(expected, i);
       if (!(a > 0 && b > 0) || std::abs(a - b) <= tolerance * std::max(a, b)) continue;
       const bool is_short = count <= kMostWritten;
-      return ffi::Error(ffi::ErrorCode::kInternal,
-                        FailureText(std::string(operation).c_str(), comm,
-                                    std::string(what) + " is " +
-                                        (is_short ? Written(value, *element) : Written(a, 9)) +
-                                        ", but " + std::string(but) + " " +
-                                        (is_short ? Written(expected, *element) : Written(b, 9)) +
-                                        "; " + std::string(remedy)));
+      return Failed(std::string(operation), comm,
+                    std::string(what) + " is " +
+                        (is_short ? Written(value, *element) : Written(a, 9)) + ", but " +
+                        std::string(but) + " " +
+                        (is_short ? Written(expected, *element) : Written(b, 9)) + "; " +
+                        std::string(remedy));
     }
     return ffi::Error::Success();
   });

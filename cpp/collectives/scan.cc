@@ -103,7 +103,7 @@ class FromTheEnd {
 // this one itself if `exclusive`.
 ffi::Error Scan(const CallSite& site, std::int32_t op, bool exclusive, bool reverse, Operand x,
                 Token, Result y, TokenResult) {
-  const auto count = static_cast<std::int64_t>(x.element_count());
+  const std::int64_t count = CountOf(x);
   const auto reduction = static_cast<Reduction>(op);
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   const char* manner = exclusive ? (reverse ? " exclusive, from the end" : " exclusive")

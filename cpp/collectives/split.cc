@@ -32,7 +32,7 @@ ffi::Error Start(const CallSite& site, bool same_for_all, Operand x, Token,
                  ffi::Result<Ticket> ticket, TokenResult) {
   return RunOn(
       site, x, Manner(same_for_all), same_for_all, [&](Communicator& comm, Element element) {
-        const auto all = static_cast<std::int64_t>(x.size_bytes());
+        const std::int64_t all = BytesOf(x);
         const std::int64_t block = same_for_all ? all : all / comm.size;
         auto pending =
             std::make_shared<Pending>(site.comm, About(element, block, same_for_all),
@@ -53,15 +53,14 @@ ffi::Error Wait(const CallSite& site, bool same_for_all, Operand x, Ticket ticke
       site, x, Manner(same_for_all), same_for_all, [&](Communicator& comm, Element element) {
         const std::uint64_t value =
             ticket.typed_data()[0] | (std::uint64_t{ticket.typed_data()[1]} << 32);
-        const auto all = static_cast<std::int64_t>(x.size_bytes());
+        const std::int64_t all = BytesOf(x);
         const std::int64_t block = same_for_all ? all : all / comm.size;
         const auto pending =
             Take(static_cast<std::int64_t>(value), site.comm, About(element, block, same_for_all));
         if (!pending) {
           throw std::runtime_error(
               "this exchange has been waited for already, or was not started in this way; wait "
-              "once "
-              "for each start");
+              "once for each start");
         }
         while (!pending->Test()) process::Yield();
         if (const int code = pending->code()) return code;

@@ -1,9 +1,8 @@
 #include "gpu/beside.h"
 
 namespace pfftjax::gpu {
-int Beside::Start(Communicator& comm, std::int64_t index, const Halves& buffers,
-                  const BoxesOf& all, Element element, Queue& queue) {
-  Transport& transport = RequireTransport(comm);
+int Beside::Start(Communicator& comm, Transport& transport, std::int64_t index,
+                  const Halves& buffers, const BoxesOf& all, Element element, Queue& queue) {
   const PackedBoxes boxes(comm, all, InfoOf(element).bytes);
   return OrGiveUp(queue, [&] {
     const Exchange& before = Slot(index + 1);
@@ -26,9 +25,9 @@ int Beside::Start(Communicator& comm, std::int64_t index, const Halves& buffers,
   });
 }
 
-int Beside::Wait(Communicator& comm, std::int64_t index, const Halves& buffers, void* target,
-                 const BoxesOf& all, Element element, Queue& queue) {
-  Transport& transport = RequireTransport(comm);
+int Beside::Wait(Communicator& comm, Transport& transport, std::int64_t index,
+                 const Halves& buffers, void* target, const BoxesOf& all, Element element,
+                 Queue& queue) {
   const PackedBoxes boxes(comm, all, InfoOf(element).bytes);
   return OrGiveUp(queue, [&] {
     Exchange& exchange = Slot(index);

@@ -33,13 +33,12 @@ struct Halves {
 // left from a program that ended in an error.
 class Beside {
  public:
-  // Packs. Where the host need not wait for the device, the exchange begins, too. This and Wait
-  // throw where the communicator has no transport.
-  int Start(Communicator& comm, std::int64_t index, const Halves& buffers, const BoxesOf& boxes,
-            Element element, Queue& queue);
+  // Packs. Where the host need not wait for the device, the exchange begins, too.
+  int Start(Communicator& comm, Transport& transport, std::int64_t index, const Halves& buffers,
+            const BoxesOf& boxes, Element element, Queue& queue);
   // Exchanges unless that has begun, and unpacks into `target`.
-  int Wait(Communicator& comm, std::int64_t index, const Halves& buffers, void* target,
-           const BoxesOf& boxes, Element element, Queue& queue);
+  int Wait(Communicator& comm, Transport& transport, std::int64_t index, const Halves& buffers,
+           void* target, const BoxesOf& boxes, Element element, Queue& queue);
 
  private:
   struct Exchange {

@@ -60,24 +60,25 @@ ffi::Error TransposeStart(const CallSite& site, Queue queue, Dimensions order,
         if (boxes.MostElements() == 0) return 0;  // on all ranks
         const Halves halves = HalvesOf(x, packed->untyped_data(), packed->size_bytes(),
                                        received->untyped_data(), received->size_bytes());
-        RequireTransport(comm);  // before anything is made on the device
-        return comm.Attached<Beside>().Start(comm, index, halves, boxes, element, queue);
+        Transport& transport = RequireTransport(comm);  // before anything is made on the device
+        return comm.Attached<Beside>().Start(comm, transport, index, halves, boxes, element,
+                                             queue);
       });
 }
 
 ffi::Error TransposeWait(const CallSite& site, Queue queue, Dimensions order, std::int64_t scatter,
                          std::int64_t gather, std::int64_t, std::int64_t index, Operand x,
                          Bytes packed, Bytes received, ffi::RemainingArgs, Result y, TokenResult) {
-  return RunTranspose(site, order, scatter, gather, index, x, y->dimensions(),
-                      [&](Communicator& comm, const Transposition& boxes, Element element) {
-                        if (boxes.MostElements() == 0) return 0;
-                        const Halves halves =
-                            HalvesOf(x, packed.untyped_data(), packed.size_bytes(),
-                                     received.untyped_data(), received.size_bytes());
-                        RequireTransport(comm);
-                        return comm.Attached<Beside>().Wait(comm, index, halves, y->untyped_data(),
-                                                            boxes, element, queue);
-                      });
+  return RunTranspose(
+      site, order, scatter, gather, index, x, y->dimensions(),
+      [&](Communicator& comm, const Transposition& boxes, Element element) {
+        if (boxes.MostElements() == 0) return 0;
+        const Halves halves = HalvesOf(x, packed.untyped_data(), packed.size_bytes(),
+                                       received.untyped_data(), received.size_bytes());
+        Transport& transport = RequireTransport(comm);
+        return comm.Attached<Beside>().Wait(comm, transport, index, halves, y->untyped_data(),
+                                            boxes, element, queue);
+      });
 }
 
 template <bool kToGhosts>

@@ -4,7 +4,7 @@
 // own shared object; module.cc loads the one that matches the MPI that mpi4py has loaded. Nothing
 // else in pfftjax includes <mpi.h>, so one installation can hold several families.
 //
-// Counts are in elements and at most INT_MAX (exchange.h sees to it). Every function that talks to
+// Counts are in elements and at most INT_MAX (chunks.h sees to it). Every function that talks to
 // MPI returns MPI's error code, 0 for success.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace pfftjax {
 // An MPI_Comm or an MPI_Request, whichever way the library represents it.
 using MpiHandle = std::intptr_t;
 
-inline constexpr int kMpiApiVersion = 4;
+inline constexpr int kMpiApiVersion = 5;
 
 // Says where a message came from, and how many elements it had; -1 if they are not whole.
 struct Envelope {
@@ -69,8 +69,7 @@ struct MpiApi {
 
   // Communicators. `address` points to the user's MPI_Comm.
   int (*from_address)(const void* address, MpiHandle* comm);
-  int (*duplicate)(MpiHandle comm, MpiHandle* duplicate);
-  // Without waiting; `*duplicate` is valid, and wants return_errors, once the request is done.
+  // `*duplicate` is valid, and wants return_errors, once the request is done.
   int (*duplicate_start)(MpiHandle comm, MpiHandle* duplicate, MpiHandle* request);
   int (*return_errors)(MpiHandle comm);
   int (*rank_and_size)(MpiHandle comm, int* rank, int* size);

@@ -253,13 +253,6 @@ int FromAddress(const void* address, MpiHandle* comm) {
 
 int ReturnErrors(MpiHandle comm) { return MPI_Comm_set_errhandler(Comm(comm), MPI_ERRORS_RETURN); }
 
-int Duplicate(MpiHandle comm, MpiHandle* duplicate) {
-  MPI_Comm result = MPI_COMM_NULL;
-  const int code = MPI_Comm_dup(Comm(comm), &result);
-  *duplicate = ToHandle(result);
-  return code == MPI_SUCCESS ? ReturnErrors(*duplicate) : code;
-}
-
 // MPI writes the new communicator to `duplicate` when the request completes.
 int DuplicateStart(MpiHandle comm, MpiHandle* duplicate, MpiHandle* request) {
   static_assert(sizeof(MPI_Comm) <= sizeof(MpiHandle));
@@ -416,7 +409,6 @@ extern "C" __attribute__((visibility("default"))) const pfftjax::MpiApi* pfftjax
                              AddOp,
                              WriteStatus,
                              FromAddress,
-                             Duplicate,
                              DuplicateStart,
                              ReturnErrors,
                              RankAndSize,

@@ -25,7 +25,7 @@ ffi::Error Transpose(const CallSite& site, Dimensions order, std::int64_t scatte
 
 // A transposition on one rank: a change of memory order, and no communication.
 ffi::Error Permute(Dimensions order, Operand x, Result y) {
-  const Timed timed(Operation::kPermute, static_cast<std::int64_t>(x.size_bytes()));
+  const Timed timed(Operation::kPermute, BytesOf(x));
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(Operation::kTranspose, x.element_type());
   if (!IsOrder(order, x.dimensions().size()) || order.size() != y->dimensions().size()) {

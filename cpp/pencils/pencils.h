@@ -36,7 +36,7 @@ ffi::Error RunTranspose(const CallSite& site, Dimensions order, std::int64_t sca
   parameters.Add("gathered axis", gather).Add("manner", manner);
   return Run(site, Payload{*element, count, parameters.words(), parameters.hash()},
              [&](Communicator& comm) {
-               comm.given_bytes = static_cast<std::int64_t>(x.size_bytes());
+               comm.given_bytes = BytesOf(x);
                if (!is_order) throw std::runtime_error(kOtherShapes);
                const Transposition boxes(comm, from, to, order, scatter, gather);
                if (!boxes.Fits()) throw std::runtime_error(kOtherShapes);
@@ -61,7 +61,7 @@ ffi::Error RunHalo(const CallSite& site, const Halo& halo, const Operand& x, Res
   parameters.Add("after", halo.after).Add("periodic", std::int64_t{halo.is_periodic});
   return Run(site, Payload{*element, count, parameters.words(), parameters.hash()},
              [&](Communicator& comm) {
-               comm.given_bytes = static_cast<std::int64_t>(x.size_bytes());
+               comm.given_bytes = BytesOf(x);
                if (!HaloFits(halo, block, padded, comm)) throw std::runtime_error(kOtherShapes);
                return body(comm, HaloBoxes(comm, halo, block, kToGhosts), *element);
              });

@@ -62,12 +62,12 @@ void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::in
 ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
                         std::int64_t columns_comm, Cells cells, Operand offsets, Count count,
                         ffi::Result<Integers> order, ffi::Result<Integers> counts) {
-  const Timed timed(Operation::kOrderByOwner, static_cast<std::int64_t>(offsets.size_bytes()));
+  const Timed timed(Operation::kOrderByOwner, BytesOf(offsets));
   const auto mesh = pm::FindMesh({n0, n1, n2}, rows_comm, columns_comm);
   const std::int64_t rows = order->dimensions()[0];
   if (!mesh || counts->dimensions()[0] != mesh->along[0].size * mesh->along[1].size ||
       cells.dimensions()[0] != rows || cells.dimensions()[1] != kAxes ||
-      static_cast<std::int64_t>(offsets.element_count()) != kAxes * rows) {
+      CountOf(offsets) != kAxes * rows) {
     return Invalid("an exchange of particles with buffers that do not fit");
   }
   const std::int64_t used = *count.typed_data();

@@ -231,12 +231,10 @@ class Painter {
       count[axis] = block_[axis].count;
     }
     const std::string where =
-        std::string("pfftjax: ") + operation + " on rank (" + std::to_string(mesh_.along[0].rank) +
-        ", " + std::to_string(mesh_.along[1].rank) + ") of a " +
-        std::to_string(mesh_.along[0].size) + " x " + std::to_string(mesh_.along[1].size) +
-        " grid: particle " + std::to_string(row);
-    return ffi::Error(
-        ffi::ErrorCode::kInvalidArgument,
+        std::string(operation) + " on rank (" + std::to_string(mesh_.along[0].rank) + ", " +
+        std::to_string(mesh_.along[1].rank) + ") of a " + std::to_string(mesh_.along[0].size) +
+        " x " + std::to_string(mesh_.along[1].size) + " grid: particle " + std::to_string(row);
+    return Invalid(
         finite ? where + " is in cell " + pm::Tuple(cell) + ", but this rank's block starts at " +
                      pm::Tuple(start) + " and has " + pm::Tuple(count) +
                      " cells; send particles to their owners first (pm.to_owners, pm.Route)"
@@ -297,11 +295,12 @@ struct Particles {
 };
 
 bool Fits(const Mesh& mesh, const Particles& particles, const Shapes& shapes) {
-  bool fits = shapes.derivatives == static_cast<std::int64_t>(particles.orders.size() / kAxes) &&
+  bool fits = (particles.points == 2 || particles.points == 3) &&
+              shapes.derivatives == static_cast<std::int64_t>(particles.orders.size() / kAxes) &&
               particles.orders.size() % kAxes == 0 &&
               particles.cells.dimensions()[0] == shapes.rows &&
               particles.cells.dimensions()[1] == kAxes &&
-              static_cast<std::int64_t>(particles.offsets.element_count()) == kAxes * shapes.rows;
+              CountOf(particles.offsets) == kAxes * shapes.rows;
   for (int axis = 0; axis < kAxes; ++axis) {
     const std::int64_t ghosts = axis < 2 ? 2 * particles.points - 3 : 0;
     fits &= shapes.padded[axis] == mesh.BlockOnThisRank(axis).count + ghosts;
@@ -320,22 +319,17 @@ ffi::Error WithPainter(const char* operation, const Particles& particles,
                        ffi::Span<const std::int64_t> field, Body&& body) {
   const std::optional<Mesh> mesh =
       pm::FindMesh(particles.shape, particles.rows_comm, particles.columns_comm);
-  const bool is_kernel = particles.points == 2 || particles.points == 3;
-  if (!mesh || !is_kernel || field.size() != 4 || field[0] != values[1]) {
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument,
-                      std::string("pfftjax: ") + operation + " of buffers that do not fit");
-  }
-  const Shapes shapes{values[0], values[1], values[2], {field[1], field[2], field[3]}};
+  const bool has_axes = field.size() == 1 + kAxes && field[0] == values[1];
+  Shapes shapes{values[0], values[1], values[2], {}};
+  if (has_axes) std::copy(field.begin() + 1, field.end(), shapes.padded.begin());
   const ffi::DataType type = particles.offsets.element_type();
-  if (!Fits(*mesh, particles, shapes) || one.element_type() != type ||
+  if (!mesh || !has_axes || !Fits(*mesh, particles, shapes) || one.element_type() != type ||
       two.element_type() != type) {
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument,
-                      std::string("pfftjax: ") + operation + " of buffers that do not fit");
+    return Invalid(std::string(operation) + " of buffers that do not fit");
   }
   if (const std::int64_t used = *particles.used.typed_data(); used < 0 || used > shapes.rows) {
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument,
-                      std::string("pfftjax: ") + operation + " of " + std::to_string(used) +
-                          " particles in arrays of " + std::to_string(shapes.rows) + " rows");
+    return Invalid(std::string(operation) + " of " + std::to_string(used) +
+                   " particles in arrays of " + std::to_string(shapes.rows) + " rows");
   }
   const auto run = [&](auto zero, auto points) {
     using T = decltype(zero);
@@ -351,8 +345,7 @@ ffi::Error WithPainter(const char* operation, const Particles& particles,
   };
   if (type == ffi::DataType::F32) return with_points(float{});
   if (type == ffi::DataType::F64) return with_points(double{});
-  return ffi::Error(ffi::ErrorCode::kInvalidArgument,
-                    "pfftjax: paint and readout work on float32 and float64");
+  return Invalid("paint and readout work on float32 and float64");
 }
 
 // body(begin, end) for the rows that hold particles, on several threads; zeros in the others. Each
@@ -373,9 +366,9 @@ std::int64_t ForRows(ffi::ThreadPool& pool, std::int64_t used, std::int64_t rows
 ffi::Error Paint(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
                  std::int64_t columns_comm, std::int64_t points, Orders orders, Cells cells,
                  Operand offsets, Count used, Operand values, Result field) {
-  const Timed timed(Operation::kPaint, static_cast<std::int64_t>(values.size_bytes()));
+  const Timed timed(Operation::kPaint, BytesOf(values));
   const auto shape = values.dimensions();
-  if (shape.size() != 3) return ffi::Error::InvalidArgument("pfftjax: paint of a wrong shape");
+  if (shape.size() != 3) return Invalid("paint of a wrong shape");
   AdviseHugePages(field->untyped_data(), field->size_bytes());
   Clear(field->untyped_data(), field->size_bytes());
   return WithPainter(
@@ -392,9 +385,9 @@ ffi::Error Readout(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64
                    std::int64_t columns_comm, std::int64_t points, Orders orders,
                    ffi::ThreadPool pool, Cells cells, Operand offsets, Count used, Operand field,
                    Result values) {
-  const Timed timed(Operation::kReadout, static_cast<std::int64_t>(field.size_bytes()));
+  const Timed timed(Operation::kReadout, BytesOf(field));
   const auto shape = values->dimensions();
-  if (shape.size() != 3) return ffi::Error::InvalidArgument("pfftjax: readout of a wrong shape");
+  if (shape.size() != 3) return Invalid("readout of a wrong shape");
   AdviseHugePages(values->untyped_data(), values->size_bytes());
   return WithPainter("readout",
                      {{n0, n1, n2}, rows_comm, columns_comm, points, orders, cells, offsets, used},
@@ -416,15 +409,14 @@ ffi::Error Slope(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
                  std::int64_t columns_comm, std::int64_t points, Orders orders,
                  ffi::ThreadPool pool, Cells cells, Operand offsets, Count used, Operand field,
                  Operand x, Result y) {
-  const Timed timed(kAcross ? Operation::kReadoutAcross : Operation::kReadoutAlong,
-                    static_cast<std::int64_t>(x.size_bytes()));
+  const Timed timed(kAcross ? Operation::kReadoutAcross : Operation::kReadoutAlong, BytesOf(x));
   constexpr const char* operation = kAcross ? "readout_across" : "readout_along";
   const auto in = x.dimensions();
   const auto out = y->dimensions();
   const auto components = kAcross ? in : out;
   const auto displacement = kAcross ? out : in;
   if (in.size() != 2 || out.size() != 2 || in[0] != out[0] || displacement[1] != kAxes) {
-    return ffi::Error::InvalidArgument(std::string("pfftjax: ") + operation + " of a wrong shape");
+    return Invalid(std::string(operation) + " of a wrong shape");
   }
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return WithPainter(operation,
@@ -443,21 +435,18 @@ ffi::Error Slope(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
                      });
 }
 
+template <auto kRun>
+Registration OnMesh(const char* name) {
+  return Handler<kRun>(name, "n0", "n1", "n2", "rows_comm", "columns_comm", "points", "orders")
+      .OnHost();
+}
+
 }  // namespace
 
 std::vector<Registration> PaintingHandlers() {
-  return {Handler<Paint>("pfftjax_paint", "n0", "n1", "n2", "rows_comm", "columns_comm", "points",
-                         "orders")
-              .OnHost(),
-          Handler<Readout>("pfftjax_readout", "n0", "n1", "n2", "rows_comm", "columns_comm",
-                           "points", "orders")
-              .OnHost(),
-          Handler<Slope<false>>("pfftjax_readout_along", "n0", "n1", "n2", "rows_comm",
-                                "columns_comm", "points", "orders")
-              .OnHost(),
-          Handler<Slope<true>>("pfftjax_readout_across", "n0", "n1", "n2", "rows_comm",
-                               "columns_comm", "points", "orders")
-              .OnHost()};
+  return {OnMesh<Paint>("pfftjax_paint"), OnMesh<Readout>("pfftjax_readout"),
+          OnMesh<Slope<false>>("pfftjax_readout_along"),
+          OnMesh<Slope<true>>("pfftjax_readout_across")};
 }
 
 }  // namespace pfftjax

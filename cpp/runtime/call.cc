@@ -1,6 +1,5 @@
 #include "runtime/call.h"
 
-#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -9,12 +8,6 @@
 
 namespace pfftjax {
 namespace {
-
-std::int64_t Nanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // The texts of errors that say that ranks differ start alike, so that tests and users find them.
 std::string Differs(const std::string& what, const std::string& how) {
@@ -170,7 +163,10 @@ Call::~Call() {
   if (!comm_) return;
   if (GetOptions().profile) {
     const std::int64_t given = std::exchange(comm_->given_bytes, -1);
-    timed_.SetBytes(given >= 0 ? given : payload_.count * InfoOf(payload_.element).bytes);
+    const std::int64_t bytes =
+        given >= 0 ? given : payload_.count * InfoOf(payload_.element).bytes;
+    timed_.SetBytes(IsSecondHalf(site_.operation) ? 0 : bytes);  // the first half has counted them
+    if (comm_->runs_ahead) timed_.RunsAhead();
   }
   if (GetOptions().debug) {
     const std::string what = Describe(site_.operation, payload_.element, payload_.count);

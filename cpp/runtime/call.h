@@ -111,7 +111,8 @@ struct Detail {
   }
 };
 
-// Runs `body(communicator)`, which returns an MPI code or an ffi::Error.
+// Runs `body(communicator)`, which returns an MPI code or an ffi::Error. What it throws becomes an
+// error that also says where the user has called; a handler knows only its own name (handlers.h).
 template <typename Body>
 ffi::Error Run(const CallSite& site, const Payload& payload, Body&& body) {
   Call call(site, payload);
@@ -128,7 +129,7 @@ ffi::Error Run(const CallSite& site, const Payload& payload, Body&& body) {
     return code == 0
                ? ffi::Error::Success()
                : MpiFailed(site.operation, call.comm(), payload.element, payload.count, code);
-  } catch (const std::exception& error) {  // out of memory, or of threads
+  } catch (const std::exception& error) {
     return Failed(site.operation, call.comm(), error.what());
   }
 }

@@ -19,14 +19,18 @@ inline std::string Describe(Operation operation, Element element, std::int64_t c
          std::to_string(count) + "]";
 }
 
-inline std::string FailureText(const char* operation, const Communicator& comm,
+inline std::string FailureText(const std::string& operation, const Communicator& comm,
                                const std::string& why) {
-  return "pfftjax: " + std::string(operation) + " failed on " + comm.Where() + " (communicator " +
+  return "pfftjax: " + operation + " failed on " + comm.Where() + " (communicator " +
          std::to_string(comm.number) + ")" + CalledAt(comm) + ": " + why;
 }
 
+inline ffi::Error Failed(const std::string& operation, const Communicator& comm,
+                         const std::string& why) {
+  return ffi::Error(ffi::ErrorCode::kInternal, FailureText(operation, comm, why));
+}
 inline ffi::Error Failed(Operation operation, const Communicator& comm, const std::string& why) {
-  return ffi::Error(ffi::ErrorCode::kInternal, FailureText(NameOf(operation), comm, why));
+  return Failed(NameOf(operation), comm, why);
 }
 
 inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Element element,

@@ -2,6 +2,7 @@
 // of what they register.
 #pragma once
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -56,6 +57,15 @@ std::int64_t AddStatus(void* address);
 
 ffi::Error BadElement(Operation operation, ffi::DataType type);
 
+// An error of an operation that has thrown. One without a call site has no communicator: its rank
+// is the one in MPI_COMM_WORLD.
+inline ffi::Error Thrown(const char* operation, const std::exception& error) {
+  const Communicator* world = FindCommunicator(0);
+  return ffi::Error(ffi::ErrorCode::kInternal, "pfftjax: " + std::string(operation) + " failed" +
+                                                   (world ? " on " + world->Where() : "") + ": " +
+                                                   error.what());
+}
+
 // An error of a call that Python would not have made.
 inline ffi::Error Invalid(const std::string& why) {
   return ffi::Error::InvalidArgument("pfftjax: " + why);
@@ -68,8 +78,7 @@ ffi::Error RunOn(const CallSite& site, const Operand& x, std::string detail,
                  std::uint64_t parameters, Body&& body) {
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(site.operation, x.element_type());
-  const auto count = static_cast<std::int64_t>(x.element_count());
-  return Run(site, Payload{*element, count, std::move(detail), parameters},
+  return Run(site, Payload{*element, CountOf(x), std::move(detail), parameters},
              [&](Communicator& comm) { return body(comm, *element); });
 }
 
@@ -136,10 +145,11 @@ class Handler<kRun> {
   Handler(const char* name, Names... attributes) : name_(name) {
     static_assert(sizeof...(Names) == (std::size_t{kIsAttribute<Parameters>} + ... + 0),
                   "each attribute has a name");
+    if (bound) return;  // A function that is registered by several names goes by the first one.
     constexpr std::size_t prefix = sizeof("pfftjax_") - 1;
     operation = name + prefix;
     const char* const names[] = {attributes..., nullptr};
-    if (!bound) bound = Bind(kRun, names, Types<Parameters...>{}, ffi::Ffi::Bind()).release();
+    bound = Bind(&Run, names, Types<Parameters...>{}, ffi::Ffi::Bind()).release();
   }
 
   Registration OnHost() const { return {name_, reinterpret_cast<void*>(&Call)}; }
@@ -150,6 +160,14 @@ class Handler<kRun> {
   }
 
  private:
+  // Nothing is thrown through XLA, which would not say what has failed, and on which rank.
+  static ffi::Error Run(Parameters... parameters) {
+    try {
+      return kRun(std::forward<Parameters>(parameters)...);
+    } catch (const std::exception& error) {  // out of memory, or of threads
+      return Thrown(operation, error);
+    }
+  }
   static XLA_FFI_Error* Call(XLA_FFI_CallFrame* frame) { return bound->Call(frame); }
   static XLA_FFI_Error* CallStaged(XLA_FFI_CallFrame* frame) {
     return run_staged(&Call, operation, frame);

@@ -50,7 +50,7 @@ enum class Operation : std::int32_t {
   kReadoutAcross,
 };
 
-inline constexpr Operation kFirstLocal = Operation::kFftOfLines;
+constexpr bool IsLocal(Operation operation) { return operation >= Operation::kFftOfLines; }
 
 // Indexed by Operation.
 inline constexpr std::array kOperationNames = {"nothing",
@@ -104,6 +104,11 @@ constexpr const char* NameOf(Operation operation) {
 constexpr bool IsMessage(Operation operation) {
   return operation == Operation::kSendrecv || operation == Operation::kSend ||
          operation == Operation::kRecv;
+}
+
+// Whether it ends an exchange that another operation has started, of the same operand.
+constexpr bool IsSecondHalf(Operation operation) {
+  return operation == Operation::kWait || operation == Operation::kTransposeWait;
 }
 
 // Whether the numbers of elements of the ranks may differ: they fit between partners.

@@ -19,6 +19,7 @@ struct Sums {
   process::Atomic<std::int64_t> bytes;
   process::Atomic<std::int64_t> ns;
   process::Atomic<std::int64_t> waited_ns;
+  process::Atomic<std::int64_t> ahead;  // calls that have run ahead of a GPU
 };
 
 struct Profile {
@@ -37,21 +38,16 @@ struct Row {
   std::int64_t bytes = 0;
   std::int64_t ns = 0;
   std::int64_t waited_ns = 0;
+  std::int64_t ahead = 0;
 };
 using Table = std::array<Row, kOperations>;
 constexpr auto kTableWords = static_cast<std::int64_t>(sizeof(Table) / sizeof(std::int64_t));
-
-std::int64_t Nanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             process::Clock::now().time_since_epoch())
-      .count();
-}
 
 Table OfThisRank() {
   Table table;
   for (std::size_t i = 0; i < kOperations; ++i) {
     const Sums& sums = profile->sums[i];
-    table[i] = {sums.calls, sums.bytes, sums.ns, sums.waited_ns};
+    table[i] = {sums.calls, sums.bytes, sums.ns, sums.waited_ns, sums.ahead};
   }
   return table;
 }
@@ -77,14 +73,16 @@ std::string Text(const Table& total, const Table& most, const std::string& whose
                           "operation", "calls", "bytes", "mean s", "slowest s", "waiting", "GB/s");
   for (const std::size_t i : order) {
     const Row& row = total[i];
+    const auto operation = static_cast<Operation>(i);
     const auto ns = static_cast<double>(row.ns);
     const auto moving_ns = static_cast<double>(row.ns - row.waited_ns);
-    const bool is_known = MeetsForProfile(static_cast<Operation>(i)) && row.ns > 0;
+    const bool has_met = MeetsForProfile(operation) && row.ahead == 0;
     const std::string waiting =
-        is_known ? Line("%.0f %%", 100.0 * static_cast<double>(row.waited_ns) / ns) : "-";
-    const std::string rate = row.bytes > 0 && moving_ns > 0
-                                 ? Line("%.3f", static_cast<double>(row.bytes) / moving_ns)
-                                 : "-";
+        has_met && row.ns > 0 ? Line("%.0f %%", 100.0 * static_cast<double>(row.waited_ns) / ns)
+                              : "-";
+    const bool has_rate = (has_met || IsLocal(operation)) && row.bytes > 0 && moving_ns > 0;
+    const std::string rate =
+        has_rate ? Line("%.3f", static_cast<double>(row.bytes) / moving_ns) : "-";
     text += Line("%-22s %10lld %16lld %10.3f %10.3f %8s %8s\n", kOperationNames[i],
                  static_cast<long long>(row.calls), static_cast<long long>(row.bytes),
                  ns * 1e-9 / ranks, static_cast<double>(most[i].ns) * 1e-9, waiting.c_str(),
@@ -92,10 +90,16 @@ std::string Text(const Table& total, const Table& most, const std::string& whose
   }
   return text +
          "calls, bytes: sums over ranks; mean s: over all ranks; waiting: share of these seconds "
-         "before\nall ranks had come; GB/s: of one rank, without waiting\n";
+         "before\nall ranks had come; GB/s: of one rank, in the rest of them; -: not known\n";
 }
 
 }  // namespace
+
+std::int64_t Nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             process::Clock::now().time_since_epoch())
+      .count();
+}
 
 void Timed::Begin() {
   is_running_ = true;
@@ -112,6 +116,7 @@ void Timed::End() const {
     sums.bytes.fetch_add(bytes_, std::memory_order_relaxed);
     sums.ns.fetch_add(Nanoseconds() - began_ns_, std::memory_order_relaxed);
     sums.waited_ns.fetch_add(waited_ns_, std::memory_order_relaxed);
+    sums.ahead.fetch_add(runs_ahead_ ? 1 : 0, std::memory_order_relaxed);
   }
   if (trace_ranges.pop) trace_ranges.pop();
 }

@@ -8,6 +8,9 @@
 
 namespace pfftjax {
 
+// The time now, by the clock of the process.
+std::int64_t Nanoseconds();
+
 // Ranges of time in a tool that traces this process. gpu/device.cc puts those of the GPU's here.
 struct TraceRanges {
   void (*push)(const char* name) = nullptr;
@@ -32,6 +35,8 @@ class Timed {
   void SetBytes(std::int64_t bytes) { bytes_ = bytes; }
   // All of the time until now was spent waiting for other ranks.
   void HasWaited();
+  // The call only hands work to a GPU: its time says nothing of the work.
+  void RunsAhead() { runs_ahead_ = true; }
 
  private:
   void Begin();
@@ -39,6 +44,7 @@ class Timed {
 
   Operation operation_;
   bool is_running_ = false;
+  bool runs_ahead_ = false;
   std::int64_t bytes_;
   std::int64_t began_ns_ = 0;
   std::int64_t waited_ns_ = 0;
@@ -47,15 +53,10 @@ class Timed {
 // Whether a profile lets the ranks of a collective meet before it starts, and so tells the time in
 // which they wait for each other from the time that the collective takes.
 constexpr bool MeetsForProfile(Operation operation) {
-  switch (operation) {
-    case Operation::kStart:  // These leave the waiting to their second half.
-    case Operation::kWait:
-    case Operation::kTransposeStart:
-    case Operation::kTransposeWait:
-      return false;
-    default:
-      return !IsMessage(operation) && operation < kFirstLocal;
-  }
+  // An exchange in two halves is there to go on beside other work.
+  const bool is_half = operation == Operation::kStart || operation == Operation::kTransposeStart ||
+                       IsSecondHalf(operation);
+  return !is_half && !IsMessage(operation) && !IsLocal(operation);
 }
 
 // From now on the calls are timed, and those of collectives meet first.

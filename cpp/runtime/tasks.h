@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <new>
 #include <thread>
+#include <utility>
 
 #include "runtime/errors.h"
 
@@ -38,11 +40,15 @@ void ForEachTask(ffi::ThreadPool& pool, std::int64_t tasks, std::int64_t helpers
   };
   for (std::int64_t i = 0; i < std::min(helpers, tasks - 1); ++i) {
     // A helper that comes late finds no task left, and touches nothing of this call's.
-    pool.Schedule([work, body] { work(body); });
+    try {
+      pool.Schedule([work, body] { work(body); });
+    } catch (const std::bad_alloc&) {
+      break;  // Those that were scheduled may be in tasks, and this thread must wait for them.
+    }
   }
   work(body);
   while (shared->done.load(std::memory_order_acquire) < tasks) std::this_thread::yield();
-  if (shared->thrown) std::rethrow_exception(shared->thrown);
+  if (shared->thrown) std::rethrow_exception(std::move(shared->thrown));
 }
 
 }  // namespace pfftjax

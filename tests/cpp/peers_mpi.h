@@ -87,17 +87,13 @@ inline int RankAndSize(MpiHandle comm, int* rank, int* size) {
   return 0;
 }
 
-inline int Duplicate(MpiHandle comm, MpiHandle* duplicate) {
+inline int DuplicateStart(MpiHandle comm, MpiHandle* duplicate, MpiHandle* request) {
   Group& group = GroupOf(ChannelOf(comm));
   const int before = group.duplicates.fetch_add(1);
   Expect(before < 2, "duplicated twice");
   *duplicate = HandleOf(before == 0 ? &group.data : &group.control);
-  return 0;
-}
-
-inline int DuplicateStart(MpiHandle comm, MpiHandle* duplicate, MpiHandle* request) {
   *request = HandleOf(new Request{&ChannelOf(comm), Request::Kind::kDuplicate});
-  return Duplicate(comm, duplicate);
+  return 0;
 }
 
 inline int SendWordsStart(const std::int64_t* words, int count, int dest, int tag, MpiHandle comm,
@@ -165,7 +161,6 @@ inline const MpiApi* FakeMpi() {
     made.version = kMpiApiVersion;
     made.from_address = FromAddress;
     made.rank_and_size = RankAndSize;
-    made.duplicate = Duplicate;
     made.duplicate_start = DuplicateStart;
     made.return_errors = [](MpiHandle) { return 0; };
     made.send_words_start = SendWordsStart;

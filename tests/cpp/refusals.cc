@@ -1,6 +1,7 @@
 // In place of functions of the system and of MPI, by LD_PRELOAD: what happens where memory is
 // short, or where /proc leads to another file. PFFTJAX_TEST_REFUSAL says what, and on which rank:
-// "fallocate 1", "empty 1", "longer 64" (any MPI_Sendrecv of more than 64 elements).
+// "fallocate 1", "empty 1", "mmap 0" (of pfftjax only), "longer 64" (any MPI_Sendrecv of more than
+// 64 elements).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -37,6 +38,12 @@ bool IsOurs(int file) {
   return readlink(link.c_str(), name, sizeof name - 1) > 0 && std::strstr(name, "memfd:pfftjax");
 }
 
+// Everything in the process calls mmap; this is true for the code at `address` of pfftjax.
+bool IsInNative(void* address) {
+  Dl_info found{};
+  return dladdr(address, &found) && std::strstr(found.dli_fname, "_native");
+}
+
 template <typename Function>
 Function Next(const char* name) {
   void* found = dlsym(RTLD_NEXT, name);
@@ -68,6 +75,15 @@ int ftruncate(int file, off_t bytes) noexcept {
   return Next<int (*)(int, off_t)>("ftruncate")(file, bytes);
 }
 int ftruncate64(int file, off_t bytes) noexcept { return ftruncate(file, bytes); }
+
+void* mmap(void* at, std::size_t bytes, int protection, int flags, int file, off_t from) noexcept {
+  if (IsRank(Refusal("mmap")) && IsInNative(__builtin_return_address(0))) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  return Next<void* (*)(void*, std::size_t, int, int, int, off_t)>("mmap")(at, bytes, protection,
+                                                                           flags, file, from);
+}
 
 int open(const char* path, int flags, ...) {
   std::va_list arguments;

@@ -5,6 +5,8 @@ import re
 import pytest
 
 from tests.jobs.job import assert_ends_in_error, assert_succeeds
+from tools import fake_device
+from tools.fake_device import nccl
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -18,6 +20,7 @@ if RANK == 0:  # an operation that the other ranks do not know
     pc.gather(jnp.ones((1, 3)), 0, comm=MPI.COMM_SELF)
 pc.alltoallv(jnp.ones((2 * SIZE + 1, 3), jnp.float32), jnp.full(SIZE, 2))
 jax.block_until_ready(pc.sendrecv(half, half, RANK, RANK))
+jax.block_until_ready(pc.wait(pc.alltoall_start(half)))
 plan = pfftjax.PencilFFT((8, 8, 8), pfftjax.ProcessGrid((SIZE, 1)), real=True)
 jax.block_until_ready(plan.forward(jnp.ones(plan.input.local_shape, jnp.float32)))
 warm = jax.block_until_ready(pc.bcast(half, 0))
@@ -29,10 +32,17 @@ jax.block_until_ready(pc.bcast(half, 0))
 
 
 def _rows(output):
-    """By operation: calls, bytes, mean and slowest seconds, percents waiting or None."""
+    """By operation: calls, bytes, mean and slowest seconds, percents waiting and rate or None."""
     return {
-        name: (int(calls), int(moved), float(mean), float(most), waiting and int(waiting))
-        for name, calls, moved, mean, most, waiting, _ in (
+        name: (
+            int(calls),
+            int(moved),
+            float(mean),
+            float(most),
+            waiting and int(waiting),
+            None if rate == "-" else float(rate),
+        )
+        for name, calls, moved, mean, most, waiting, rate in (
             match.group(1, 2, 3, 4, 5, 6, 7) for match in ROW.finditer(output)
         )
     }
@@ -53,10 +63,17 @@ def test_the_table(ranks):
     assert counted["sendrecv"] == (ranks, ranks * half)
     assert counted["bcast"] == (2 * ranks, 2 * ranks * half)
     assert counted["fft" if ranks > 1 else "fft_alone"] == (ranks, 4 * 8**3)
-    seconds = [mean for _, _, mean, _, _ in rows.values()]
+    assert counted["start"] == (ranks, ranks * half)
+    assert counted["wait"] == (ranks, 0), "the bytes are those of start"
+    seconds = [row[2] for row in rows.values()]
     assert seconds == sorted(seconds, reverse=True)
-    assert rows["sendrecv"][-1] is None
-    _, _, mean, most, waiting = rows["bcast"]
+    for name in ("sendrecv", "start", "wait"):
+        assert rows[name][4:] == (None, None), "waiting is in their time"
+    assert rows["alltoall"][5] is not None
+    if ranks == 1:
+        assert rows["fft_alone"][4] is None
+        assert rows["fft_alone"][5] is not None
+    _, _, mean, most, waiting, _ = rows["bcast"]
     assert mean <= most
     if ranks == 1:
         assert waiting == 0
@@ -96,6 +113,28 @@ def test_a_job_that_fails_ends_without_a_table():
         PFFTJAX_PROFILE="1",
     )
     assert "profile of" not in ended.output
+
+
+def test_a_single_rank_that_fails_leaves_its_table():
+    ended = assert_ends_in_error(
+        "raise ValueError('no more')", "no more", ranks=1, PFFTJAX_PROFILE="1"
+    )
+    assert _rows(ended.output)["allreduce"][0] == 1
+
+
+def test_calls_that_run_ahead_of_a_gpu_have_no_rate():
+    """NCCL's only enqueue: neither the waiting nor the work is in their time."""
+    output = assert_succeeds(
+        """
+        for _ in range(3):
+            jax.block_until_ready(pc.alltoall(x))
+        """,
+        PFFTJAX_PROFILE="1",
+        **fake_device.environment(PFFTJAX_GPU_TRANSPORT="nccl", PFFTJAX_NCCL=nccl.build()),
+    ).output
+    rows = _rows(output)
+    assert rows["alltoall"][0] == 6
+    assert rows["alltoall"][4:] == (None, None), output
 
 
 def test_an_error_that_is_caught_on_all_ranks_leaves_the_table():

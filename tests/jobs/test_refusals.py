@@ -45,6 +45,26 @@ def test_memory_that_cannot_be_shared(refusals, refusal):
     assert ended.output.count("refused") == 2
 
 
+def test_memory_that_an_operation_without_communication_lacks(refusals):
+    """XLA would carry the exception without the operation and the rank."""
+    assert_succeeds(
+        """
+        alone = pfftjax.ProcessGrid((1, 1), comm=MPI.COMM_SELF)
+        plan = pfftjax.PencilFFT((8, 8, 8), alone, method=pfftjax.ExchangeMethod.FUSED)
+        try:
+            jax.block_until_ready(plan.forward(jnp.ones((8, 8, 8), "complex64")))
+        except jax.errors.JaxRuntimeError as error:
+            assert RANK == 0, error
+            text = "pfftjax: fft_alone failed on rank 0 of 2: std::bad_alloc"
+            assert text in str(error), error
+        else:
+            assert RANK == 1
+        """,
+        LD_PRELOAD=refusals,
+        PFFTJAX_TEST_REFUSAL="mmap 0",
+    )
+
+
 def test_long_rows_of_particles_go_in_pieces(refusals):
     """One row may have more bytes than one MPI call can count."""
     assert_succeeds(

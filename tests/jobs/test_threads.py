@@ -27,6 +27,7 @@ PROGRAMS = {
         "all right",
     ),
     "deadlock": (("runtime/deadlock",), "-O1", "1", "all right"),
+    "tasks": ((), "-rdynamic", "1", "all right"),
     "in_flight": (("gpu/in_flight",), "-rdynamic", "1", "all right"),
 }
 

@@ -104,12 +104,6 @@ int FromAddress(const void* address, MpiHandle* comm) {
   *comm = reinterpret_cast<MpiHandle>(address);
   return 0;
 }
-int Duplicate(MpiHandle comm, MpiHandle* duplicate) {
-  Part part;
-  part.kind = Kind::kDuplicate;
-  part.duplicate = duplicate;
-  return Collective(comm, part);
-}
 int DuplicateStart(MpiHandle comm, MpiHandle* duplicate, MpiHandle* request) {
   if (const int code = Begin()) return code;
   Part part;
@@ -239,7 +233,6 @@ const MpiApi* SimulatedMpi() {
       return 0;
     };
     made.from_address = FromAddress;
-    made.duplicate = Duplicate;
     made.duplicate_start = DuplicateStart;
     made.return_errors = [](MpiHandle) { return 0; };
     made.rank_and_size = RankAndSize;
