@@ -77,9 +77,9 @@ def main() -> int:
     parser.add_argument("--only", choices=parts, nargs="+", default=parts)
     arguments, rest = parser.parse_known_args()
 
-    pytest = ["-m", "pytest", "--with-mpi", "-q"]
+    pytest = ["-m", "pytest", "-q", "--durations=20", "--durations-min=3"]
     # tests/gpu is for machines that have one.
-    under_mpi = [*pytest, "tests", "--ignore=tests/jobs", "--ignore=tests/gpu"]
+    under_mpi = [*pytest, "--with-mpi", "tests", "--ignore=tests/jobs", "--ignore=tests/gpu"]
     ok = True
     with tempfile.TemporaryDirectory() as name:
         logs = pathlib.Path(name)
@@ -120,7 +120,7 @@ def main() -> int:
         if "jobs" in arguments.only:
             ok &= run(
                 "tests that start jobs",
-                [sys.executable, "-m", "pytest", "-q", "-n", "3", "tests/jobs", *rest],
+                [sys.executable, *pytest, "-n", "3", "tests/jobs", *rest],
                 logs,
                 **fast,
             )
