@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from mpi4py import MPI
 
@@ -26,6 +27,9 @@ CONTROL = MPI.COMM_WORLD.Dup()
 # So many ranks share memory for what GPUs exchange, as if there were several nodes.
 if "PFFTJAX_TEST_RANKS_A_NODE" in os.environ:
     transports.configure(node=RANK // int(os.environ["PFFTJAX_TEST_RANKS_A_NODE"]))
+
+# Such tests do not communicate, and one rank says it all.
+on_one_rank = pytest.mark.ranks(1)
 
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

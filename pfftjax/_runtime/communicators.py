@@ -16,6 +16,7 @@ from . import launcher
 from .ffi import library_version, native
 from .options import options
 from .ordering import communicates
+from .waiting import ALL_IMPORT, wait_for
 
 
 def _world_ranks(mpi: MPI.Intracomm) -> list[int]:
@@ -68,7 +69,7 @@ def _make_private(comm: Communicator, operation: str, waits_for: str) -> None:
     """
     native.duplicate_start(comm.number, operation)
     made = functools.partial(native.duplicate_poll, comm.number)
-    launcher.wait_for(made, comm.rank, comm.size, waits_for)
+    wait_for(made, comm.rank, comm.size, waits_for)
     # Ranks that check, profile, or cut messages, in different ways would wait for each other.
     names = ("check", "first_call", "max_chunk_bytes", "shared_memory", "profile")
     settings = options.as_set(*names)
@@ -90,7 +91,7 @@ def _register_world() -> Communicator:
     world = Communicator(MPI.COMM_WORLD)
     MPI.COMM_WORLD.Set_attr(_keyval, world)
     if not options.lazy_world:
-        _make_private(world, "import pfftjax", launcher.ALL_IMPORT)
+        _make_private(world, "import pfftjax", ALL_IMPORT)
     text = launcher.warn_alone(os.environ, world.size, library_version)
     if text is not None:
         warnings.warn(text, RuntimeWarning, stacklevel=2)

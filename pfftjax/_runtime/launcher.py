@@ -8,13 +8,12 @@ import dataclasses
 import os
 import pathlib
 import re
-import sys
-import time
 from collections.abc import Callable, Mapping
 
 from mpi4py import MPI
 
 from .options import options
+from .waiting import ALL_IMPORT, wait_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +55,6 @@ _VARIABLES = {
     # A batch script sees SLURM_NTASKS without having been started as many times.
     "srun": "SLURM_STEP_NUM_TASKS SLURM_PROCID - SLURM_LOCALID",
 }
-
-
-_SECONDS_TO_REPORT = 10.0
-# The first wait of all ranks for each other.
-ALL_IMPORT = (
-    "all ranks of MPI_COMM_WORLD to import pfftjax; import it on every rank, or set "
-    "PFFTJAX_LAZY_WORLD=1 and pass a communicator of the ranks that use it"
-)
 
 
 def _number(environment: Mapping[str, str], names: str) -> int | None:
@@ -115,16 +106,6 @@ def read(environment: Mapping[str, str]) -> Launch:
             known = {k: v for k, v in dataclasses.asdict(launch).items() if v is not None}
             launch = Launch(**{**dataclasses.asdict(other), **known, "launcher": other.launcher})
     return launch
-
-
-def wait_for(done: Callable[[], bool], rank: int, size: int, what: str) -> None:
-    """Poll until something is done, and say after a while what this rank waits for."""
-    report = time.monotonic() + _SECONDS_TO_REPORT
-    while not done():
-        if time.monotonic() > report:
-            sys.stderr.write(f"pfftjax: rank {rank} of {size} waits for {what}\n")
-            report += 6 * _SECONDS_TO_REPORT
-        time.sleep(1e-4)
 
 
 def asked_of_mpi(launch: Launch) -> Launch:

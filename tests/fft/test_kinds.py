@@ -19,7 +19,7 @@ from tests.distributed import (
     total,
     transformed,
 )
-from tests.helpers import RANK, SIZE, random
+from tests.helpers import RANK, SIZE, on_one_rank, random
 from tests.programs import steps
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 3)]
@@ -55,7 +55,7 @@ def becomes_complex(plan):
     return bool({"fft", "rfft"} & set(plan.kinds))
 
 
-@pytest.mark.skipif(SIZE > 1, reason="no communication: one rank says it all")
+@on_one_rank
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", INVERSES)
 def test_lines_against_scipy(kind, dtype):

@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 from pfftjax.fft._local import Kind, by_xla, fft_of_lines, hermitian_weights
-from tests.helpers import SIZE, random
+from tests.helpers import on_one_rank, random
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(SIZE > 1, reason="no communication: one rank says it all"),
-]
+pytestmark = [pytest.mark.timeout(300), on_one_rank]
 
 # Products of the radices, primes with a radix of their own, and others (Bluestein).
 LENGTHS = [*range(1, 34), 36, 48, 49, 62, 64, 74, 97, 101, 127, 128, 169, 210, 256, 384, 509, 1021]

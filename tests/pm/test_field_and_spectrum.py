@@ -11,8 +11,8 @@ import pytest
 from pfftjax import PencilFFT, vdot
 from pfftjax.pm import eisenstein_hu, linear_field, power_spectrum, tabulated, white_noise
 from tests.distributed import assert_block, grids, total
-from tests.helpers import CONTROL, random
-from tests.pm.universe import cosmology, on_one_rank, table
+from tests.helpers import CONTROL, on_one_rank, random
+from tests.pm.universe import cosmology, table
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2)]
 

@@ -8,7 +8,8 @@ import pytest
 from scipy.integrate import quad, solve_ivp
 
 from pfftjax.pm import fastpm, growth, hubble
-from tests.pm.universe import cosmology, on_one_rank
+from tests.helpers import on_one_rank
+from tests.pm.universe import cosmology
 
 pytestmark = [pytest.mark.timeout(300), on_one_rank]
 

@@ -9,7 +9,8 @@ import pytest
 from scipy.integrate import quad
 
 from pfftjax.pm import Steps, fastpm, growth, leapfrog
-from tests.pm.universe import cosmology, on_one_rank
+from tests.helpers import on_one_rank
+from tests.pm.universe import cosmology
 
 pytestmark = [pytest.mark.timeout(300), on_one_rank]
 

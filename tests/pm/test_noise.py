@@ -10,8 +10,7 @@ from pfftjax.collectives import recover
 from pfftjax.pm import white_noise
 from pfftjax.pm._noise import _global_index, _times
 from tests.distributed import grids
-from tests.helpers import RANK, SIZE, assert_equal
-from tests.pm.universe import on_one_rank
+from tests.helpers import RANK, SIZE, assert_equal, on_one_rank
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2, 4)]
 

@@ -5,15 +5,11 @@ import pathlib
 
 import jax_cosmo
 import numpy as np
-import pytest
 
 from tests.helpers import CONTROL
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = ROOT / "examples" / "data" / "planck2018_matter_power.txt"
-
-# Such tests do not communicate, and one rank says it all.
-on_one_rank = pytest.mark.ranks(1)
 
 
 def cosmology(**changes):

@@ -24,7 +24,7 @@ from tests.distributed import (
     methods,
     total,
 )
-from tests.helpers import SIZE, assert_close, global_sum, random
+from tests.helpers import SIZE, assert_close, global_sum, on_one_rank, random
 from tests.programs import exchanged_bytes, exchanges
 from tests.spectral import reference
 from tests.spectral.reference import SIDES, draw, local, plans, wavenumbers
@@ -170,7 +170,7 @@ def test_the_bits_do_not_depend_on_the_grid():
                 np.testing.assert_array_equal(a, plan.input.local_block(np.asarray(e)))
 
 
-@pytest.mark.skipif(SIZE > 1, reason="no communication: one rank says it all")
+@on_one_rank
 def test_elsewhere_in_steps():
     """What other platforms are given, beside our own code."""
 

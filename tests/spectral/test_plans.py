@@ -74,7 +74,7 @@ def test_between_walls():
 
 @pytest.mark.ranks(1, 2)
 def test_between_walls_on_all_sides():
-    """What is real stays real, and its gradient exists; a complex kernel keeps both its parts."""
+    """A real field stays real and has a gradient, and both parts of a complex kernel count."""
     shape, lengths = (4, 6), (2.0, 3.0)
     waves = np.pi * 2 / 2.0, np.pi * 3 / 3.0
     i, j = ((np.arange(n) + 0.5) / n for n in shape)
