@@ -13,6 +13,7 @@ from ._growth import Growth as Growth
 from ._growth import growth as growth
 from ._growth import hubble as hubble
 from ._integrators import Steps as Steps
+from ._integrators import bullfrog as bullfrog
 from ._integrators import fastpm as fastpm
 from ._integrators import leapfrog as leapfrog
 from ._lpt import lpt as lpt

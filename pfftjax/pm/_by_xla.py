@@ -225,6 +225,16 @@ def _owner(cell: jax.Array, n: int, parts: int) -> jax.Array:
     return jnp.where(cell < longer, cell // (size + 1), others)
 
 
+def by_rank(rank: jax.Array, ranks: int) -> tuple[jax.Array, jax.Array]:
+    """The rows sorted by a rank that each has, and how many each has; those of none come last, and
+    have the number of ranks.
+    """
+    number = jnp.arange(rank.shape[0], dtype=jnp.int32)
+    sorted_rank, order = jax.lax.sort((rank, number), num_keys=1, is_stable=True)
+    ends = jnp.searchsorted(sorted_rank, jnp.arange(ranks, dtype=rank.dtype), side="right")
+    return order, jnp.diff(ends, prepend=0).astype(jnp.int32)
+
+
 def order_by_owner(
     cell: jax.Array, offset: jax.Array, used: jax.Array, *, pencil: Pencil
 ) -> list[jax.Array]:
@@ -236,11 +246,7 @@ def order_by_owner(
     rows, grid = cell.shape[0], pencil.grid
     wrapped, _, somewhere = _located(cell, offset, pencil)
     part0, part1 = (_owner(wrapped[:, d], pencil.global_shape[d], grid.dims[d]) for d in range(2))
-    number = jnp.arange(rows, dtype=jnp.int32)
-    filled = number < used
-    rank = jnp.where(filled, part0 * grid.dims[1] + part1, grid.size)
-    by_rank, order = jax.lax.sort((rank, number), num_keys=1, is_stable=True)
-    ends = jnp.searchsorted(by_rank, jnp.arange(grid.size, dtype=rank.dtype), side="right")
-    counts = jnp.diff(ends, prepend=0).astype(jnp.int32)
+    filled = jnp.arange(rows) < used
+    order, counts = by_rank(jnp.where(filled, part0 * grid.dims[1] + part1, grid.size), grid.size)
     possible = jnp.all(somewhere | ~filled) & (used >= 0) & (used <= rows)
     return [order, jnp.where(possible, counts, -1)]

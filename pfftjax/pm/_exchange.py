@@ -152,10 +152,22 @@ class Route:
                 "ranks"
             )
         order, outgoing = order_by_owner_p.bind(*at, pencil=pencil)
+        return cls._agreed(order, outgoing, room, comm)
+
+    @classmethod
+    def to_ranks(cls, ranks: Counts, capacity: int, comm: Communicator) -> "Route":
+        """The way of rows to the rank that each has, int32 (rows,); to ``comm.size`` none go."""
+        return cls._agreed(*_by_xla.by_rank(ranks, comm.size), capacity, comm)
+
+    @classmethod
+    def _agreed(
+        cls, order: Counts, outgoing: Counts, capacity: int, comm: Communicator
+    ) -> "Route":
+        rows = order.shape[0]
         incoming = exchange_counts_p.bind(
-            outgoing[:, None], rows=rows, capacity=room, what="particles", comm=comm
+            outgoing[:, None], rows=rows, capacity=capacity, what="particles", comm=comm
         )[:, 0]
-        return cls(order, outgoing, incoming, rows, room, comm)
+        return cls(order, outgoing, incoming, rows, capacity, comm)
 
     @property
     def count(self) -> Count:

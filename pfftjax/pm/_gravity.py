@@ -84,11 +84,7 @@ def gravity_with_ghosts(
 ) -> RealBlock:
     """`gravity` on the block and on ghosts around it along axes 0 and 1."""
     real_plan(plan, "gravity")
-    if gradient not in ("finite-difference", "spectral"):
-        raise ValueError(
-            f"{where('gravity', plan.grid.communicator)}: gradient must be finite-difference or "
-            f"spectral, got {gradient!r}"
-        )
+    checked_gradient(gradient, where("gravity", plan.grid.communicator))
     source = field(density, plan, "gravity")
     lengths = sides(box_size, plan, "gravity")
     if gradient == "spectral":
@@ -100,6 +96,14 @@ def gravity_with_ghosts(
         return _minus_gradient(halo_exchange(phi, plan.input, (width, width)), plan, lengths)
     force = jnp.stack(spectral_gradient(-potential, plan, lengths, from_spectrum=True))
     return halo_exchange(force, plan.input, ((before, after), (before, after)))
+
+
+def checked_gradient(gradient: str, here: str) -> None:
+    """Refuse what is not the name of one."""
+    if gradient not in ("finite-difference", "spectral"):
+        raise ValueError(
+            f"{here}: gradient must be finite-difference or spectral, got {gradient!r}"
+        )
 
 
 def _minus_gradient(phi: jax.Array, plan: PencilFFT, lengths: tuple[Number, ...]) -> RealBlock:

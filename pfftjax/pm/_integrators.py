@@ -1,8 +1,9 @@
 """Time steps as numbers: what an integrator multiplies momenta and forces by.
 
 With p = a^2 dx/dt and the force F = -grad phi, laplacian phi = 3/2 Omega_m delta (lengths in
-Mpc/h, H0 = 1), dx = p da/(a^3 E) and dp = F da/(a^2 E). A step is a kick by half, a drift, and a
-kick by half; kicks that follow each other at the same positions are one.
+Mpc/h, H0 = 1), dx = p da/(a^3 E) and dp = F da/(a^2 E). A step is a kick between two drifts or a
+drift between two kicks; kicks that follow each other at the same positions are one, and so are
+drifts by the same momenta.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax._runtime.arrays import Series, SeriesLike
+from pfftjax._runtime.arrays import Number, Series, SeriesLike
 
 from ._growth import Cosmology, checked_scale_factors, growth, hubble
 
@@ -20,14 +21,24 @@ from ._growth import Cosmology, checked_scale_factors, growth, hubble
 class Steps(NamedTuple):
     """Kicks and drifts in turn, as `simulate` goes through them.
 
+        x <- x + first_drift p
+        p <- momentum[i] p + kick[i] F(x),    x <- x + drift[i] p,    for each stage i
+
+    Any scheme that evaluates the force once a stage has this form: whether it starts with a kick
+    (`fastpm`, with one stage more than steps, the last drift zero) or with a drift (`bullfrog`).
+
     Attributes:
-        kick: (steps + 1,), momentum per force.
-        drift: (steps + 1,), after each kick: displacement per momentum. The last one is zero.
+        kick: (stages,), momentum per force.
+        drift: (stages,), after each kick: displacement per momentum.
+        momentum: (stages,), by which momenta are multiplied before each kick; None for one.
+        first_drift: before the first kick; None for zero.
 
     """
 
     kick: Series
     drift: Series
+    momentum: Series | None = None
+    first_drift: Number | None = None
 
 
 # What the second argument is, is up to the integrator; those below take the ends of the steps.
@@ -92,6 +103,54 @@ def leapfrog(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
 
     return _steps(
         integral(3, a[:-1], a[1:]), integral(2, a[:-1], middle), integral(2, middle, a[1:])
+    )
+
+
+def bullfrog(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
+    """Drift, kick and drift that are exact to second order (Rampf, List & Hahn 2025, section 3).
+
+    In D = D1 as the time, with v = dx/dD, the kick is v <- alpha v + (1 - alpha) A / D_m with
+    div A = -delta at the positions after the first drift, and D_m the time there. The growing mode
+    to second order, x = q + D psi1 + E psi2 with E = D2, passes through a step exactly if
+
+        alpha = (E'_f - Q) / (E'_i - Q),    Q = (E_i + (D_m - D_i) E'_i) / D_m - D_m,    ' = d/dD
+
+    and if the drifts, which add up to D_f - D_i, have
+
+        (D_f - D_m) (E'_f - E'_i) = E_f - E_i - (D_f - D_i) E'_i.
+
+    There D_m is not quite half way, as it is in that paper, which differs in a universe with dark
+    energy only. It takes a force for each step, and three to ten steps do for large scales;
+    steps that are too long near the start (D more than tripled) have a negative alpha.
+
+    Args:
+        cosmology: a `jax_cosmo.Cosmology`.
+        scale_factors: (steps + 1,), the ends of the steps, in any direction.
+
+    Example:
+        >>> import jax_cosmo
+        >>> steps = bullfrog(jax_cosmo.Planck15(), jnp.linspace(0.1, 1.0, 6))
+        >>> steps.kick.shape, steps.momentum.shape
+        ((5,), (5,))
+
+    """
+    ends = growth(cosmology, _ends(scale_factors))
+    d, e, slope = ends.d1, ends.d2, ends.d2_rate / ends.d1_rate
+    # The drifts are half of D_f - D_i each but for the error of the trapezoidal rule.
+    beyond = (jnp.diff(e) - jnp.diff(d) * (slope[:-1] + slope[1:]) / 2) / jnp.diff(slope)
+    before, after = jnp.diff(d) / 2 - beyond, jnp.diff(d) / 2 + beyond
+    middle = d[:-1] + before
+    q = (e[:-1] + before * slope[:-1]) / middle - middle
+    alpha = (slope[1:] - q) / (slope[:-1] - q)
+    lost = (slope[:-1] - slope[1:]) / (slope[:-1] - q)  # 1 - alpha
+    # v = p / momentum, F = 3/2 Omega_m A.
+    force = 1.5 * ends.omega_m * middle
+    between = after[:-1] + before[1:]
+    return Steps(
+        kick=lost * ends.momentum[1:] / force,
+        drift=jnp.concatenate([between, after[-1:]]) / ends.momentum[1:],
+        momentum=alpha * ends.momentum[1:] / ends.momentum[:-1],
+        first_drift=before[0] / ends.momentum[0],
     )
 
 

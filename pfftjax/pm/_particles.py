@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import math
+import operator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -200,22 +202,42 @@ def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -
         if capacity is None
         else static_int(capacity, "capacity", "to_owners", mesh.grid.communicator)
     )
-    if mesh.grid.size == 1 and particles.rows <= room:
-        pad = ((0, room - particles.rows), (0, 0))
-        if pad[0][1] == 0:
-            return particles
-        cell, offset, momentum = (
-            jnp.pad(x, pad) for x in (particles.cell, particles.offset, particles.momentum)
-        )
-        return dataclasses.replace(particles, cell=cell, offset=offset, momentum=momentum)
-    route = Route.to_owners(particles.positions, mesh, room)
-    return dataclasses.replace(
+    return sent_to_owners(particles, mesh, room)[0]
+
+
+def sent_to_owners(
+    particles: Particles, mesh: Pencil, capacity: int, *others: jax.Array
+) -> tuple[Particles, list[jax.Array], Callable[[jax.Array], jax.Array]]:
+    """`to_owners`, of other arrays with a row for each particle as well.
+
+    Returns:
+        The particles, the other arrays, and the way back: a function of rows there.
+
+    """
+    if stay_in_place(particles.rows, mesh, capacity):
+        pad = capacity - particles.rows
+
+        def send(x: jax.Array) -> jax.Array:
+            return jnp.pad(x, ((0, pad), *((0, 0) for _ in x.shape[1:]))) if pad else x
+
+        used = particles.used
+        send_back = operator.itemgetter(slice(particles.rows))
+    else:
+        route = Route.to_owners(particles.positions, mesh, capacity)
+        send, send_back, used = route.send, route.send_back, route.count
+    moved = dataclasses.replace(
         particles,
-        cell=route.send(particles.cell),
-        offset=route.send(particles.offset),
-        momentum=route.send(particles.momentum),
-        used=route.count,
+        cell=send(particles.cell),
+        offset=send(particles.offset),
+        momentum=send(particles.momentum),
+        used=used,
     )
+    return moved, [send(x) for x in others], send_back
+
+
+def stay_in_place(rows: int, mesh: Pencil, capacity: int) -> bool:
+    """Whether all particles keep their rows on the way to their owners."""
+    return mesh.grid.size == 1 and rows <= capacity
 
 
 def check_fits(particles: Particles, mesh: Pencil, operation: str) -> None:

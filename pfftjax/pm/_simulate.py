@@ -1,26 +1,30 @@
 """The simulation: force, kick, drift, exchange."""
 
 import dataclasses
-import math
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax._runtime.arrays import BoxSize, Number, RealBlock, Scalar, SeriesLike, Vectors
-from pfftjax._runtime.primitive import where
+from pfftjax._runtime.arrays import BoxSize, Number, RealBlock, SeriesLike, Vectors
+from pfftjax._runtime.primitive import static_int, where
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import sides
 
 from ._exchange import Route
 from ._expected import as_known
-from ._gravity import KEPT, Gradient, gravity_with_ghosts
+from ._gravity import Gradient, checked_gradient
 from ._growth import Cosmology, check_cosmology
 from ._integrators import Integrator, Steps, fastpm
-from ._painting import Kernel, assignment, paint, readout_padded
+from ._motion import Motion, Stage
+from ._painting import Kernel, assignment
 from ._particles import Particles, check_fits, default_capacity, to_owners
 from ._positions import Positions
+from ._reversible import follow
 from ._spectral import real_plan
+
+Adjoint = Literal["reversible", "stored"]
 
 
 def density_contrast(
@@ -49,6 +53,7 @@ def density_contrast(
     real_plan(plan, "density_contrast")
     check_fits(particles, plan.input, "density_contrast")
     assignment(kernel, plan.input, "density_contrast")
+    motion = Motion(plan, kernel, "finite-difference", ())
     if capacity is None:
         capacity = max(particles.rows, default_capacity(particles.total, plan.grid.size))
     positions = particles.positions
@@ -56,15 +61,7 @@ def density_contrast(
         route = Route.to_owners(positions, plan.input, capacity)
         sent = route.send(positions.cell), route.send(positions.offset)
         positions = Positions(*sent, route.count)
-    return _density_contrast(positions, particles.total, plan, kernel)
-
-
-def _density_contrast(
-    positions: Positions, total: int, plan: PencilFFT, kernel: Kernel
-) -> RealBlock:
-    """`density_contrast` of particles that are on the ranks that own them."""
-    mean = total / math.prod(plan.shape)
-    return paint(positions, plan.input, kernel=kernel) / mean - 1
+    return motion.density_contrast(positions, particles.total)
 
 
 def _checked(
@@ -72,14 +69,19 @@ def _checked(
     plan: PencilFFT,
     box_size: BoxSize,
     cosmology: Cosmology,
+    kernel: Kernel,
+    gradient: Gradient,
     operation: str,
-) -> tuple[Particles, tuple[Number, ...]]:
-    """The particles and the sides of the box, if all of it fits together."""
+) -> tuple[Particles, Motion]:
+    """The particles, and how they move, if all of it fits together."""
     real_plan(plan, operation)
     check_fits(particles, plan.input, operation)
     check_cosmology(cosmology, where(operation, plan.grid.communicator))
+    assignment(kernel, plan.input, operation)
+    checked_gradient(gradient, where(operation, plan.grid.communicator))
     lengths = sides(box_size, plan, operation)
-    return particles.in_box(lengths, operation, plan.grid.communicator), lengths
+    particles = particles.in_box(lengths, operation, plan.grid.communicator)
+    return particles, Motion(plan, kernel, gradient, lengths)
 
 
 def force(
@@ -105,19 +107,8 @@ def force(
         ValueError, TypeError: what does not fit, or another box than that of the particles.
 
     """
-    particles, _ = _checked(particles, plan, box_size, cosmology, "force")
-    form = assignment(kernel, plan.input, "force")
-    delta = _density_contrast(particles.positions, particles.total, plan, kernel)
-    omega_m = jnp.asarray(cosmology.Omega_m, delta.dtype)
-    field = gravity_with_ghosts(
-        1.5 * omega_m * delta,
-        plan,
-        box_size,
-        gradient=gradient,
-        before=form.before,
-        after=form.after,
-    )
-    return readout_padded(field, particles.positions, plan.input, form.points)
+    particles, motion = _checked(particles, plan, box_size, cosmology, kernel, gradient, "force")
+    return motion.force(particles, motion.constants(cosmology, particles.offset.dtype))
 
 
 def step(
@@ -128,6 +119,7 @@ def step(
     kick: Number,
     drift: Number,
     *,
+    momentum: Number | None = None,
     kernel: Kernel = "cic",
     gradient: Gradient = "finite-difference",
 ) -> Particles:
@@ -141,6 +133,7 @@ def step(
         cosmology: a `jax_cosmo.Cosmology`.
         kick: momentum per force, as in `Steps`.
         drift: displacement [Mpc/h] per momentum.
+        momentum: by which momenta are multiplied before the kick; None for one.
         kernel: of both paint and readout.
         gradient: as in `gravity`.
 
@@ -156,30 +149,24 @@ def step(
     Reverse mode keeps the particles, and of the mesh the potential; the rest is computed again.
 
     """
-    particles, lengths = _checked(particles, plan, box_size, cosmology, "step")
-    for name, factor in (("kick", kick), ("drift", drift)):
-        if not isinstance(factor, float | int | np.number | np.ndarray | jax.Array) or np.ndim(
-            factor
-        ):
+    particles, motion = _checked(particles, plan, box_size, cosmology, kernel, gradient, "step")
+    for name, factor in (("kick", kick), ("drift", drift), ("momentum", momentum)):
+        is_number = isinstance(factor, float | int | np.number | np.ndarray | jax.Array)
+        if not (is_number and np.ndim(factor) == 0) and (factor is not None or name != "momentum"):
             raise TypeError(
                 f"{where('step', plan.grid.communicator)}: {name} must be one number, got "
                 f"{factor!r}"
             )
     dtype = particles.offset.dtype
-    per_cell = [n / side for n, side in zip(plan.shape, lengths, strict=True)]
-    to_cells = jnp.stack([jnp.asarray(x, dtype) for x in per_cell])
-
-    def kick_and_drift(particles: Particles, kick: Scalar, drift: Scalar) -> Particles:
-        pull = force(particles, plan, box_size, cosmology, kernel=kernel, gradient=gradient)
-        momentum = particles.momentum + kick * pull
-        offset = particles.offset + drift * to_cells * momentum
-        return dataclasses.replace(particles, offset=offset, momentum=momentum)
-
-    kept = jax.checkpoint_policies.save_only_these_names(KEPT)
-    moved = jax.checkpoint(kick_and_drift, policy=kept)(
-        dataclasses.replace(particles, scale_factor=None, box_size=None),
+    stage = Stage(
         jnp.asarray(kick, dtype),
         jnp.asarray(drift, dtype),
+        None if momentum is None else jnp.asarray(momentum, dtype),
+    )
+    moved = motion.advanced(
+        dataclasses.replace(particles, scale_factor=None, box_size=None),
+        stage,
+        motion.constants(cosmology, dtype),
     )
     # Linear: of the exchange only the order of the rows is kept.
     after = to_owners(moved, plan.input, particles.rows)
@@ -199,6 +186,7 @@ def simulate(
     kernel: Kernel = "cic",
     gradient: Gradient = "finite-difference",
     capacity: int | None = None,
+    adjoint: Adjoint = "reversible",
 ) -> Particles:
     """Follow particles under their own gravity from one scale factor to another.
 
@@ -212,11 +200,15 @@ def simulate(
             part of the derivative.
         scale_factors: (steps + 1,), the ends of the steps, as ``jnp.linspace(0.1, 1, 11)``; they
             may also run backward.
-        integrator: `fastpm`, `leapfrog`, or any function of (cosmology, scale_factors) that
-            returns `Steps`.
+        integrator: `fastpm`, `bullfrog`, `leapfrog`, or any function of (cosmology,
+            scale_factors) that returns `Steps`.
         kernel: "cic" or "tsc".
         gradient: of the potential, as in `gravity`.
         capacity: particles that each rank has room for, by default a quarter more than the mean.
+        adjoint: how reverse mode finds the particles of each step: "reversible" follows them
+            back from the end, at the memory of one step; "stored" keeps them (40 bytes a particle
+            and 4 a mesh cell for each step in float32). Forward mode, and with it Hessian-vector
+            products as ``jax.jvp(jax.grad(f), ...)``, work with both.
 
     Returns:
         `Particles` at ``scale_factors[-1]``, positions and momenta at the same time, on the ranks
@@ -227,13 +219,14 @@ def simulate(
             factor than the first one. Where these are not known before the program runs, a
             jax.errors.JaxRuntimeError then.
         jax.errors.JaxRuntimeError: when it runs, on every rank: some rank has no room for all of
-            its particles; the text says which capacity would do.
-
-    Reverse mode keeps the particles and the potential of each step (40 bytes a particle and 4 a
-    mesh cell in float32), and computes the rest again.
+            its particles; the text says which capacity would do. Of a gradient with the
+            reversible adjoint: rounding has grown so much that the way back does not meet the
+            start, to a hundredth of a cell (float32 after hundreds of steps).
 
     """
-    particles, _ = _checked(particles, plan, box_size, cosmology, "simulate")
+    particles, motion = _checked(
+        particles, plan, box_size, cosmology, kernel, gradient, "simulate"
+    )
     comm = plan.grid.communicator
     if capacity is None:
         capacity = default_capacity(particles.total, plan.grid.size)
@@ -242,12 +235,13 @@ def simulate(
             f"{where('simulate', comm)}: the integrator must be a function as pm.fastpm, got "
             f"{integrator!r}"
         )
-    steps = integrator(cosmology, scale_factors)
-    if not isinstance(steps, Steps) or steps.drift.shape != steps.kick.shape:
-        raise TypeError(
-            f"{where('simulate', comm)}: the integrator must return pm.Steps of two vectors of "
-            f"one length, got {steps!r}"
+    if adjoint not in ("reversible", "stored"):
+        raise ValueError(
+            f"{where('simulate', comm)}: adjoint must be reversible or stored, got {adjoint!r}"
         )
+    stages, first_drift = _stages(
+        integrator(cosmology, scale_factors), particles.offset.dtype, where("simulate", comm)
+    )
     after = jax.tree.map(jnp.zeros_like, particles.scale_factor)  # not known
     # An integrator of the user's may take something else.
     if isinstance(scale_factors, list | tuple | np.ndarray | jax.Array):
@@ -255,13 +249,28 @@ def simulate(
         if ends.ndim == 1 and ends.size > 0:
             particles = particles.at_scale_factor(ends[0], "scale_factors[0]", "simulate", comm)
             after = None if particles.scale_factor is None else ends[-1]
-
-    def body(state: Particles, factors: Steps) -> tuple[Particles, None]:
-        return step(
-            state, plan, box_size, cosmology, *factors, kernel=kernel, gradient=gradient
-        ), None
-
-    start = to_owners(particles, plan.input, capacity)
-    start = dataclasses.replace(start, scale_factor=None, box_size=None)
-    end = jax.lax.scan(body, start, steps)[0]
+    end = follow(
+        dataclasses.replace(particles, scale_factor=None, box_size=None),
+        motion,
+        stages,
+        first_drift,
+        motion.constants(cosmology, particles.offset.dtype),
+        capacity=static_int(capacity, "capacity", "simulate", comm),
+        is_reversible=adjoint == "reversible",
+    )
     return dataclasses.replace(end, scale_factor=after, box_size=particles.box_size)
+
+
+def _stages(steps: Any, dtype: np.dtype, here: str) -> tuple[Stage, jax.Array | None]:
+    """Stages and the drift before them, of what an integrator has returned."""
+    fits = isinstance(steps, Steps) and jnp.ndim(steps.kick) == 1
+    if fits:
+        of_stages = [x for x in (steps.drift, steps.momentum) if x is not None]
+        fits = all(jnp.shape(x) == jnp.shape(steps.kick) for x in of_stages)
+        fits &= steps.first_drift is None or jnp.ndim(steps.first_drift) == 0
+    if not fits:
+        raise TypeError(
+            f"{here}: the integrator must return pm.Steps of vectors of one length, got {steps!r}"
+        )
+    kick, drift, momentum, first_drift = jax.tree.map(lambda x: jnp.asarray(x, dtype), steps)
+    return Stage(kick, drift, momentum), first_drift

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from pfftjax.pm import Steps, fastpm, growth, leapfrog
+from pfftjax.pm import Steps, bullfrog, fastpm, growth, leapfrog
 from tests.helpers import on_one_rank
 from tests.pm.universe import cosmology
 
@@ -56,6 +56,42 @@ def test_fastpm_follows_the_growing_mode():
     for (x, p), (d, momentum) in both():
         assert abs(x / d - 1) < 1e-12
         assert abs(p / momentum - 1) < 1e-12
+
+
+def test_bullfrog_follows_the_second_order():
+    """To rounding, for any number of steps of any spacing in both directions: the coefficients of
+    psi1 and of psi2, whose force is 3/2 Omega_m times D and E - D^2."""
+    spacings = [np.linspace(0.1, 1, 2), np.geomspace(0.01, 1, 21), np.linspace(1, 0.5, 4)]
+
+    def followed(steps, x, p, omega_m):
+        def moved(x, p, by):
+            return [a + by * b for a, b in zip(x, p, strict=True)]
+
+        def body(state, step):
+            x, p = state
+            kick = 1.5 * omega_m * step.kick
+            pull = x[0], x[1] - x[0] ** 2
+            p = [step.momentum * b + kick * f for b, f in zip(p, pull, strict=True)]
+            return (moved(x, p, step.drift), p), None
+
+        x = moved(x, p, steps.first_drift)
+        return jax.lax.scan(body, (x, p), steps._replace(first_drift=None))[0]
+
+    @jax.jit
+    def both():
+        universe = cosmology(**DARK)
+        results = []
+        for a in spacings:
+            g = growth(universe, a[np.array([0, -1])])
+            velocity = g.scale_factor**2 * g.e
+            x = jnp.stack([g.d1, g.d2])
+            p = velocity * jnp.stack([g.d1_rate, g.d2_rate])
+            end = followed(bullfrog(universe, a), [*x[:, 0]], [*p[:, 0]], universe.Omega_m)
+            results.append((end, ([*x[:, 1]], [*p[:, 1]])))
+        return results
+
+    for actual, expected in both():
+        np.testing.assert_allclose(actual, expected, rtol=1e-11)
 
 
 def test_leapfrog_converges_with_the_square_of_the_step():
@@ -107,12 +143,14 @@ def test_backward_is_forward_with_the_other_sign(integrator):
     np.testing.assert_allclose(back.kick, -there.kick[::-1], rtol=1e-12)
 
 
-def test_fastpm_is_differentiable_in_the_cosmology():
-    weight = np.random.default_rng(0).standard_normal((2, 4))
+@pytest.mark.parametrize("integrator", [fastpm, bullfrog])
+def test_steps_are_differentiable_in_the_cosmology(integrator):
+    weight = np.random.default_rng(0).standard_normal((4, 4))
 
     def loss(omega_c):
-        steps = fastpm(cosmology(Omega_c=omega_c, **DARK), np.linspace(0.1, 1, 4))
-        return jnp.sum(weight * jnp.stack(steps))
+        steps = integrator(cosmology(Omega_c=omega_c, **DARK), np.linspace(0.1, 1, 4))
+        rows = zip(weight, jax.tree.leaves(steps), strict=False)
+        return sum(jnp.sum(w[: x.size] * x) for w, x in rows)
 
     both = jax.jit(jax.value_and_grad(loss))
     at, step = 0.26, 1e-5
@@ -123,10 +161,10 @@ def test_fastpm_is_differentiable_in_the_cosmology():
 @pytest.mark.ranks(2)
 @pytest.mark.wrong_types
 def test_what_is_refused_and_returned():
-    for integrator in (fastpm, leapfrog):
+    for integrator, stages in ((fastpm, 3), (leapfrog, 3), (bullfrog, 2)):
         steps = jax.eval_shape(lambda f=integrator: f(cosmology(), [0.1, 0.2, 0.3]))
         assert isinstance(steps, Steps)
-        assert steps.drift.shape == steps.kick.shape == (3,)
+        assert steps.drift.shape == steps.kick.shape == (stages,)
         for bad in (0.5, [0.5], [[0.1, 0.2]]):
             with pytest.raises(ValueError, match="the ends of the steps, a vector of two or more"):
                 integrator(cosmology(), bad)

@@ -1,0 +1,112 @@
+"""How particles move: stages of a kick by the force and a drift."""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from pfftjax._runtime.arrays import Number, RealBlock, Scalar, Vectors
+from pfftjax.fft import PencilFFT
+
+from ._gravity import KEPT, Gradient, gravity_with_ghosts
+from ._growth import Cosmology
+from ._painting import Kernel, assignment, paint, readout_padded
+from ._particles import Particles, sent_to_owners
+from ._positions import Positions
+
+
+class Stage(NamedTuple):
+    """A kick and the drift after it: p <- momentum p + kick F, x <- x + drift p.
+
+    Those of a whole run have a leading axis.
+    """
+
+    kick: Scalar
+    drift: Scalar
+    momentum: Scalar | None = None  # for one
+
+
+class Constants(NamedTuple):
+    """What a run depends on besides its stages, in the precision of the particles.
+
+    Attributes:
+        omega_m: the matter density parameter today.
+        per_cell: (3,), mesh cells for each Mpc/h.
+        sides: of the box [Mpc/h] where they are traced; else they are the `Motion`'s.
+
+    """
+
+    omega_m: Scalar
+    per_cell: jax.Array
+    sides: tuple[Scalar, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Motion:
+    """The mesh and the form of the force, known while a program is traced."""
+
+    plan: PencilFFT
+    kernel: Kernel
+    gradient: Gradient
+    sides: tuple[Number, ...]
+
+    def constants(self, cosmology: Cosmology, dtype: np.dtype) -> Constants:
+        """Those of a universe in this box."""
+        per_cell = [n / side for n, side in zip(self.plan.shape, self.sides, strict=True)]
+        is_known = not any(isinstance(x, Tracer) for x in self.sides)
+        return Constants(
+            jnp.asarray(cosmology.Omega_m, dtype),
+            jnp.stack([jnp.asarray(x, dtype) for x in per_cell]),
+            None if is_known else tuple(jnp.asarray(x, dtype) for x in self.sides),
+        )
+
+    def density_contrast(self, positions: Positions, total: int) -> RealBlock:
+        """Of particles that are on the ranks that own them."""
+        mean = total / math.prod(self.plan.shape)
+        return paint(positions, self.plan.input, kernel=self.kernel) / mean - 1
+
+    def force(self, particles: Particles, constants: Constants) -> Vectors:
+        """-grad phi at each particle, with laplacian phi = 3/2 Omega_m delta."""
+        mesh = self.plan.input
+        form = assignment(self.kernel, mesh, "force")
+        delta = self.density_contrast(particles.positions, particles.total)
+        field = gravity_with_ghosts(
+            1.5 * constants.omega_m * delta,
+            self.plan,
+            self.sides if constants.sides is None else constants.sides,
+            gradient=self.gradient,
+            before=form.before,
+            after=form.after,
+        )
+        return readout_padded(field, particles.positions, mesh, form.points)
+
+    def drifted(self, particles: Particles, drift: Scalar, constants: Constants) -> Particles:
+        """By their momenta, on the ranks where they are."""
+        offset = particles.offset + drift * constants.per_cell * particles.momentum
+        return dataclasses.replace(particles, offset=offset)
+
+    def advanced(self, particles: Particles, stage: Stage, constants: Constants) -> Particles:
+        """One stage further, on the ranks where they are.
+
+        Reverse mode keeps the particles and the potential, and computes the rest again.
+        """
+
+        def kick_and_drift(particles: Particles, stage: Stage, constants: Constants) -> Particles:
+            pull = self.force(particles, constants)
+            before = particles.momentum
+            momentum = before if stage.momentum is None else stage.momentum * before
+            kicked = dataclasses.replace(particles, momentum=momentum + stage.kick * pull)
+            return self.drifted(kicked, stage.drift, constants)
+
+        kept = jax.checkpoint_policies.save_only_these_names(KEPT)
+        return jax.checkpoint(kick_and_drift, policy=kept)(particles, stage, constants)
+
+    def to_owners(
+        self, particles: Particles, capacity: int, *others: jax.Array
+    ) -> tuple[Particles, list[jax.Array]]:
+        """Particles, and other arrays with a row for each, on the ranks that own them."""
+        return sent_to_owners(particles, self.plan.input, capacity, *others)[:2]

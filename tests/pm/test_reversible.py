@@ -1,0 +1,250 @@
+"""Gradients of whole runs that nothing is stored for: against those that are stored, and against
+differences; in every mode of differentiation."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pfftjax
+from pfftjax import PencilFFT
+from pfftjax.collectives import recover
+from pfftjax.pm import (
+    Steps,
+    bullfrog,
+    density_contrast,
+    fastpm,
+    linear_field,
+    lpt,
+    simulate,
+    tabulated,
+    white_noise,
+)
+from tests.distributed import grids, total
+from tests.helpers import CONTROL, assert_close, random
+from tests.pm.universe import cosmology, table
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(2)]
+
+SHAPE, BOX = (6, 9, 8), (18.0, 27.0, 24.0)
+ENDS = np.linspace(0.1, 1, 5)
+ADJOINTS = ("stored", "reversible")
+WHERE = 0.26
+
+
+def _plan(grid):
+    return PencilFFT(SHAPE, grid, real=True)
+
+
+def _end(noise, omega_c, plan, adjoint, *, box=BOX, integrator=fastpm, kernel="cic"):
+    """Particles today, of room for all of them."""
+    universe = cosmology(Omega_c=omega_c)
+    delta = linear_field(noise, plan, BOX, tabulated(*table()))
+    start = lpt(delta, plan, box, universe, ENDS[0])
+    return simulate(
+        start,
+        plan,
+        box,
+        universe,
+        ENDS,
+        integrator=integrator,
+        kernel=kernel,
+        capacity=start.total,
+        adjoint=adjoint,
+    )
+
+
+def _variance(end, plan):
+    """Of the density, with the momenta in it, so that both have cotangents."""
+    delta = density_contrast(end, plan, kernel="tsc")
+    return pfftjax.vdot(delta, delta, plan.grid) + pfftjax.vdot(
+        end.momentum**2, jnp.cos(end.momentum), plan.grid
+    )
+
+
+def _loss(noise, omega_c, plan, adjoint, **options):
+    return _variance(_end(noise, omega_c, plan, adjoint, **options), plan)
+
+
+def _gradients(plan, adjoint, **options):
+    def loss(noise, omega_c):
+        return _loss(noise, omega_c, plan, adjoint, **options)
+
+    return pfftjax.value_and_grad(loss, argnums=(0, 1), shared="omega_c")
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize(
+    ("options", "dtype", "tolerance"),
+    [
+        ({"integrator": bullfrog, "kernel": "tsc"}, "float64", 1e-10),
+        ({}, "float32", 1e-4),
+    ],
+    ids=["bullfrog-tsc", "fastpm-float32"],
+)
+def test_gradients_are_those_that_are_stored(options, dtype, tolerance):
+    """In the noise and in the cosmology."""
+    plans = [_plan(grid) for grid in grids()[-2:]]
+    noises = [jnp.asarray(p.input.local_block(random(SHAPE, dtype, 3))) for p in plans]
+
+    @jax.jit
+    def both(noises):
+        return [
+            [_gradients(plan, adjoint, **options)(x, WHERE) for adjoint in ADJOINTS]
+            for plan, x in zip(plans, noises, strict=True)
+        ]
+
+    for stored, reversible in both(noises):
+        assert_close(reversible, stored, tolerance)
+
+
+def test_gradients_against_differences():
+    plan = _plan(grids()[-1])
+    noise, direction = random(SHAPE, seed=1), random(SHAPE, seed=2)
+    run = jax.jit(_gradients(plan, "reversible", integrator=bullfrog))
+
+    def at(step, change):
+        return run(plan.input.local_block(noise + step * direction), WHERE + change)
+
+    _, (of_noise, of_omega) = at(0, 0)
+    step = 1e-5
+    slope = (at(step, 0)[0] - at(-step, 0)[0]) / (2 * step)
+    along = total(of_noise, plan.input.local_block(direction)).real
+    assert abs(along - slope) < 1e-6 * abs(slope)
+    slope = (at(0, step)[0] - at(0, -step)[0]) / (2 * step)
+    assert abs(of_omega - slope) < 1e-6 * abs(slope)
+
+
+def test_every_mode_of_differentiation():
+    """Forward, forward over reverse, reverse over forward, and maps inside and outside."""
+    plan = _plan(grids()[0])
+    noise, direction = (plan.input.local_block(random(SHAPE, seed=s)) for s in (4, 5))
+    several = jnp.stack([noise, 0.5 * noise])
+
+    def results(adjoint):
+        def loss(x):
+            return _loss(x, WHERE, plan, adjoint, kernel="tsc")
+
+        gradient = pfftjax.grad(loss)
+        return {
+            "forward": jax.jvp(loss, (noise,), (direction,)),
+            "forward over reverse": jax.jvp(gradient, (noise,), (direction,)),
+            "reverse over forward": pfftjax.grad(lambda x: jax.jvp(loss, (x,), (direction,))[1])(
+                noise
+            ),
+            "of each": jax.vmap(gradient)(several),
+            "of all": pfftjax.grad(lambda x: jnp.sum(jax.vmap(loss)(x)))(several),
+        }
+
+    expected, actual = jax.jit(lambda: [results(adjoint) for adjoint in ADJOINTS])()
+    for mode, values in expected.items():
+        assert_close(actual[mode], values, 1e-9)
+    twice = expected["forward over reverse"][1]
+    np.testing.assert_allclose(actual["reverse over forward"], twice, rtol=1e-8, atol=1e-6)
+
+
+@pytest.mark.ranks(1)
+def test_without_jit_and_in_a_box_that_is_differentiated():
+    plan = _plan(grids()[0])
+    noise = jnp.asarray(plan.input.local_block(random(SHAPE, seed=4)))
+
+    def loss(side, adjoint):
+        box = tuple(side * n for n in SHAPE)
+        return _loss(noise, WHERE, plan, adjoint, box=box)
+
+    stored, reversible = (pfftjax.grad(loss, shared=0)(3.0, adjoint) for adjoint in ADJOINTS)
+    assert abs(reversible / stored - 1) < 1e-10
+
+
+def test_memory_does_not_grow_with_the_steps():
+    plan = _plan(grids()[-1])
+    noise = jnp.asarray(plan.input.local_block(random(SHAPE, seed=4)))
+
+    def needed(adjoint, steps):
+        def loss(x):
+            delta = linear_field(x, plan, BOX, tabulated(*table()))
+            start = lpt(delta, plan, BOX, cosmology(), 0.1)
+            ends = np.linspace(0.1, 1, steps + 1)
+            end = simulate(start, plan, BOX, cosmology(), ends, adjoint=adjoint)
+            return _variance(end, plan)
+
+        compiled = jax.jit(pfftjax.grad(loss)).lower(noise).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    # Each step has a few numbers of its own, which count in a small box.
+    most = CONTROL.allreduce(needed("reversible", 40) - needed("reversible", 5))
+    assert most < 0.05 * CONTROL.allreduce(needed("reversible", 5))
+    stored = CONTROL.allreduce(needed("stored", 40) - needed("stored", 5))
+    assert stored > 35 * 40 * np.prod(SHAPE)
+
+
+def test_a_run_that_has_no_way_back_is_refused():
+    """A stage that forgets its momenta, as rounding does in the end: no gradient is wrong."""
+    plan = _plan(grids()[0])
+    noise = jnp.asarray(plan.input.local_block(random(SHAPE, seed=4)))
+
+    def forgetful(universe, ends):
+        steps = fastpm(universe, ends)
+        return steps._replace(momentum=jnp.ones_like(steps.kick).at[2].set(0))
+
+    def gradient(adjoint):
+        return jax.jit(lambda x: _gradients(plan, adjoint, integrator=forgetful)(x, WHERE))
+
+    stored = gradient("stored")(noise)
+    assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(stored))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r'pass simulate\(.*adjoint="stored"'):
+        jax.block_until_ready(gradient("reversible")(noise))
+    recover()
+
+
+def test_integrators_of_the_first_stage():
+    """Momenta that the first stage forgets are those of the start, which is known."""
+    plan = _plan(grids()[-1])
+    noise = jnp.asarray(plan.input.local_block(random(SHAPE, seed=4)))
+
+    def of_one_stage(universe, ends):
+        steps = bullfrog(universe, np.asarray(ends)[[0, -1]])
+        return Steps(steps.kick, steps.drift, jnp.zeros(1), steps.first_drift)
+
+    @jax.jit
+    def both(noise):
+        return [
+            _gradients(plan, adjoint, integrator=of_one_stage)(noise, WHERE)
+            for adjoint in ADJOINTS
+        ]
+
+    stored, reversible = both(noise)
+    assert_close(reversible, stored, 1e-10)
+
+
+@pytest.mark.ranks(3)
+def test_particles_elsewhere_have_their_own_cotangents():
+    """Those of the rows as they were given, which are on ranks that do not own them."""
+    plan = _plan(grids()[-1])
+
+    @jax.jit
+    def both():
+        noise = white_noise(jax.random.key(2), plan.input)
+        delta = linear_field(noise, plan, BOX, tabulated(*table()))
+        start = lpt(delta, plan, BOX, cosmology(), ENDS[0])
+        # To the other side of the box.
+        away = start.offset + 0.5 * jnp.asarray(SHAPE)
+
+        def loss(offset, momentum, adjoint):
+            given = dataclasses.replace(start, offset=offset, momentum=momentum)
+            end = simulate(
+                given, plan, BOX, cosmology(), ENDS, capacity=start.total, adjoint=adjoint
+            )
+            return _variance(end, plan)
+
+        return [
+            pfftjax.grad(lambda *x, a=adjoint: loss(*x, a), argnums=(0, 1))(away, start.momentum)
+            for adjoint in ADJOINTS
+        ]
+
+    stored, reversible = both()
+    assert_close(reversible, stored, 1e-10)
+    for x in stored:
+        assert x.size == 0 or np.abs(x).max() > 0
