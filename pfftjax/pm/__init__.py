@@ -17,6 +17,8 @@ from ._integrators import bullfrog as bullfrog
 from ._integrators import fastpm as fastpm
 from ._integrators import leapfrog as leapfrog
 from ._lpt import lpt as lpt
+from ._noise import fixed_amplitudes as fixed_amplitudes
+from ._noise import nested_noise as nested_noise
 from ._noise import white_noise as white_noise
 from ._painting import paint as paint
 from ._painting import readout as readout

@@ -1,6 +1,7 @@
 """Gaussian random fields with a given power spectrum."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +62,8 @@ def eisenstein_hu(cosmology: Cosmology) -> Callable[[RealsLike], Reals]:
     """The linear power spectrum today by Eisenstein & Hu (1998), from jax-cosmo.
 
     Evaluated at 512 wavenumbers from 1e-4 to 100 h/Mpc and interpolated, so that a fine mesh costs
-    no more than a coarse one. Differentiable in the cosmology.
+    no more than a coarse one. Differentiable in the cosmology. Its amplitude is that of sigma8:
+    jax-cosmo's own normalisation leaves out large scales, and gives 1.0017 of it.
 
     Args:
         cosmology: a `jax_cosmo.Cosmology`; sigma8 sets the amplitude.
@@ -73,7 +75,19 @@ def eisenstein_hu(cosmology: Cosmology) -> Callable[[RealsLike], Reals]:
     k = jnp.logspace(-4, 2, 512)
     # jax-cosmo keeps results in the object, perhaps of another trace; a fresh one has none.
     leaves, tree = jax.tree.flatten(cosmology)
-    return tabulated(k, power.linear_matter_power(jax.tree.unflatten(tree, leaves), k))
+    fresh: Any = jax.tree.unflatten(tree, leaves)
+    values = power.linear_matter_power(fresh, k)
+    return tabulated(k, values * (fresh.sigma8**2 / _variance(k, values, 8.0)))
+
+
+def _variance(k: Reals, power: Reals, radius: float) -> Reals:
+    """Of the density in spheres, by the trapezoidal rule in ln k."""
+    x = k * radius
+    # The window is one where its formula loses all digits.
+    is_small = x < 0.02
+    safe = jnp.where(is_small, 1, x)
+    window = jnp.where(is_small, 1, 3 * (jnp.sin(safe) - safe * jnp.cos(safe)) / safe**3)
+    return jnp.trapezoid(k**3 * power * window**2 / (2 * np.pi**2), jnp.log(k))
 
 
 def linear_field(

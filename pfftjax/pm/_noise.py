@@ -1,5 +1,6 @@
-"""White noise that does not depend on the process grid."""
+"""White noise that does not depend on the process grid, nor, where it is wanted, on the mesh."""
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,11 +11,16 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import PRNGKeyArray
 
-from pfftjax._runtime.arrays import Reals
+from pfftjax._runtime.arrays import RealBlock, RealBlockLike, Reals
+from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import where
 from pfftjax.collectives.internal import same
+from pfftjax.fft import PencilFFT
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import checked_pencil
+from pfftjax.spectral.internal import operand
+
+from ._spectral import real_plan
 
 
 def white_noise(
@@ -73,19 +79,122 @@ def white_noise(
         raise ValueError(f"{here}: drawn_in must be 'float32' or 'float64', got {drawn_in!r}")
     if jax.dtypes.canonicalize_dtype(drawn_in) != drawn_in:
         raise ValueError(f"{here}: drawn_in='float64' needs JAX_ENABLE_X64=1")
+    axes = range(len(pencil.global_shape))
+    high, low = _global_index(pencil.global_shape, [pencil.indices(axis) for axis in axes])
+    first, second = _drawn(key, high, low, "white_noise", comm)
+    return _normal(first, second, drawn_in).astype(dtype)
+
+
+def nested_noise(key: PRNGKeyArray, plan: PencilFFT, dtype: DTypeLike | None = None) -> RealBlock:
+    """White noise whose large scales are the same on meshes of any size.
+
+    A mode's number depends on the key and on its wavevector alone, in units of the box's lowest
+    (threefry as a counter of wavevectors, Salmon et al. 2011). Meshes of 256^3 and of 512^3 points
+    so have the same modes where both have them, but for those at a Nyquist frequency: a simulation
+    is refined, or tested at a lower resolution, in one universe. Drawn in float32, then cast.
+
+    Args:
+        key: as in `white_noise`.
+        plan: ``PencilFFT(shape, grid, real=True)``, of less than 65536 points along each axis.
+        dtype: of the result, floating-point; JAX's default by default.
+
+    Returns:
+        This rank's block of noise of unit variance, for `linear_field`: the same bits on any
+        process grid. One inverse transform is made.
+
+    Raises:
+        TypeError, ValueError: as `white_noise`, or too fine a mesh.
+        jax.errors.JaxRuntimeError: as `white_noise`.
+
+    Example:
+        >>> from pfftjax import ProcessGrid
+        >>> coarse, fine = (PencilFFT((n, n, n), ProcessGrid(), real=True) for n in (8, 16))
+        >>> a, b = (nested_noise(jax.random.key(0), plan) for plan in (coarse, fine))
+        >>> a.shape == coarse.input.local_shape
+        True
+
+    """
+    real_plan(plan, "nested_noise")
+    comm = plan.grid.communicator
+    here = where("nested_noise", comm)
+    dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"{here}: dtype must be floating-point, got {dtype}")
+    if max(plan.shape) >= 1 << 16:
+        raise ValueError(
+            f"{here}: a mesh must have less than 65536 points along each axis, got {plan.shape}"
+        )
+    # Of a mode and that of the opposite wavevector, one has the other's conjugate. The last axis
+    # has positive wavenumbers only, so that both are here where its wavenumber has no sign.
+    signed, signs = [], []
+    for axis, n in enumerate(plan.shape):
+        index = plan.output.indices(axis)
+        signed.append(jnp.where(2 * index > n, index - n, index))
+        signs.append(jnp.where((index == 0) | (2 * index == n), 0, jnp.sign(signed[-1])))
+    sign = jnp.where(signs[2] != 0, 1, jnp.where(signs[0] != 0, signs[0], signs[1]))
+    x, y, z = (
+        jnp.where((2 * k == n) | (sign >= 0), k, -k)
+        for k, n in zip(signed, plan.shape, strict=True)
+    )
+    x, y, z = (jnp.broadcast_to(k, sign.shape).astype(jnp.uint32) for k in (x, y, jnp.abs(z)))
+    words = _drawn(key, x, (y << 16) | z, "nested_noise", comm)
+    real, imaginary = (
+        _normal(word, jnp.zeros_like(word), "float32").astype(dtype) for word in words
+    )
+    has_phase = sign != 0
+    half = np.sqrt(0.5).astype(dtype)
+    modes = jax.lax.complex(
+        jnp.where(has_phase, half * real, real),
+        jnp.where(has_phase, half * sign.astype(dtype) * imaginary, 0),
+    )
+    return plan.inverse(modes * np.sqrt(math.prod(plan.shape)).astype(dtype))
+
+
+def fixed_amplitudes(noise: RealBlockLike, plan: PencilFFT) -> RealBlock:
+    """Noise whose modes all have unit amplitude, and the phases of those of `noise`.
+
+    Spectra of simulations from such noise scatter much less about their mean, and those of a pair,
+    from x and from -x, even less (Angulo & Pontzen 2016).
+
+    Args:
+        noise: this rank's block, of `white_noise` or `nested_noise`.
+        plan: ``PencilFFT(shape, grid, real=True)``.
+
+    Returns:
+        This rank's block, as large as `noise`; the mode k = 0 is one.
+
+    Raises:
+        ValueError, TypeError: a plan or a block that do not fit.
+
+    Example:
+        >>> from pfftjax import ProcessGrid
+        >>> plan = PencilFFT((8, 8, 8), ProcessGrid(), real=True)
+        >>> noise = fixed_amplitudes(white_noise(jax.random.key(0), plan.input), plan)
+        >>> bool(jnp.allclose(jnp.abs(plan.forward(noise)), 8**1.5, rtol=1e-5))
+        True
+
+    """
+    real_plan(plan, "fixed_amplitudes")
+    noise = operand(noise, plan, "fixed_amplitudes", from_spectrum=False)
+    modes = plan.forward(noise)
+    size = jnp.abs(modes)
+    unit = jnp.where(size > 0, modes / jnp.where(size > 0, size, 1), 1)
+    return plan.inverse(unit * np.sqrt(math.prod(plan.shape)).astype(noise.dtype))
+
+
+def _drawn(
+    key: PRNGKeyArray, high: jax.Array, low: jax.Array, operation: str, comm: Communicator
+) -> list[jax.Array]:
+    """Two words for each count, of a key that the ranks compare."""
     words = same(
-        _key_words(key, here),
+        _key_words(key, where(operation, comm)),
         "the key",
-        operation="white_noise",
+        operation=operation,
         remedy="make it of one seed, jax.random.key(seed): the ranks' blocks differ anyway",
         comm=comm,
     )
-    axes = range(len(pencil.global_shape))
-    high, low = _global_index(pencil.global_shape, [pencil.indices(axis) for axis in axes])
-    first, second = jxr.threefry2x32_p.bind(
-        *(jnp.broadcast_to(word, high.shape) for word in words), high, low
-    )
-    return _normal(first, second, drawn_in).astype(dtype)
+    spread = (jnp.broadcast_to(word, high.shape) for word in words)
+    return jxr.threefry2x32_p.bind(*spread, high, low)
 
 
 def _key_words(key: object, here: str) -> jax.Array:

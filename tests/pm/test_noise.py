@@ -1,15 +1,17 @@
 """White noise against jax.random.normal of the whole array, to the last bit."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pfftjax import Pencil
+from pfftjax import Pencil, PencilFFT
 from pfftjax.collectives import recover
-from pfftjax.pm import white_noise
+from pfftjax.pm import fixed_amplitudes, nested_noise, white_noise
 from pfftjax.pm._noise import _global_index, _times
-from tests.distributed import grids
+from tests.distributed import alone, assert_block, grids
 from tests.helpers import RANK, SIZE, assert_equal, on_one_rank
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2, 4)]
@@ -172,3 +174,90 @@ def test_what_is_refused():
         white_noise(key, pencil, drawn_in="float64")
     with pytest.raises(TypeError, match=r"white_noise: pencil must be a Pencil, .* got tuple"):
         white_noise(key, (4, 5, 6))
+
+
+MESHES = ((8, 6, 10), (12, 9, 16), (7, 12, 11))
+
+
+def test_nested_noise_has_the_same_modes_on_every_mesh_and_grid():
+    """Of wavevectors that two meshes have, up to their Nyquist frequencies; and the same bits."""
+    plans = {shape: PencilFFT(shape, alone(), real=True) for shape in MESHES}
+    others = {shape: [PencilFFT(shape, grid, real=True) for grid in grids()] for shape in MESHES}
+
+    @jax.jit
+    def everything(key):
+        wholes = {shape: nested_noise(key, plan, "float32") for shape, plan in plans.items()}
+        return wholes, {
+            shape: [nested_noise(key, plan, "float32") for plan in of_shape]
+            for shape, of_shape in others.items()
+        }
+
+    wholes, blocks = everything(jax.random.key(5))
+    for shape, whole in wholes.items():
+        whole = np.asarray(whole)
+        assert whole.dtype == "float32"
+        for plan, block in zip(others[shape], blocks[shape], strict=True):
+            assert_equal(block, plan.input.local_block(whole))
+
+    def modes(shape):
+        found = np.fft.fftn(np.asarray(wholes[shape], "float64"), norm="ortho")
+        return np.fft.fftshift(found)
+
+    def shared(shape, half):
+        """Of wavenumbers from -half to half along each axis."""
+        middle = [n // 2 for n in shape]
+        return modes(shape)[
+            tuple(slice(m - h, m + h + 1) for m, h in zip(middle, half, strict=True))
+        ]
+
+    for a, b in itertools.combinations(MESHES, 2):
+        half = [(min(n, m) - 1) // 2 for n, m in zip(a, b, strict=True)]
+        assert np.abs(shared(a, half) - shared(b, half)).max() < 1e-5
+
+
+@on_one_rank
+def test_nested_noise_is_white():
+    """All of its modes have unit variance: also those that have no phase, and no two are equal."""
+    plan = PencilFFT((6, 4, 8), alone(), real=True)
+
+    @jax.jit
+    def spectra(keys):
+        return jax.lax.map(lambda key: plan.forward(nested_noise(key, plan)), keys)
+
+    draws = np.asarray(spectra(jax.random.split(jax.random.key(0), 4000))).reshape(4000, -1)
+    draws = draws / np.sqrt(6 * 4 * 8)
+    variance = np.mean(np.abs(draws) ** 2, axis=0)
+    assert np.abs(variance - 1).max() < 0.15
+    correlation = draws.T.conj() @ draws / len(draws)
+    # Opposite wavevectors where the last wavenumber has no sign are conjugates, not independent.
+    assert np.abs(correlation - np.diag(np.diag(correlation))).max() < 0.09
+    assert np.abs(draws.mean(axis=0)).max() < 0.07
+
+
+def test_fixed_amplitudes():
+    """Are one, with the phases of the noise; the same on every grid."""
+    shape = (6, 9, 8)
+    plans = [PencilFFT(shape, grid, real=True) for grid in grids()]
+    whole = np.random.default_rng(0).standard_normal(shape)
+    modes = np.fft.fftn(whole)
+    size = np.sqrt(np.prod(shape))
+    expected = np.fft.ifftn(size * modes / np.abs(modes)).real
+    blocks = [jnp.asarray(p.input.local_block(whole)) for p in plans]
+    fixed = jax.jit(lambda xs: [fixed_amplitudes(x, p) for p, x in zip(plans, xs, strict=True)])
+    for plan, block in zip(plans, fixed(blocks), strict=True):
+        assert_block(block, expected, plan.input, 1e-12)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.wrong_types
+def test_what_nested_noise_refuses():
+    plan = PencilFFT((4, 4, 4), grids()[0], real=True)
+    key = jax.random.key(0)
+    with pytest.raises(TypeError, match="dtype must be floating-point"):
+        nested_noise(key, plan, "int32")
+    with pytest.raises(ValueError, match="the plan must be a PencilFFT"):
+        nested_noise(key, PencilFFT((4, 4, 4), grids()[0]))
+    with pytest.raises(ValueError, match="65536"):
+        jax.eval_shape(lambda: nested_noise(key, PencilFFT((65536, 4, 4), grids()[0], real=True)))
+    with pytest.raises(TypeError, match="the key must be one of"):
+        nested_noise(3, plan)
