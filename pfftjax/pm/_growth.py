@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,8 @@ class Cosmology(Protocol):
 
 
 class Growth(NamedTuple):
-    """Growth factors at some scale factors, normalised to D1 = a and D2 = -3/7 a^2 early.
+    """Growth factors at some scale factors. Early, in matter domination, they are D1 = a,
+    D2 = -3/7 a^2, and D3 = -1/3 a^3, 10/21 a^3 and -1/7 a^3.
 
     Attributes:
         scale_factor: a.
@@ -44,6 +45,9 @@ class Growth(NamedTuple):
         d2: of second order, D2, negative.
         d2_rate: dD2 / dln a.
         omega_m: the matter density parameter today.
+        d3: (3, ...), of third order: of the determinant, of the product of first and second order,
+            and of its transverse part; None where it was not asked for.
+        d3_rate: dD3 / dln a.
 
     """
 
@@ -54,6 +58,8 @@ class Growth(NamedTuple):
     d2: Reals
     d2_rate: Reals
     omega_m: Scalar
+    d3: Reals | None = None
+    d3_rate: Reals | None = None
 
     @property
     def momentum(self) -> Reals:
@@ -111,34 +117,58 @@ def hubble(cosmology: Cosmology, a: RealsLike | SeriesLike) -> Reals:
     return jnp.sqrt(background.Esqr(cosmology, checked_scale_factors(a)))
 
 
-def _integrated(structure: object, parameters: Sequence[ArrayLike], a: jax.Array) -> Reals:
-    """(D1/a - 1, its rate, D2/a^2 + 3/7, its rate) at scale factors.
+# D3 / a^3 in matter domination.
+_THIRD = (-1 / 3, 10 / 21, -1 / 7)
+
+
+def _integrated(form: tuple[object, int], parameters: Sequence[ArrayLike], a: jax.Array) -> Reals:
+    """(D1/a - 1, its rate, D2/a^2 + 3/7, its rate) at scale factors, and the like of D3/a^3.
 
     These vanish with what is not matter, so that float32 keeps their digits.
     """
     from jax_cosmo import background
 
-    cosmology = jax.tree.unflatten(structure, parameters)
+    structure, order = form
+    cosmology: Any = jax.tree.unflatten(structure, parameters)
 
     def derivative(x: jax.Array, state: jax.Array) -> jax.Array:
         at = jnp.exp(x)
         w = background.w(cosmology, at)
         omega_de = background.Omega_de_a(cosmology, at)
         omega_k = cosmology.Omega_k / (at**2 * background.Esqr(cosmology, at))
-        h1, h1_rate, h2, h2_rate = state
+        h1, h1_rate, h2, h2_rate, *third = state
         # Omega_m(a) is 1 - omega_k - omega_de, and dln H/dln a is -3/2 + drag.
         drag = omega_k / 2 - 1.5 * w * omega_de
-        return jnp.stack(
-            [
-                h1_rate,
-                -(2.5 + drag) * h1_rate - (2 * omega_k + 1.5 * (1 - w) * omega_de) * (1 + h1),
-                h2_rate,
-                -(4.5 + drag) * h2_rate
-                - (3.5 + 2 * drag + 1.5 * (omega_k + omega_de)) * h2
-                + (18 * omega_k + (15 - 9 * w) * omega_de) / 7
-                - 1.5 * (1 - omega_k - omega_de) * h1 * (2 + h1),
-            ]
+        other = 1.5 * (omega_k + omega_de)
+        rates = [
+            h1_rate,
+            -(2.5 + drag) * h1_rate - (2 * omega_k + 1.5 * (1 - w) * omega_de) * (1 + h1),
+            h2_rate,
+            -(4.5 + drag) * h2_rate
+            - (3.5 + 2 * drag + other) * h2
+            + (18 * omega_k + (15 - 9 * w) * omega_de) / 7
+            - 1.5 * (1 - omega_k - omega_de) * h1 * (2 + h1),
+        ]
+        # What drives each of the third order, by 3/2 Omega_m(a) a^3 and less its early value; the
+        # transverse part is not drawn by its own gravity.
+        g1, cube = 1 + h1, h1 * (3 + 3 * h1 + h1**2)
+        product = cube - h2 - h1 * (h2 - 3 / 7)
+        drives = (
+            (-2, 1 + cube, cube, 1),
+            (2, g1 * (g1**2 - h2 + 3 / 7), product, 1),
+            (-1, 1 + cube, cube, 0),
         )
+        for number, (times, value, excess, own) in enumerate(drives[: len(third) // 2]):
+            h, rate = third[2 * number : 2 * number + 2]
+            early = _THIRD[number]
+            rates += [
+                rate,
+                -(6.5 + drag) * rate
+                - (10.5 - 1.5 * own + 3 * drag + own * other) * h
+                - (3 * drag + own * other) * early
+                + times * (1.5 * excess - other * value),
+            ]
+        return jnp.stack(rates)
 
     start = jnp.log(jnp.asarray(_START, a.dtype))
     h = (jnp.log(a) - start) / _STEPS
@@ -157,7 +187,7 @@ def _integrated(structure: object, parameters: Sequence[ArrayLike], a: jax.Array
         after = state + step
         return (after, (after - state) - step), None
 
-    initial = jnp.zeros((4, *a.shape), a.dtype)
+    initial = jnp.zeros((10 if order == 3 else 4, *a.shape), a.dtype)
     carry = (initial, jnp.zeros_like(initial))
     return jax.lax.scan(advance, carry, jnp.arange(_STEPS, dtype=a.dtype))[0][0]
 
@@ -169,12 +199,12 @@ _followed = jax.custom_jvp(_integrated, nondiff_argnums=(0,))
 
 @functools.partial(_followed.defjvp, symbolic_zeros=True)
 def _followed_jvp(
-    structure: object,
+    form: tuple[object, int],
     primals: tuple[Sequence[ArrayLike], ArrayLike],
     tangents: tuple[Sequence[jax.Array | SymbolicZero], jax.Array | SymbolicZero],
 ) -> tuple[Reals, Reals]:
     parameters, a = primals[0], jnp.asarray(primals[1])
-    y = _followed(structure, parameters, a)
+    y = _followed(form, parameters, a)
     inputs, changes = [*parameters, a], [*tangents[0], tangents[1]]
     which = [i for i, t in enumerate(changes) if not isinstance(t, SymbolicZero)]
     if not which:
@@ -184,7 +214,7 @@ def _followed_jvp(
         values = list(inputs)
         for i, x in zip(which, varied, strict=True):
             values[i] = x
-        return _integrated(structure, tuple(values[:-1]), values[-1])
+        return _integrated(form, tuple(values[:-1]), values[-1])
 
     def derivative(direction: jax.Array) -> jax.Array:
         x = [inputs[i] for i in which]
@@ -198,19 +228,23 @@ def _followed_jvp(
     return y, functools.reduce(jnp.add, terms)
 
 
-def growth(cosmology: Cosmology, a: RealsLike | SeriesLike) -> Growth:
-    """Linear and second-order growth at scale factors, by integration from matter domination.
+def growth(cosmology: Cosmology, a: RealsLike | SeriesLike, *, order: Literal[2, 3] = 2) -> Growth:
+    """Growth to second or third order at scale factors, by integration from matter domination.
 
         D1'' = -(2 + dln H/dln a) D1' + 3/2 Omega_m(a) D1
         D2'' = -(2 + dln H/dln a) D2' + 3/2 Omega_m(a) (D2 - D1^2),    ' = d/dln a
+        D3'' = -(2 + dln H/dln a) D3' + 3/2 Omega_m(a) S
+        S = D3 - 2 D1^3,    D3 + 2 D1 (D1^2 - D2),    -D1^3 for its three parts
 
-    (Bouchet et al. 1995). D1/a - 1 and D2/a^2 + 3/7, zero in matter domination, are followed from
-    a = 1e-7 by 512 steps of fourth-order Runge-Kutta, and in forward and reverse mode their
-    derivatives beside them: float32 keeps five digits of both.
+    (Bouchet et al. 1995; Catelan 1995). D1/a - 1 and D2/a^2 + 3/7, zero in matter
+    domination, and the like of D3 are followed from a = 1e-7 by 512 steps of fourth-order
+    Runge-Kutta, and in forward and reverse mode their derivatives beside them: float32 keeps five
+    digits of both.
 
     Args:
         cosmology: a `jax_cosmo.Cosmology`. May be traced and differentiated.
         a: scale factors, of any shape.
+        order: 2, or 3 for D3 as well.
 
     Returns:
         `Growth`, of arrays of the shape of `a`.
@@ -234,8 +268,12 @@ def growth(cosmology: Cosmology, a: RealsLike | SeriesLike) -> Growth:
 
     leaves, structure = jax.tree.flatten(cosmology)
     parameters = tuple(jnp.asarray(leaf, a.dtype) for leaf in leaves)
-    h1, h1_rate, h2, h2_rate = _followed(structure, parameters, a)
+    h1, h1_rate, h2, h2_rate, *third = _followed((structure, order), parameters, a)
     g1, g2 = 1 + h1, h2 - 3 / 7
+    d3 = d3_rate = None
+    if third:
+        g3 = jnp.stack([h + early for h, early in zip(third[::2], _THIRD, strict=True)])
+        d3, d3_rate = a**3 * g3, a**3 * (3 * g3 + jnp.stack(third[1::2]))
     return Growth(
         scale_factor=a,
         e=hubble(cosmology, a),
@@ -244,4 +282,6 @@ def growth(cosmology: Cosmology, a: RealsLike | SeriesLike) -> Growth:
         d2=a**2 * g2,
         d2_rate=a**2 * (2 * g2 + h2_rate),
         omega_m=omega_m,
+        d3=d3,
+        d3_rate=d3_rate,
     )

@@ -1,6 +1,7 @@
 """Initial conditions by Lagrangian perturbation theory."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -33,19 +34,22 @@ def lpt(
     cosmology: Cosmology,
     scale_factor: Number,
     *,
-    order: Literal[1, 2] = 2,
+    order: Literal[1, 2, 3] = 2,
     mesh_shape: Sequence[int] | None = None,
     dealias: bool = False,
 ) -> Particles:
     """Particles displaced from a regular grid by Lagrangian perturbation theory.
 
-        x = q + D1 psi1 + D2 psi2,    psi1 = -grad phi1,    psi2 = grad phi2
-        laplacian phi1 = delta(z = 0) / D1(1)
-        laplacian phi2 = sum over i < j of (phi1_ii phi1_jj - phi1_ij^2)
-        p = a^2 E (dD1/dln a psi1 + dD2/dln a psi2)
+        x = q + D1 psi1 + D2 psi2 + D3a psi3a + D3b psi3b + D3c psi3c
+        psi1 = -grad phi1,    laplacian phi1 = delta(z = 0) / D1(1)
+        psi2 = grad phi2,     laplacian phi2 = sum over i < j of (phi1_ii phi1_jj - phi1_ij^2)
+        div psi3a = det psi1_ij,    psi_ij = d psi_i / dq_j
+        div psi3b = sum over i and j of (psi1_ii psi2_jj - psi1_ij psi2_ij) / 2
+        curl psi3c = sum over l of grad psi1_l x grad psi2_l
+        p = a^2 E (dD1/dln a psi1 + ...)
 
-    (Bouchet et al. 1995; Scoccimarro 1998). The products of the second order are formed on the
-    particle grid as it is, and so have aliases, unless `dealias` is true.
+    (Bouchet et al. 1995; Catelan 1995; Scoccimarro 1998). Products are formed on the particle grid
+    as it is, and so have aliases, unless `dealias` is true.
 
     Args:
         delta: this rank's block of the linear density contrast at z = 0, of `linear_field`.
@@ -53,12 +57,14 @@ def lpt(
         box_size: side of the box [Mpc/h]: a number, or one for each axis.
         cosmology: a `jax_cosmo.Cosmology`, under `grad` as in `simulate`.
         scale_factor: when, 1 being today; at most 2. Of redshift z it is 1 / (1 + z).
-        order: 1 (Zel'dovich) or 2.
+        order: 1 (Zel'dovich), 2 or 3, with which a simulation may start at about a = 0.1 to 0.2
+            (Michaux et al. 2021).
         mesh_shape: of the mesh on which forces are computed, whose cells are the unit of
             positions; by default that of `plan`.
-        dealias: form the products by the 3/2 rule (Orszag 1971), on a grid of 27/8 as many points:
-            the modes that the particle grid has are then those of the continuous product. Modes
-            at a Nyquist frequency, which have no sign, are left out of the factors.
+        dealias: form the products by the 3/2 rule (Orszag 1971), on a grid of 27/8 as many points,
+            those of third order on one of 8 times as many: the modes that the particle grid has
+            are then those of the continuous product. Modes at a Nyquist frequency, which have no
+            sign, are left out of the factors.
 
     Returns:
         `Particles`, on the ranks that own their points on the regular grid, in its order.
@@ -71,8 +77,8 @@ def lpt(
     """
     real_plan(plan, "lpt")
     here = where("lpt", plan.grid.communicator)
-    if isinstance(order, bool) or order not in (1, 2):
-        raise ValueError(f"{here}: order must be 1 or 2, got {order!r}")
+    if isinstance(order, bool) or order not in (1, 2, 3):
+        raise ValueError(f"{here}: order must be 1, 2 or 3, got {order!r}")
     if not isinstance(dealias, bool):
         raise TypeError(f"{here}: dealias must be True or False, got {dealias!r}")
     shape = static_ints(
@@ -88,19 +94,23 @@ def lpt(
     delta = field(delta, plan, "lpt")
     lengths = sides(box_size, plan, "lpt")
     dtype = delta.dtype
-    now, today = growth(cosmology, scale_factor), growth(cosmology, 1.0)
+    now = growth(cosmology, scale_factor, order=3 if order == 3 else 2)
+    today = growth(cosmology, 1.0)
     velocity = now.scale_factor**2 * now.e
 
     source = plan.forward(delta / today.d1.astype(dtype))
-    psi1 = displacement(source, plan, box_size, dtype)
-    offset = now.d1.astype(dtype) * psi1
-    momentum = (velocity * now.d1_rate).astype(dtype) * psi1
-    if order == 2:
-        second = _second_source(source, plan, box_size, dtype, dealias=dealias)
-        psi2 = displacement(-second, plan, box_size, dtype)
+    parts = [(now.d1, now.d1_rate, displacement(source, plan, box_size, dtype))]
+    if order > 1:
+        products = _Products(plan, lengths, dtype, dealias=dealias)
+        second = products.second(source)
         # psi2 = grad phi2 where psi1 = -grad phi1: hence the sign of the source.
-        offset = offset + now.d2.astype(dtype) * psi2
-        momentum = momentum + (velocity * now.d2_rate).astype(dtype) * psi2
+        parts.append((now.d2, now.d2_rate, displacement(-second, plan, box_size, dtype)))
+        if now.d3 is not None and now.d3_rate is not None:
+            parts += zip(now.d3, now.d3_rate, products.third(source, second), strict=True)
+    offset = functools.reduce(jnp.add, [d.astype(dtype) * psi for d, _, psi in parts])
+    momentum = functools.reduce(
+        jnp.add, [(velocity * rate).astype(dtype) * psi for _, rate, psi in parts]
+    )
 
     cells, starts = [], []
     for axis, (n, m) in enumerate(zip(plan.shape, shape, strict=True)):
@@ -156,31 +166,81 @@ def displacement(
     return jnp.stack(gradient(potential, plan, box_size, from_spectrum=True))
 
 
-def _second_source(
-    source: jax.Array, plan: PencilFFT, box_size: BoxSize, dtype: DTypeLike, *, dealias: bool
-) -> jax.Array:
-    """The spectrum of the sum over i < j of phi_ii phi_jj - phi_ij^2, laplacian phi = source."""
-    kx, ky, kz = plan.wavenumbers(box_size, dtype)
-    gx, gy, gz = odd_wavenumbers(plan, sides(box_size, plan, "lpt"), kx.dtype)
-    potential = inverse_k2(plan, box_size, dtype) * source  # -phi; its sign cancels in products
-    finer = plan
-    if dealias:
-        n0, n1, n2 = (-(-3 * n // 2) if n > 1 else 1 for n in plan.shape)
-        finer = dataclasses.replace(plan, shape=(n0, n1, n2))
-        # A product of two modes at n / 2 would come back as one there.
-        for axis, n in enumerate(plan.shape):
-            if n > 1:
-                potential = jnp.where(2 * plan.output.indices(axis) == n, 0, potential)
+class _Products:
+    """Products of second derivatives of potentials, as spectra."""
 
-    def in_space(spectra: list[jax.Array]) -> jax.Array:
-        y = jnp.stack(spectra)
-        return padded_inverse(y, plan, finer) if dealias else plan.inverse(y)
+    def __init__(
+        self, plan: PencilFFT, lengths: tuple[Number, ...], dtype: DTypeLike, *, dealias: bool
+    ) -> None:
+        self.plan, self.lengths, self.dtype, self.dealias = plan, lengths, dtype, dealias
+        self.k = plan.wavenumbers(lengths, dtype)
+        # Of first order, without a sign at Nyquist frequencies.
+        self.odd = odd_wavenumbers(plan, lengths, self.k[0].dtype)
 
-    xx, yy, zz = in_space([k * k * potential for k in (kx, ky, kz)])
-    result = xx * yy + (xx + yy) * zz
-    xy, xz, yz = in_space([k * potential for k in (gx * gy, gx * gz, gy * gz)])
-    result = result - (xy**2 + xz**2 + yz**2)
-    return truncated_forward(result, finer, plan) if dealias else plan.forward(result)
+    def _finer(self, degree: int) -> PencilFFT:
+        """The mesh on which a product of so many factors has no aliases that are kept."""
+        if not self.dealias:
+            return self.plan
+        n0, n1, n2 = (-(-(degree + 1) * n // 2) if n > 1 else 1 for n in self.plan.shape)
+        return dataclasses.replace(self.plan, shape=(n0, n1, n2))
+
+    def _hessian(self, source: jax.Array, mesh: PencilFFT) -> jax.Array:
+        """-phi_ij on a mesh, laplacian phi = source: xx, yy, zz, xy, xz, yz."""
+        potential = inverse_k2(self.plan, self.lengths, self.dtype) * source  # -phi
+        if self.dealias:
+            # A product of two modes at n / 2 would come back as one there.
+            for axis, n in enumerate(self.plan.shape):
+                if n > 1:
+                    potential = jnp.where(2 * self.plan.output.indices(axis) == n, 0, potential)
+        (kx, ky, kz), (gx, gy, gz) = self.k, self.odd
+        factors = (kx * kx, ky * ky, kz * kz, gx * gy, gx * gz, gy * gz)
+        spectra = [-k2 * potential for k2 in factors]
+        if self.dealias:
+            return padded_inverse(jnp.stack(spectra), self.plan, mesh)
+        return self.plan.inverse(jnp.stack(spectra))
+
+    def _spectrum(self, fields: jax.Array, mesh: PencilFFT) -> jax.Array:
+        return (
+            truncated_forward(fields, mesh, self.plan)
+            if self.dealias
+            else self.plan.forward(fields)
+        )
+
+    def second(self, source: jax.Array) -> jax.Array:
+        """The sum over i < j of phi_ii phi_jj - phi_ij^2."""
+        mesh = self._finer(2)
+        xx, yy, zz, xy, xz, yz = self._hessian(source, mesh)
+        result = xx * yy + (xx + yy) * zz - (xy**2 + xz**2 + yz**2)
+        return self._spectrum(result, mesh)
+
+    def third(self, source: jax.Array, second: jax.Array) -> list[jax.Array]:
+        """psi3a, psi3b and psi3c, of the sources of first and second order: (3, *block) each."""
+        plan, mesh = self.plan, self._finer(3)
+        first = self._hessian(source, mesh)  # psi1_ij
+        xx, yy, zz, xy, xz, yz = first
+        determinant = xx * (yy * zz - yz**2) - xy * (xy * zz - yz * xz) + xz * (xy * yz - yy * xz)
+        other = -self._hessian(second, mesh)  # psi2_ij
+        uu, vv, ww, uv, uw, vw = other
+        mixed = (
+            xx * (vv + ww) + yy * (uu + ww) + zz * (uu + vv) - 2 * (xy * uv + xz * uw + yz * vw)
+        ) / 2
+
+        def cross(j: int, k: int) -> jax.Array:
+            """The sum over l of psi1_lj psi2_lk - psi1_lk psi2_lj."""
+            rows = ((0, 3, 4), (3, 1, 5), (4, 5, 2))
+            terms = [first[row[j]] * other[row[k]] - first[row[k]] * other[row[j]] for row in rows]
+            return functools.reduce(jnp.add, terms)
+
+        products = jnp.stack([determinant, mixed, cross(1, 2), cross(2, 0), cross(0, 1)])
+        det, mix, cx, cy, cz = self._spectrum(products, mesh)
+        gx, gy, gz = self.odd
+        curl = jnp.stack([gy * cz - gz * cy, gz * cx - gx * cz, gx * cy - gy * cx])
+        inverse = inverse_k2(plan, self.lengths, self.dtype)
+        return [
+            displacement(-det, plan, self.lengths, self.dtype),
+            displacement(-mix, plan, self.lengths, self.dtype),
+            plan.inverse(1j * inverse * curl),
+        ]
 
 
 def _rows(components: jax.Array) -> jax.Array:

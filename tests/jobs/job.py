@@ -2,7 +2,9 @@
 
 import dataclasses
 import os
+import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import textwrap
@@ -53,12 +55,39 @@ def run(script, ranks=2, limit=150.0, preamble=PREAMBLE, arguments=(), **environ
     try:
         output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
+        where = _stacks(process.pid)
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
+        output += where
         raise AssertionError(f"the job hung for {limit} s:\n{output}") from None
     ended = time.time()
     marks = [float(t) for t in re.findall(r"FAILING AT ([\d.]+)", output)]
     return Ended(process.returncode, output, ended - min(marks) if marks else None)
+
+
+def _stacks(session):
+    """Where the processes of a session are: what the system says of their threads, and, where
+    there is gdb, their stacks.
+    """
+    found = []
+    for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+            if int(fields[3]) != session:
+                continue
+            command = (status.parent / "cmdline").read_text().split("\0")[:3]
+            waits = [(t / "wchan").read_text() for t in (status.parent / "task").iterdir()]
+        except OSError:  # it has ended
+            continue
+        pid = status.parent.name
+        found.append(f"-- process {pid} {command} {fields[0]}, waits of its threads: {waits}")
+        if shutil.which("gdb"):
+            ask = ["gdb", "-p", pid, "-batch", "-ex", "thread apply all backtrace 40"]
+            stacks = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
+            found += [
+                line[:200] for line in stacks.splitlines() if line.startswith(("#", "Thread"))
+            ]
+    return "\n".join(found)
 
 
 def assert_ends_in_error(script, *texts, **options):

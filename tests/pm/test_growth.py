@@ -113,6 +113,31 @@ def test_rates_are_derivatives():
     np.testing.assert_allclose(A * g.e * momentum, g.momentum_rate, rtol=1e-6)
 
 
+def test_the_third_order():
+    """Against the equations themselves, followed by scipy from matter domination."""
+    omega_m, w0 = 0.3, -0.9
+    universe = cosmology(Omega_c=omega_m - 0.048975, w0=w0)
+
+    def rates(x, state):
+        d1, d2, *d3 = state[::2]
+        dark = (1 - omega_m) * np.exp(-3 * w0 * x)
+        matter = omega_m / (omega_m + dark)
+        drag = 0.5 - 1.5 * w0 * (1 - matter)  # 2 + dln H/dln a
+        drives = [d1, d2 - d1**2, d3[0] - 2 * d1**3, d3[1] + 2 * d1 * (d1**2 - d2), -(d1**3)]
+        pairs = zip(state[1::2], drives, strict=True)
+        return [y for rate, drive in pairs for y in (rate, 1.5 * matter * drive - drag * rate)]
+
+    start = 1e-3
+    early = [(1, 1), (-3 / 7, 2), (-1 / 3, 3), (10 / 21, 3), (-1 / 7, 3)]
+    initial = [y for c, n in early for y in (c * start**n, n * c * start**n)]
+    end = solve_ivp(rates, [np.log(start), 0], initial, rtol=1e-11, atol=1e-20, method="DOP853")
+    g = jax.jit(lambda: growth(universe, 1.0, order=3))()
+    values = [g.d1, g.d1_rate, g.d2, g.d2_rate]
+    values += [y for pair in zip(g.d3, g.d3_rate, strict=True) for y in pair]
+    np.testing.assert_allclose(values, end.y[:, -1], rtol=2e-6)
+    assert growth(universe, 1.0).d3 is None
+
+
 def test_derivatives_in_the_cosmology():
     """In both modes, against differences, and against those of Heath's integral."""
     a, x, h = np.array([0.1, 0.5, 1.0]), np.array([0.26, -0.95]), 1e-5

@@ -7,7 +7,7 @@ import pytest
 
 from pfftjax import PencilFFT
 from pfftjax.pm import growth, lpt
-from tests.distributed import grids
+from tests.distributed import alone, assert_block, grids
 from tests.helpers import CONTROL, random
 from tests.pm.universe import cosmology
 
@@ -197,12 +197,94 @@ def test_the_second_order_without_aliases():
     assert abs(slope - (plus - minus) / 2) <= 1e-11 * abs(slope)
 
 
+def _residuals(terms, k):
+    """What is left of the equations of motion of a displacement, sum of d psi at powers d of the
+    expansion, in matter domination: of the divergence and of the curl (Catelan 1995, eq. 2-4)."""
+    # With ' = d/dln a the acceleration is psi'' + psi' / 2, and its divergence 3/2 (J - 1).
+    psi = sum(field for _, field in terms)
+    pull = sum((n * n + n / 2) * field for n, field in terms)
+
+    def slopes(fields):
+        spectra = np.fft.fftn(fields, axes=(1, 2, 3))
+        return np.fft.ifftn(1j * k[None] * spectra[:, None], axes=(2, 3, 4)).real
+
+    x, a = slopes(psi), slopes(pull)  # [i, j], the derivative of component i along axis j
+    x = np.moveaxis(x + np.eye(3)[..., None, None, None], (0, 1), (-2, -1))
+    a = np.moveaxis(a, (0, 1), (-2, -1))
+    j = np.linalg.det(x)
+    divergence = np.einsum("...ji,...ij->...", np.linalg.inv(x), a) * j - 1.5 * (j - 1)
+    curls = np.einsum("...lj,...lk->...jk", a, x)
+    return np.abs(divergence).max(), np.abs(curls - np.swapaxes(curls, -1, -2)).max()
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_what_the_equations_of_motion_leave(order):
+    """In matter domination the rest is of the next order in the density, also of the curl."""
+    n, side = 24, 24.0
+    plan = PencilFFT((n, n, n), grids()[0], real=True)
+    waves = np.zeros((n, n, n), complex)
+    rng = np.random.default_rng(1)
+    for wave in ((0, 0, 1), (0, 1, 0), (1, 0, 1), (1, -1, 0), (1, 1, 1)):
+        waves[wave] = np.exp(2j * np.pi * rng.random())
+    delta = np.fft.ifftn(waves).real * n**3
+    flat = cosmology(Omega_c=0.95, Omega_b=0.05)
+    a = 0.5
+
+    @jax.jit
+    def moved(delta):
+        return [lpt(delta, plan, side, flat, a, order=o, dealias=True).offset for o in range(1, 4)]
+
+    k = 2 * np.pi * np.stack(np.meshgrid(*[np.fft.fftfreq(n)] * 3, indexing="ij"))
+    left = []
+    for amplitude in (0.02, 0.01):
+        orders = np.diff([np.zeros((n**3, 3)), *moved(jnp.asarray(amplitude * delta))], axis=0)
+        fields = [(i + 1, x.T.reshape(3, n, n, n)) for i, x in enumerate(orders[:order])]
+        left.append(_residuals(fields, k))
+    divergence, curl = np.log2(left[0]) - np.log2(left[1])
+    assert abs(divergence - (order + 1)) < 0.15
+    # Gradients have a curl of third order at the earliest.
+    assert abs(curl - max(order + 1, 3)) < 0.15 or left[0][1] < 1e-12
+
+
+def test_the_third_order_on_every_grid():
+    """The same on a rank alone, and the slope in the field."""
+    rng = np.random.default_rng(4)
+    delta, v = 0.1 * rng.standard_normal((2, *SHAPE))
+    plans = [PencilFFT(SHAPE, grid, real=True) for grid in (alone(), *grids())]
+    last = plans[-1]
+    weights = np.stack([last.input.local_block(x) for x in rng.standard_normal((6, *SHAPE))])
+
+    def everything(delta, plan):
+        p = lpt(delta, plan, BOX, cosmology(), A, order=3, dealias=True)
+        return jnp.concatenate([p.offset, p.momentum], axis=1).T.reshape(
+            6, *plan.input.local_shape
+        )
+
+    def weighted(delta):
+        return jnp.sum(weights * everything(delta, last))
+
+    @jax.jit
+    def run(fields, tangent):
+        x = fields[-1]
+        slope = jnp.sum(jax.grad(weighted)(x) * tangent)
+        results = [everything(x, plan) for plan, x in zip(plans, fields, strict=True)]
+        return results, slope, [weighted(x + s * 1e-5 * tangent) for s in (1, -1)]
+
+    fields = [jnp.asarray(plan.input.local_block(delta)) for plan in plans]
+    (whole, *others), slope, ends = run(fields, jnp.asarray(last.input.local_block(v)))
+    for plan, block in zip(plans[1:], others, strict=True):
+        assert_block(block, np.asarray(whole), plan.input, 1e-12)
+    slope, plus, minus = (CONTROL.allreduce(float(x)) for x in (slope, *ends))
+    assert abs(slope - (plus - minus) / 2e-5) <= 1e-7 * abs(slope)
+
+
 @pytest.mark.wrong_types
 def test_what_is_refused():
     plan = PencilFFT((4, 4, 4), grids()[0], real=True)
     delta = jnp.zeros(plan.input.local_shape)
-    with pytest.raises(ValueError, match="order must be 1 or 2, got 3"):
-        lpt(delta, plan, 1.0, cosmology(), 0.1, order=3)
+    with pytest.raises(ValueError, match="order must be 1, 2 or 3, got 4"):
+        lpt(delta, plan, 1.0, cosmology(), 0.1, order=4)
     with pytest.raises(ValueError, match=r"mesh_shape must be three positive sizes, got \(4, 4\)"):
         lpt(delta, plan, 1.0, cosmology(), 0.1, mesh_shape=(4, 4))
     with pytest.raises(ValueError, match="real=True"):
