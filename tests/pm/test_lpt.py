@@ -222,7 +222,7 @@ def _residuals(terms, k):
 def test_what_the_equations_of_motion_leave(order):
     """In matter domination the rest is of the next order in the density, also of the curl."""
     n, side = 24, 24.0
-    plan = PencilFFT((n, n, n), grids()[0], real=True)
+    plan = PencilFFT((n, n, n), alone(), real=True)
     waves = np.zeros((n, n, n), complex)
     rng = np.random.default_rng(1)
     for wave in ((0, 0, 1), (0, 1, 0), (1, 0, 1), (1, -1, 0), (1, 1, 1)):
