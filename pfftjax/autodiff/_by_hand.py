@@ -56,12 +56,12 @@ def differentiated_by_hand(
         directions, of_moving = jax.tree.flatten(tangents[0])
         leaves, of_results = jax.tree.flatten(results)
 
-        def along(*values: jax.Array) -> list[jax.Array]:
+        def along(*values: Any) -> list[jax.Array]:
             at, given, _ = jax.tree.unflatten(structure, values[: len(operands)])
             way = jax.tree.unflatten(of_moving, values[len(operands) :])
             return jax.tree.leaves(jax.jvp(lambda x: run(x, given)[0], (at,), (way,))[1])
 
-        def back(*values: jax.Array) -> list[jax.Array]:
+        def back(*values: Any) -> list[jax.Array]:
             at, given, others = jax.tree.unflatten(structure, values[: len(operands)])
             cotangents = jax.tree.unflatten(of_results, values[len(operands) :])
             return jax.tree.leaves(backward(at, given, others, cotangents))
@@ -85,7 +85,7 @@ by_hand_p = Primitive("differentiated_by_hand")
 by_hand_p.multiple_results = True
 
 
-def _as_is(*operands: jax.Array, along: Flat, **_: object) -> Sequence[jax.Array]:
+def _as_is(*operands: Any, along: Flat, **_: object) -> Sequence[jax.Array]:
     return along(*operands)
 
 
@@ -98,7 +98,7 @@ recompute(by_hand_p)
 def _jvp(
     primals: Operands, tangents: Operands, *, along: Flat, **params: Any
 ) -> tuple[Sequence[jax.Array], Sequence[jax.Array]]:
-    def direction(x: jax.Array, tangent: jax.Array | ad.Zero) -> object:
+    def direction(x: Any, tangent: Any) -> object:
         if not isinstance(tangent, ad.Zero):
             return tangent
         is_real = jnp.issubdtype(jnp.result_type(x), jnp.inexact)
@@ -132,7 +132,7 @@ def _batch(
 ) -> tuple[Sequence[jax.Array], list[int]]:
     (size,) = {x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None}
 
-    def all_back(*values: jax.Array) -> list[jax.Array]:
+    def all_back(*values: Any) -> list[jax.Array]:
         found = jax.vmap(back, in_axes=(*axes[:kept], *(0 for _ in results)))(*values)
         return [
             x.sum(0) if axis is None else jnp.moveaxis(x, 0, axis)

@@ -235,7 +235,7 @@ def test_what_looked_right():
         (TypeError, "kick must be one number", lambda: step(owned, PLAN, BOX, u, ones, 0.1)),
         (TypeError, "drift must be one number", lambda: step(owned, PLAN, BOX, u, 0.1, "1")),
         (TypeError, "dealias must be", lambda: lpt(_delta(), PLAN, BOX, u, 0.1, dealias="no")),
-        (ValueError, "order must be 1 or 2", lambda: lpt(_delta(), PLAN, BOX, u, 0.1, order=True)),
+        (ValueError, "order must be 1, 2", lambda: lpt(_delta(), PLAN, BOX, u, 0.1, order=True)),
         (TypeError, "used, the number", lambda: paint(at, PLAN.input)),
         (ValueError, "must be positive numbers", lambda: hubble(u, -1.0)),
         (TypeError, "the integrator must be", lambda: simulate(
