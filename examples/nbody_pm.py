@@ -157,7 +157,8 @@ class Simulation:
         steps = jax.jit(lambda: self.integrator(self.cosmology, self.scale_factors))()
         bar = tqdm(total=len(steps.kick) - 1, disable=self.grid.comm.rank > 0, unit="step")
         seconds = []
-        for number, (kick, drift) in enumerate(zip(*steps, strict=True)):
+        stages = zip(steps.kick, steps.drift, strict=True)
+        for number, (kick, drift) in enumerate(stages):
             begin = time.perf_counter()
             particles = jax.block_until_ready(advance(particles, kick, drift))
             seconds.append(time.perf_counter() - begin)

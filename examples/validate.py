@@ -159,7 +159,7 @@ def stepping(table):
     for count in (1, 5, 40):
         exact, steps = programs(jnp.linspace(0.1, 1, count + 1))
         x, p = float(exact.d1[0]), float(exact.momentum[0])
-        for kick, drift in zip(*map(np.asarray, steps), strict=True):
+        for kick, drift in zip(np.asarray(steps.kick), np.asarray(steps.drift), strict=True):
             p += kick * 1.5 * float(cosmology.Omega_m) * x
             x += drift * p
         ends = ((x, exact.d1[-1]), (p, exact.momentum[-1]))
