@@ -10,7 +10,6 @@ slowest rank counts, and ratios are medians over pairs.
 
 import argparse
 import json
-import pathlib
 import statistics
 import time
 
@@ -20,10 +19,9 @@ import jax_cosmo
 from mpi4py import MPI
 
 import pfftjax
+from benchmarks.protocol import COMM, keep
 from pfftjax import pm
 
-COMM = MPI.COMM_WORLD
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 WAYS = ("stored", "reversible")
 
 
@@ -110,11 +108,7 @@ def main():
         if COMM.rank == 0:
             shown = {key: value for key, value in result.items() if key != "rounds"}
             print(f"{n}^3: {json.dumps(shown)}", flush=True)
-    if COMM.rank == 0:
-        family = "openmpi" if "Open MPI" in MPI.Get_library_version() else "mpich"
-        results = RESULTS / f"adjoint-{family}.json"
-        results.write_text(json.dumps(summary, indent=1) + "\n")
-        print(f"figures in benchmarks/results/{results.name}")
+    keep("adjoint", summary)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ counts, and the ratio is the median over pairs.
 
 import argparse
 import json
-import pathlib
 import statistics
 import time
 
@@ -17,8 +16,7 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
-COMM = MPI.COMM_WORLD
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+from benchmarks.protocol import COMM, keep
 
 
 def seconds(function, repetitions):
@@ -96,11 +94,7 @@ def main():
         if COMM.rank == 0:
             shown = {key: value for key, value in result.items() if key != "rounds"}
             print(f"{case}: {json.dumps(shown)}", flush=True)
-    if COMM.rank == 0:
-        family = "openmpi" if "Open MPI" in MPI.Get_library_version() else "mpich"
-        results = RESULTS / f"gradient-{family}.json"
-        results.write_text(json.dumps(summary, indent=1) + "\n")
-        print(f"figures in benchmarks/results/{results.name}")
+    keep("gradient", summary)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,20 @@ import numpy as np
 from mpi4py import MPI
 
 COMM = MPI.COMM_WORLD
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+
+
+def family():
+    """The MPI family that this job runs on."""
+    return "openmpi" if "Open MPI" in MPI.Get_library_version() else "mpich"
+
+
+def keep(name, summary):
+    """Write a benchmark's figures to the file of this MPI, on one rank."""
+    if COMM.rank == 0:
+        path = RESULTS / f"{name}-{family()}.json"
+        path.write_text(json.dumps(summary, indent=1) + "\n")
+        print(f"figures in benchmarks/results/{path.name}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,18 +85,18 @@ by_hand_p = Primitive("differentiated_by_hand")
 by_hand_p.multiple_results = True
 
 
-def _as_is(*operands: Any, along: Flat, **_: object) -> Sequence[jax.Array]:
+def _changes(*operands: Any, along: Flat, **_: object) -> Sequence[jax.Array]:
     return along(*operands)
 
 
 by_hand_p.def_impl(lambda *operands, along, **_: jax.jit(along)(*operands))
 by_hand_p.def_effectful_abstract_eval(lambda *_, results, **__: (list(results), EFFECTS))
-mlir.register_lowering(by_hand_p, mlir.lower_fun(_as_is, multiple_results=True), cacheable=False)
+mlir.register_lowering(by_hand_p, mlir.lower_fun(_changes, multiple_results=True), cacheable=False)
 recompute(by_hand_p)
 
 
 def _jvp(
-    primals: Operands, tangents: Operands, *, along: Flat, **params: Any
+    primals: Operands, tangents: Operands, *, along: Flat, **_: object
 ) -> tuple[Sequence[jax.Array], Sequence[jax.Array]]:
     def direction(x: Any, tangent: Any) -> object:
         if not isinstance(tangent, ad.Zero):

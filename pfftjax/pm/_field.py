@@ -81,7 +81,7 @@ def eisenstein_hu(cosmology: Cosmology) -> Callable[[RealsLike], Reals]:
 
 
 def _variance(k: Reals, power: Reals, radius: float) -> Reals:
-    """Of the density in spheres, by the trapezoidal rule in ln k."""
+    """The variance of the density in spheres, by the trapezoidal rule in ln k."""
     x = k * radius
     # The window is one where its formula loses all digits.
     is_small = x < 0.02

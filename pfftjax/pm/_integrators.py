@@ -121,7 +121,7 @@ def bullfrog(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
 
     There D_m is not quite half way, as it is in that paper, which differs in a universe with dark
     energy only. It takes a force for each step, and three to ten steps do for large scales;
-    steps that are too long near the start (D more than tripled) have a negative alpha.
+    steps that are too long near the start (D grows by more than 3.2) have a negative alpha.
 
     Args:
         cosmology: a `jax_cosmo.Cosmology`.

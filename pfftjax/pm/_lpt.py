@@ -174,7 +174,7 @@ class _Products:
     ) -> None:
         self.plan, self.lengths, self.dtype, self.dealias = plan, lengths, dtype, dealias
         self.k = plan.wavenumbers(lengths, dtype)
-        # Of first order, without a sign at Nyquist frequencies.
+        # A derivative of first order is zero at Nyquist frequencies, which have no sign.
         self.odd = odd_wavenumbers(plan, lengths, self.k[0].dtype)
 
     def _finer(self, degree: int) -> PencilFFT:
@@ -184,8 +184,11 @@ class _Products:
         n0, n1, n2 = (-(-(degree + 1) * n // 2) if n > 1 else 1 for n in self.plan.shape)
         return dataclasses.replace(self.plan, shape=(n0, n1, n2))
 
-    def _hessian(self, source: jax.Array, mesh: PencilFFT) -> jax.Array:
-        """-phi_ij on a mesh, laplacian phi = source: xx, yy, zz, xy, xz, yz."""
+    def _hessian(self, source: jax.Array, mesh: PencilFFT) -> tuple[jax.Array, jax.Array]:
+        """-phi_ij on a mesh, laplacian phi = source: xx, yy, zz and xy, xz, yz.
+
+        Each three are inverted at once: a stack of all six would need buffers twice as large.
+        """
         potential = inverse_k2(self.plan, self.lengths, self.dtype) * source  # -phi
         if self.dealias:
             # A product of two modes at n / 2 would come back as one there.
@@ -193,33 +196,35 @@ class _Products:
                 if n > 1:
                     potential = jnp.where(2 * self.plan.output.indices(axis) == n, 0, potential)
         (kx, ky, kz), (gx, gy, gz) = self.k, self.odd
-        factors = (kx * kx, ky * ky, kz * kz, gx * gy, gx * gz, gy * gz)
-        spectra = [-k2 * potential for k2 in factors]
-        if self.dealias:
-            return padded_inverse(jnp.stack(spectra), self.plan, mesh)
-        return self.plan.inverse(jnp.stack(spectra))
+
+        def inverse(*factors: jax.Array) -> jax.Array:
+            spectra = jnp.stack([-factor * potential for factor in factors])
+            if self.dealias:
+                return padded_inverse(spectra, self.plan, mesh)
+            return self.plan.inverse(spectra)
+
+        return inverse(kx * kx, ky * ky, kz * kz), inverse(gx * gy, gx * gz, gy * gz)
 
     def _spectrum(self, fields: jax.Array, mesh: PencilFFT) -> jax.Array:
-        return (
-            truncated_forward(fields, mesh, self.plan)
-            if self.dealias
-            else self.plan.forward(fields)
-        )
+        """The spectrum of fields on a mesh, in the modes that the particle grid has."""
+        if self.dealias:
+            return truncated_forward(fields, mesh, self.plan)
+        return self.plan.forward(fields)
 
     def second(self, source: jax.Array) -> jax.Array:
         """The sum over i < j of phi_ii phi_jj - phi_ij^2."""
         mesh = self._finer(2)
-        xx, yy, zz, xy, xz, yz = self._hessian(source, mesh)
+        (xx, yy, zz), (xy, xz, yz) = self._hessian(source, mesh)
         result = xx * yy + (xx + yy) * zz - (xy**2 + xz**2 + yz**2)
         return self._spectrum(result, mesh)
 
     def third(self, source: jax.Array, second: jax.Array) -> list[jax.Array]:
         """psi3a, psi3b and psi3c, of the sources of first and second order: (3, *block) each."""
         plan, mesh = self.plan, self._finer(3)
-        first = self._hessian(source, mesh)  # psi1_ij
+        first = jnp.concatenate(self._hessian(source, mesh))  # psi1_ij
         xx, yy, zz, xy, xz, yz = first
         determinant = xx * (yy * zz - yz**2) - xy * (xy * zz - yz * xz) + xz * (xy * yz - yy * xz)
-        other = -self._hessian(second, mesh)  # psi2_ij
+        other = -jnp.concatenate(self._hessian(second, mesh))  # psi2_ij
         uu, vv, ww, uv, uw, vw = other
         mixed = (
             xx * (vv + ww) + yy * (uu + ww) + zz * (uu + vv) - 2 * (xy * uv + xz * uw + yz * vw)

@@ -15,7 +15,7 @@ from pfftjax.fft import PencilFFT
 from ._gravity import KEPT, Gradient, gravity_with_ghosts
 from ._growth import Cosmology
 from ._painting import Kernel, assignment, paint, readout_padded
-from ._particles import Particles, sent_to_owners
+from ._particles import Particles
 from ._positions import Positions
 
 
@@ -27,7 +27,7 @@ class Stage(NamedTuple):
 
     kick: Scalar
     drift: Scalar
-    momentum: Scalar | None = None  # for one
+    momentum: Scalar | None = None  # None multiplies by one
 
 
 class Constants(NamedTuple):
@@ -45,6 +45,14 @@ class Constants(NamedTuple):
     sides: tuple[Scalar, ...] | None
 
 
+def owned_density_contrast(
+    positions: Positions, total: int, plan: PencilFFT, kernel: Kernel
+) -> RealBlock:
+    """The density contrast of particles that are on the ranks that own them."""
+    mean = total / math.prod(plan.shape)
+    return paint(positions, plan.input, kernel=kernel) / mean - 1
+
+
 @dataclasses.dataclass(frozen=True)
 class Motion:
     """The mesh and the form of the force, known while a program is traced."""
@@ -55,7 +63,7 @@ class Motion:
     sides: tuple[Number, ...]
 
     def constants(self, cosmology: Cosmology, dtype: np.dtype) -> Constants:
-        """Those of a universe in this box."""
+        """What a run in this universe and this box depends on."""
         per_cell = [n / side for n, side in zip(self.plan.shape, self.sides, strict=True)]
         is_known = not any(isinstance(x, Tracer) for x in self.sides)
         return Constants(
@@ -64,16 +72,13 @@ class Motion:
             None if is_known else tuple(jnp.asarray(x, dtype) for x in self.sides),
         )
 
-    def density_contrast(self, positions: Positions, total: int) -> RealBlock:
-        """Of particles that are on the ranks that own them."""
-        mean = total / math.prod(self.plan.shape)
-        return paint(positions, self.plan.input, kernel=self.kernel) / mean - 1
-
     def force(self, particles: Particles, constants: Constants) -> Vectors:
         """-grad phi at each particle, with laplacian phi = 3/2 Omega_m delta."""
         mesh = self.plan.input
         form = assignment(self.kernel, mesh, "force")
-        delta = self.density_contrast(particles.positions, particles.total)
+        delta = owned_density_contrast(
+            particles.positions, particles.total, self.plan, self.kernel
+        )
         field = gravity_with_ghosts(
             1.5 * constants.omega_m * delta,
             self.plan,
@@ -85,12 +90,12 @@ class Motion:
         return readout_padded(field, particles.positions, mesh, form.points)
 
     def drifted(self, particles: Particles, drift: Scalar, constants: Constants) -> Particles:
-        """By their momenta, on the ranks where they are."""
+        """The particles moved by their momenta, on the ranks where they are."""
         offset = particles.offset + drift * constants.per_cell * particles.momentum
         return dataclasses.replace(particles, offset=offset)
 
     def advanced(self, particles: Particles, stage: Stage, constants: Constants) -> Particles:
-        """One stage further, on the ranks where they are.
+        """The particles one stage later, on the ranks where they are.
 
         Reverse mode keeps the particles and the potential, and computes the rest again.
         """
@@ -104,9 +109,3 @@ class Motion:
 
         kept = jax.checkpoint_policies.save_only_these_names(KEPT)
         return jax.checkpoint(kick_and_drift, policy=kept)(particles, stage, constants)
-
-    def to_owners(
-        self, particles: Particles, capacity: int, *others: jax.Array
-    ) -> tuple[Particles, list[jax.Array]]:
-        """Particles, and other arrays with a row for each, on the ranks that own them."""
-        return sent_to_owners(particles, self.plan.input, capacity, *others)[:2]

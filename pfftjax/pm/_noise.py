@@ -124,8 +124,8 @@ def nested_noise(key: PRNGKeyArray, plan: PencilFFT, dtype: DTypeLike | None = N
         raise ValueError(
             f"{here}: a mesh must have less than 65536 points along each axis, got {plan.shape}"
         )
-    # Of a mode and that of the opposite wavevector, one has the other's conjugate. The last axis
-    # has positive wavenumbers only, so that both are here where its wavenumber has no sign.
+    # A mode and that of the opposite wavevector are conjugates, and one of them is drawn. Both are
+    # here only where the last wavenumber has no sign, as the others are positive.
     signed, signs = [], []
     for axis, n in enumerate(plan.shape):
         index = plan.output.indices(axis)
@@ -142,10 +142,10 @@ def nested_noise(key: PRNGKeyArray, plan: PencilFFT, dtype: DTypeLike | None = N
         _normal(word, jnp.zeros_like(word), "float32").astype(dtype) for word in words
     )
     has_phase = sign != 0
-    half = np.sqrt(0.5).astype(dtype)
+    part = np.sqrt(0.5).astype(dtype)  # each of the two has half of the variance
     modes = jax.lax.complex(
-        jnp.where(has_phase, half * real, real),
-        jnp.where(has_phase, half * sign.astype(dtype) * imaginary, 0),
+        jnp.where(has_phase, part * real, real),
+        jnp.where(has_phase, part * sign.astype(dtype) * imaginary, 0),
     )
     return plan.inverse(modes * np.sqrt(math.prod(plan.shape)).astype(dtype))
 
@@ -161,7 +161,7 @@ def fixed_amplitudes(noise: RealBlockLike, plan: PencilFFT) -> RealBlock:
         plan: ``PencilFFT(shape, grid, real=True)``.
 
     Returns:
-        This rank's block, as large as `noise`; the mode k = 0 is one.
+        This rank's block, as large as `noise`. The mode k = 0 keeps its sign.
 
     Raises:
         ValueError, TypeError: a plan or a block that do not fit.

@@ -68,9 +68,10 @@ class _Follower(NamedTuple):
         return self.motion.drifted(start, run.first_drift, run.constants)
 
     def to_owners(self, particles: Particles, *others: jax.Array | None) -> tuple[Particles, list]:
-        """Of the other arrays those that are not None go along."""
+        """The particles on the ranks that own them, and with them those arrays that are there."""
         given = [x for x in others if x is not None]
-        moved, sent = self.motion.to_owners(particles, self.capacity, *given)
+        mesh = self.motion.plan.input
+        moved, sent, _ = sent_to_owners(particles, mesh, self.capacity, *given)
         rest = iter(sent)
         return moved, [None if x is None else next(rest) for x in others]
 

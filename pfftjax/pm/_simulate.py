@@ -17,7 +17,7 @@ from ._expected import as_known
 from ._gravity import Gradient, checked_gradient
 from ._growth import Cosmology, check_cosmology
 from ._integrators import Integrator, Steps, fastpm
-from ._motion import Motion, Stage
+from ._motion import Motion, Stage, owned_density_contrast
 from ._painting import Kernel, assignment
 from ._particles import Particles, check_fits, default_capacity, to_owners
 from ._positions import Positions
@@ -53,7 +53,6 @@ def density_contrast(
     real_plan(plan, "density_contrast")
     check_fits(particles, plan.input, "density_contrast")
     assignment(kernel, plan.input, "density_contrast")
-    motion = Motion(plan, kernel, "finite-difference", ())
     if capacity is None:
         capacity = max(particles.rows, default_capacity(particles.total, plan.grid.size))
     positions = particles.positions
@@ -61,7 +60,7 @@ def density_contrast(
         route = Route.to_owners(positions, plan.input, capacity)
         sent = route.send(positions.cell), route.send(positions.offset)
         positions = Positions(*sent, route.count)
-    return motion.density_contrast(positions, particles.total)
+    return owned_density_contrast(positions, particles.total, plan, kernel)
 
 
 def _checked(

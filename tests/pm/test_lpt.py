@@ -198,8 +198,9 @@ def test_the_second_order_without_aliases():
 
 
 def _residuals(terms, k):
-    """What is left of the equations of motion of a displacement, sum of d psi at powers d of the
-    expansion, in matter domination: of the divergence and of the curl (Catelan 1995, eq. 2-4)."""
+    """A displacement is put into the equations of motion in matter domination (Catelan 1995, eq.
+    2-4): what is left of their divergence and of their curl. Each term is a power of the scale
+    factor and its field."""
     # With ' = d/dln a the acceleration is psi'' + psi' / 2, and its divergence 3/2 (J - 1).
     psi = sum(field for _, field in terms)
     pull = sum((n * n + n / 2) * field for n, field in terms)

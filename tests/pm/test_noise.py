@@ -180,7 +180,7 @@ MESHES = ((8, 6, 10), (12, 9, 16), (7, 12, 11))
 
 
 def test_nested_noise_has_the_same_modes_on_every_mesh_and_grid():
-    """Of wavevectors that two meshes have, up to their Nyquist frequencies; and the same bits."""
+    """Two meshes share the modes below their Nyquist frequencies; grids share all bits."""
     plans = {shape: PencilFFT(shape, alone(), real=True) for shape in MESHES}
     others = {shape: [PencilFFT(shape, grid, real=True) for grid in grids()] for shape in MESHES}
 
@@ -204,7 +204,7 @@ def test_nested_noise_has_the_same_modes_on_every_mesh_and_grid():
         return np.fft.fftshift(found)
 
     def shared(shape, half):
-        """Of wavenumbers from -half to half along each axis."""
+        """The modes of wavenumbers from -half to half along each axis."""
         middle = [n // 2 for n in shape]
         return modes(shape)[
             tuple(slice(m - h, m + h + 1) for m, h in zip(middle, half, strict=True))

@@ -199,8 +199,8 @@ def test_a_run_that_has_no_way_back_is_refused():
     recover()
 
 
-def test_integrators_of_the_first_stage():
-    """Momenta that the first stage forgets are those of the start, which is known."""
+def test_a_first_stage_that_forgets_its_momenta():
+    """It is not undone but done again, from the start, which is known."""
     plan = _plan(grids()[-1])
     noise = jnp.asarray(plan.input.local_block(random(SHAPE, seed=4)))
 
