@@ -5,9 +5,12 @@ each test the ranks compare outcomes: if any failed, all fail. A rank that fails
 to compare with (they wait for it inside the test) shows its failure and ends the job.
 """
 
+import contextlib
 import json
 import os
+import pathlib
 import sys
+import tempfile
 import time
 
 import pytest
@@ -146,3 +149,12 @@ def pytest_runtest_makereport(item):
     if log and _RANK == 0 and decisive:
         with open(log, "a") as file:
             file.write(json.dumps({"test": item.nodeid, "outcome": report.outcome}) + "\n")
+
+
+@pytest.fixture
+def folder():
+    """A folder of all ranks, removed at the end."""
+    with contextlib.ExitStack() as stack:
+        path = stack.enter_context(tempfile.TemporaryDirectory()) if _RANK == 0 else None
+        yield pathlib.Path(_VERDICTS.bcast(path))
+        _VERDICTS.barrier()

@@ -4,6 +4,7 @@ gathered on one rank.
 Needs h5py: ``pip install pfftjax[io]``; for Zarr zarr: ``pip install pfftjax[zarr]``.
 """
 
+from ._checkpoint import Checkpoint as Checkpoint
 from ._fields import attributes as attributes
 from ._fields import load as load
 from ._fields import save as save

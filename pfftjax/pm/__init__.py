@@ -12,6 +12,7 @@ from ._gravity import gravity as gravity
 from ._growth import Growth as Growth
 from ._growth import growth as growth
 from ._growth import hubble as hubble
+from ._integrators import Outputs as Outputs
 from ._integrators import Steps as Steps
 from ._integrators import bullfrog as bullfrog
 from ._integrators import fastpm as fastpm
@@ -31,3 +32,4 @@ from ._simulate import density_contrast as density_contrast
 from ._simulate import force as force
 from ._simulate import simulate as simulate
 from ._simulate import step as step
+from ._simulation import Simulation as Simulation

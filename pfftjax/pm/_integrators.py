@@ -4,18 +4,47 @@ With p = a^2 dx/dt and the force F = -grad phi, laplacian phi = 3/2 Omega_m delt
 Mpc/h, H0 = 1), dx = p da/(a^3 E) and dp = F da/(a^2 E). A step is a kick between two drifts or a
 drift between two kicks; kicks that follow each other at the same positions are one, and so are
 drifts by the same momenta.
+
+Between two times growth factors change by their differences, in float64. In float32 the digits of
+differences would be lost, and the changes are integrals.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from pfftjax._runtime.arrays import Number, Series, SeriesLike
 
+from ._expected import as_known
 from ._growth import Cosmology, checked_scale_factors, growth, hubble
+
+
+class Outputs(NamedTuple):
+    """Particles between the steps, of the positions and the force of the nearest stage:
+
+        x <- x + drift p + fall F,    p <- momentum p + kick F
+
+    with the momenta before the kick of that stage.
+
+    Attributes:
+        stage: int (outputs,), known while a program is traced.
+        drift: (outputs,), displacement per momentum.
+        fall: (outputs,), displacement per force.
+        momentum: (outputs,), by which momenta are multiplied.
+        kick: (outputs,), momentum per force.
+
+    """
+
+    stage: np.ndarray
+    drift: Series
+    fall: Series
+    momentum: Series
+    kick: Series
 
 
 class Steps(NamedTuple):
@@ -32,6 +61,8 @@ class Steps(NamedTuple):
         drift: (stages,), after each kick: displacement per momentum.
         momentum: (stages,), by which momenta are multiplied before each kick; None for one.
         first_drift: before the first kick; None for zero.
+        outputs: `Outputs` at the scale factors that the integrator was asked for, in their order;
+            None where it was asked for none.
 
     """
 
@@ -39,22 +70,125 @@ class Steps(NamedTuple):
     drift: Series
     momentum: Series | None = None
     first_drift: Number | None = None
+    outputs: Outputs | None = None
 
 
-# What the second argument is, is up to the integrator; those below take the ends of the steps.
-Integrator = Callable[[Cosmology, Any], Steps]
+# What the second argument is, is up to the integrator; those below take the ends of the steps. For
+# outputs it is called with outputs=, their scale factors.
+Integrator = Callable[..., Steps]
 
 
-def _steps(drift: Series, first: Series, second: Series) -> Steps:
-    """`Steps` of the drift and the two half kicks of each step."""
+@functools.cache
+def _gauss_legendre(points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Nodes from 0 to 1, weights, and those of the integrals from 0 to each node."""
+    legendre = np.polynomial.legendre
+    x, w = legendre.leggauss(points)
+    # The polynomial that is one at a node and zero at the others is w sum (n + 1/2) P_n(x) P_n.
+    inner = np.zeros((points, points))
+    for n, p in enumerate(np.eye(points)):
+        integral = legendre.legval(x, legendre.legint(p, lbnd=-1))
+        inner += np.outer(integral, (n + 0.5) * legendre.legval(x, p))
+    return (x + 1) / 2, w / 2, inner * w / 2
+
+
+class _Intervals:
+    """From each start to its end, points in ln a for integrals. These are exact to 1e-10 for
+    intervals of up to a factor of ten, and for many intervals where all are short.
+    """
+
+    def __init__(self, start: jax.Array, end: jax.Array) -> None:
+        rules = _gauss_legendre(16 if start.size < 96 else 8)
+        nodes, self.weights, self.inner = (jnp.asarray(x, start.dtype) for x in rules)
+        self.length = jnp.log1p((end - start) / start)
+        self.points = start * jnp.exp(nodes[:, None] * self.length)  # (nodes, n), scale factors
+
+    def integral(self, rate: jax.Array) -> jax.Array:
+        """(n,), of what is known at the points."""
+        return self.length * (self.weights @ rate)
+
+    def integral_to_points(self, rate: jax.Array) -> jax.Array:
+        """(nodes, n), from the starts."""
+        return self.length * (self.inner @ rate)
+
+
+def _has_digits(x: jax.Array) -> bool:
+    """Whether differences keep enough digits."""
+    return x.dtype == jnp.float64
+
+
+class _Changes(NamedTuple):
+    """What grows between times, of the linear growing mode, or of a free particle's p = 1 and a
+    force F = 1: displacements and momenta.
+    """
+
+    displacement: jax.Array
+    momentum: jax.Array
+
+
+def _growing(cosmology: Cosmology, start: jax.Array, end: jax.Array) -> _Changes:
+    """D1(end) - D1(start), and the same of G = a^3 E dD1/da."""
+    if _has_digits(start):
+        g = growth(cosmology, jnp.stack([start, end]))
+        return _Changes(jnp.diff(g.d1, axis=0)[0], jnp.diff(g.momentum, axis=0)[0])
+    intervals = _Intervals(start, end)
+    g = growth(cosmology, intervals.points)
+    pull = g.momentum_rate / (g.scale_factor * g.e)
+    return _Changes(intervals.integral(g.d1_rate), intervals.integral(pull))
+
+
+def _free(cosmology: Cosmology, start: jax.Array, end: jax.Array) -> _Changes:
+    """The integrals of da/(a^3 E) and da/(a^2 E)."""
+    intervals = _Intervals(start, end)
+    a, e = intervals.points, hubble(cosmology, intervals.points)
+    return _Changes(intervals.integral(1 / (a**2 * e)), intervals.integral(1 / (a * e)))
+
+
+def _kick_drift_kick(
+    changes: _Changes, in_middle: jax.Array, at_ends: jax.Array, outputs: "_Placed"
+) -> Steps:
+    """Half a kick, a drift and half a kick of each step.
+
+    Args:
+        changes: of the first halves of all steps, of their second halves, and from the ends that
+            are nearest to outputs to these.
+        in_middle: the momentum in the middle of each step.
+        at_ends: the force at the ends.
+        outputs: where they are.
+
+    """
+    cut = np.cumsum([in_middle.size, in_middle.size])
+    ways, pulls = (jnp.split(x, cut) for x in changes)
+    drift = (ways[0] + ways[1]) / in_middle
     zero = jnp.zeros_like(drift[:1])
-    return Steps(
-        jnp.concatenate([first, zero]) + jnp.concatenate([zero, second]),
-        jnp.concatenate([drift, zero]),
+    before = jnp.concatenate([zero, pulls[1] / at_ends[1:]])
+    after = jnp.concatenate([pulls[0] / at_ends[:-1], zero])
+    steps = Steps(before + after, jnp.concatenate([drift, zero]))
+    if outputs.step.size == 0:
+        return steps
+    # Positions are on the straight line of the step, and momenta are kicked from the middle.
+    stage = outputs.nearest
+    way = ways[2] / in_middle[outputs.step]
+    return steps._replace(
+        outputs=Outputs(
+            stage,
+            drift=way,
+            fall=jnp.where(outputs.is_late, 0, way * steps.kick[stage]),
+            momentum=jnp.ones_like(way),
+            kick=before[stage] + pulls[2] / at_ends[stage],
+        )
     )
 
 
-def fastpm(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
+def _halves(ends: jax.Array, outputs: "_Placed") -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The middle of each step, and the intervals whose changes `_kick_drift_kick` takes."""
+    middle = jnp.sqrt(ends[:-1] * ends[1:])
+    start = jnp.concatenate([ends[:-1], middle, ends[outputs.nearest]])
+    return middle, start, jnp.concatenate([middle, ends[1:], outputs.scale_factor])
+
+
+def fastpm(
+    cosmology: Cosmology, scale_factors: SeriesLike, *, outputs: SeriesLike | None = None
+) -> Steps:
     """Kicks and drifts that are exact for the linear growing mode (Feng et al. 2016, section 2).
 
     With G = a^3 E dD1/da, a kick from a_i to a_f by the force at a_r is
@@ -65,6 +199,7 @@ def fastpm(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
     Args:
         cosmology: a `jax_cosmo.Cosmology`.
         scale_factors: (steps + 1,), the ends of the steps, in any direction.
+        outputs: scale factors between the first and the last, in any order.
 
     Example:
         >>> import jax_cosmo
@@ -73,15 +208,16 @@ def fastpm(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
         ((11,), 0.0)
 
     """
-    a = _ends(scale_factors)
-    ends, middle = growth(cosmology, a), growth(cosmology, jnp.sqrt(a[:-1] * a[1:]))
-    drift = jnp.diff(ends.d1) / middle.momentum
-    first = (middle.momentum - ends.momentum[:-1]) / ends.momentum_rate[:-1]
-    second = (ends.momentum[1:] - middle.momentum) / ends.momentum_rate[1:]
-    return _steps(drift, first, second)
+    ends, placed = _ends(scale_factors), _placed(scale_factors, outputs)
+    middle, *intervals = _halves(ends, placed)
+    at_ends, in_middle = growth(cosmology, ends), growth(cosmology, middle)
+    changes = _growing(cosmology, *intervals)
+    return _kick_drift_kick(changes, in_middle.momentum, at_ends.momentum_rate, placed)
 
 
-def leapfrog(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
+def leapfrog(
+    cosmology: Cosmology, scale_factors: SeriesLike, *, outputs: SeriesLike | None = None
+) -> Steps:
     """Kicks and drifts by the integrals of da/(a^2 E) and da/(a^3 E) (Quinn et al. 1997).
 
     Symplectic, and independent of linear theory: it needs more steps for the same growth than
@@ -90,23 +226,18 @@ def leapfrog(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
     Args:
         cosmology: a `jax_cosmo.Cosmology`.
         scale_factors: (steps + 1,), the ends of the steps, in any direction.
+        outputs: scale factors between the first and the last, in any order.
 
     """
-    a = _ends(scale_factors)
-    middle = jnp.sqrt(a[:-1] * a[1:])
-
-    def integral(power: int, start: jax.Array, end: jax.Array) -> jax.Array:
-        x, w = np.polynomial.legendre.leggauss(16)
-        at = start + (end - start) * jnp.asarray((x[:, None] + 1) / 2, a.dtype)
-        f = 1 / (at**power * hubble(cosmology, at))
-        return (end - start) / 2 * (jnp.asarray(w, a.dtype)[:, None] * f).sum(0)
-
-    return _steps(
-        integral(3, a[:-1], a[1:]), integral(2, a[:-1], middle), integral(2, middle, a[1:])
-    )
+    ends, placed = _ends(scale_factors), _placed(scale_factors, outputs)
+    middle, *intervals = _halves(ends, placed)
+    changes = _free(cosmology, *intervals)
+    return _kick_drift_kick(changes, jnp.ones_like(middle), jnp.ones_like(ends), placed)
 
 
-def bullfrog(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
+def bullfrog(
+    cosmology: Cosmology, scale_factors: SeriesLike, *, outputs: SeriesLike | None = None
+) -> Steps:
     """Drift, kick and drift that are exact to second order (Rampf, List & Hahn 2025, section 3).
 
     In D = D1 as the time, with v = dx/dD, the kick is v <- alpha v + (1 - alpha) A / D_m with
@@ -122,10 +253,12 @@ def bullfrog(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
     There D_m is not quite half way, as it is in that paper, which differs in a universe with dark
     energy only. It takes a force for each step, and three to ten steps do for large scales;
     steps that are too long near the start (D grows by more than 3.2) have a negative alpha.
+    Outputs within a step are the combinations of x, v and A that are exact to second order.
 
     Args:
         cosmology: a `jax_cosmo.Cosmology`.
         scale_factors: (steps + 1,), the ends of the steps, in any direction.
+        outputs: scale factors between the first and the last, in any order.
 
     Example:
         >>> import jax_cosmo
@@ -134,23 +267,52 @@ def bullfrog(cosmology: Cosmology, scale_factors: SeriesLike) -> Steps:
         ((5,), (5,))
 
     """
-    ends = growth(cosmology, _ends(scale_factors))
-    d, e, slope = ends.d1, ends.d2, ends.d2_rate / ends.d1_rate
-    # The drifts are half of D_f - D_i each but for the error of the trapezoidal rule.
-    beyond = (jnp.diff(e) - jnp.diff(d) * (slope[:-1] + slope[1:]) / 2) / jnp.diff(slope)
-    before, after = jnp.diff(d) / 2 - beyond, jnp.diff(d) / 2 + beyond
-    middle = d[:-1] + before
-    q = (e[:-1] + before * slope[:-1]) / middle - middle
-    alpha = (slope[1:] - q) / (slope[:-1] - q)
-    lost = (slope[:-1] - slope[1:]) / (slope[:-1] - q)  # 1 - alpha
-    # v = p / momentum, F = 3/2 Omega_m A.
-    force = 1.5 * ends.omega_m * middle
-    between = after[:-1] + before[1:]
-    return Steps(
-        kick=lost * ends.momentum[1:] / force,
-        drift=jnp.concatenate([between, after[-1:]]) / ends.momentum[1:],
-        momentum=alpha * ends.momentum[1:] / ends.momentum[:-1],
-        first_drift=before[0] / ends.momentum[0],
+    ends, placed = _ends(scale_factors), _placed(scale_factors, outputs)
+    at, step = placed.scale_factor, placed.step
+    start, end = (jnp.concatenate(x) for x in ((ends[:-1], ends[step]), (ends[1:], at)))
+    i, f = (growth(cosmology, x) for x in (start, end))
+    d, slope = i.d1, i.d2_rate / i.d1_rate
+    if _has_digits(start):
+        way, turn = f.d1 - d, f.d2_rate / f.d1_rate - slope
+        curve = f.d2 - i.d2 - way * slope
+    else:
+        intervals = _Intervals(start, end)
+        g = growth(cosmology, intervals.points)
+        # dE' / dln a, by the equations of D1 and D2.
+        bend = 1.5 * g.omega_m / (g.scale_factor**3 * g.e**2 * g.d1_rate**2)
+        bend *= (g.d2 - g.d1**2) * g.d1_rate - g.d1 * g.d2_rate
+        way, turn = intervals.integral(g.d1_rate), intervals.integral(bend)
+        left = way - intervals.integral_to_points(g.d1_rate)
+        curve = intervals.integral(left * bend)
+    # way is D_f - D_i, turn E'_f - E'_i, and curve E_f - E_i - way E'_i, of steps and of outputs.
+
+    steps = ends.size - 1
+    second = curve[:steps] / turn[:steps]  # D_f - D_m
+    first = way[:steps] - second
+    middle = d[:steps] + first
+    less = (d * slope - i.d2)[:steps] / middle + middle  # E'_i - Q
+    lost = -turn[:steps] / less  # 1 - alpha
+    # v = p / G, F = 3/2 Omega_m A.
+    force = 1.5 * i.omega_m * middle
+    begun, grown = i.momentum[:steps], f.momentum[:steps]
+    between = second[:-1] + first[1:]
+    result = Steps(
+        kick=lost * grown / force,
+        drift=jnp.concatenate([between, second[-1:]]) / grown,
+        momentum=(1 - lost) * grown / begun,
+        first_drift=first[0] / begun[0],
+    )
+    if step.size == 0:
+        return result
+    fall, lost = (-x[steps:] / less[step] for x in (curve, turn))
+    return result._replace(
+        outputs=Outputs(
+            step,
+            drift=(way[steps:] - first[step] - fall) / begun[step],
+            fall=fall / force[step],
+            momentum=(1 - lost) * f.momentum[steps:] / begun[step],
+            kick=lost * f.momentum[steps:] / force[step],
+        )
     )
 
 
@@ -162,3 +324,50 @@ def _ends(scale_factors: SeriesLike) -> Series:
             f"jnp.linspace(0.1, 1, 11); got shape {a.shape}"
         )
     return a
+
+
+class _Placed(NamedTuple):
+    """Outputs, all known: the step of each, and whether it is nearer to the end of that step."""
+
+    scale_factor: np.ndarray
+    step: np.ndarray
+    is_late: np.ndarray
+
+    @property
+    def nearest(self) -> np.ndarray:
+        """The nearest end of a step to each."""
+        return self.step + self.is_late
+
+
+# Outputs may be so much outside, as ends and outputs are rounded.
+_OUTSIDE = 1e-6
+
+
+def _placed(scale_factors: SeriesLike, outputs: SeriesLike | None) -> _Placed:
+    if outputs is None:
+        return _Placed(np.zeros(0), np.zeros(0, int), np.zeros(0, int))
+    a, at = as_known(scale_factors), as_known(outputs)
+    if isinstance(a, Tracer) or isinstance(at, Tracer):
+        raise TypeError(
+            "outputs, and scale_factors beside them, must be known while the program is traced: "
+            "make them by NumPy, as np.linspace(0.1, 1, 11), or outside of jax.jit"
+        )
+    a, at = np.asarray(a), np.asarray(at)
+    if at.ndim != 1:
+        raise ValueError(f"outputs are scale factors, a vector; got shape {at.shape}")
+    direction = float(np.sign(a[-1] - a[0]))
+    way = direction * a
+    if not np.all(np.diff(way) > 0):
+        raise ValueError(
+            f"outputs need scale_factors that grow or fall from each to the next, got {a.tolist()}"
+        )
+    margin = _OUTSIDE * np.abs(at)
+    outside = (direction * at < way[0] - margin) | (direction * at > way[-1] + margin)
+    if np.any(outside):
+        raise ValueError(
+            f"outputs must be between the first and the last of the scale factors, {a[0]} and "
+            f"{a[-1]}; got {at[outside].tolist()}"
+        )
+    step = np.clip(np.searchsorted(way, direction * at, side="right") - 1, 0, len(a) - 2)
+    is_late = direction * (at - np.sqrt(a[step] * a[step + 1])) > 0
+    return _Placed(at, step, is_late.astype(int))

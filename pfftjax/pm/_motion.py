@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from pfftjax._runtime.arrays import Number, RealBlock, Scalar, Vectors
+from pfftjax._runtime.arrays import Number, PyTree, RealBlock, Scalar, Vectors
 from pfftjax.fft import PencilFFT
 
 from ._gravity import KEPT, Gradient, gravity_with_ghosts
@@ -28,6 +29,19 @@ class Stage(NamedTuple):
     kick: Scalar
     drift: Scalar
     momentum: Scalar | None = None  # None multiplies by one
+
+
+class Shift(NamedTuple):
+    """How particles at another time follow from those of a stage: x + drift p + fall F and
+    momentum p + kick F, with the momenta before its kick.
+
+    Those of a whole run have a leading axis.
+    """
+
+    drift: Scalar
+    fall: Scalar
+    momentum: Scalar
+    kick: Scalar
 
 
 class Constants(NamedTuple):
@@ -94,18 +108,36 @@ class Motion:
         offset = particles.offset + drift * constants.per_cell * particles.momentum
         return dataclasses.replace(particles, offset=offset)
 
-    def advanced(self, particles: Particles, stage: Stage, constants: Constants) -> Particles:
-        """The particles one stage later, on the ranks where they are.
+    def shifted(
+        self, particles: Particles, pull: Vectors, shift: Shift, constants: Constants
+    ) -> Particles:
+        """Particles before a kick by the force on them, at another time."""
+        way = shift.drift * particles.momentum + shift.fall * pull
+        offset = particles.offset + constants.per_cell * way
+        momentum = shift.momentum * particles.momentum + shift.kick * pull
+        return dataclasses.replace(particles, offset=offset, momentum=momentum)
+
+    def advanced(
+        self,
+        particles: Particles,
+        stage: Stage,
+        constants: Constants,
+        seen: Callable[[Particles, Vectors], PyTree] = lambda *_: None,
+    ) -> tuple[Particles, PyTree]:
+        """The particles one stage later, on the ranks where they are, and what is seen of the
+        particles before the kick and the force on them.
 
         Reverse mode keeps the particles and the potential, and computes the rest again.
         """
 
-        def kick_and_drift(particles: Particles, stage: Stage, constants: Constants) -> Particles:
+        def kick_and_drift(
+            particles: Particles, stage: Stage, constants: Constants
+        ) -> tuple[Particles, PyTree]:
             pull = self.force(particles, constants)
             before = particles.momentum
             momentum = before if stage.momentum is None else stage.momentum * before
             kicked = dataclasses.replace(particles, momentum=momentum + stage.kick * pull)
-            return self.drifted(kicked, stage.drift, constants)
+            return self.drifted(kicked, stage.drift, constants), seen(particles, pull)
 
         kept = jax.checkpoint_policies.save_only_these_names(KEPT)
         return jax.checkpoint(kick_and_drift, policy=kept)(particles, stage, constants)

@@ -1,13 +1,14 @@
 """The simulation: force, kick, drift, exchange."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax._runtime.arrays import BoxSize, Number, RealBlock, SeriesLike, Vectors
+from pfftjax._runtime.arrays import BoxSize, Number, PyTree, RealBlock, Scalar, SeriesLike, Vectors
 from pfftjax._runtime.primitive import static_int, where
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import sides
@@ -17,11 +18,13 @@ from ._expected import as_known
 from ._gravity import Gradient, checked_gradient
 from ._growth import Cosmology, check_cosmology
 from ._integrators import Integrator, Steps, fastpm
-from ._motion import Motion, Stage, owned_density_contrast
+from ._motion import Motion, Shift, Stage, owned_density_contrast
+from ._outputs import Views
 from ._painting import Kernel, assignment
 from ._particles import Particles, check_fits, default_capacity, to_owners
 from ._positions import Positions
 from ._reversible import follow
+from ._run import Shared
 from ._spectral import real_plan
 
 Adjoint = Literal["reversible", "stored"]
@@ -63,6 +66,29 @@ def density_contrast(
     return owned_density_contrast(positions, particles.total, plan, kernel)
 
 
+def checked_motion(
+    plan: PencilFFT,
+    box_size: BoxSize,
+    cosmology: Cosmology,
+    kernel: Kernel,
+    gradient: Gradient,
+    operation: str,
+) -> Motion:
+    """How particles move, if all of it fits together."""
+    real_plan(plan, operation)
+    check_cosmology(cosmology, where(operation, plan.grid.communicator))
+    assignment(kernel, plan.input, operation)
+    checked_gradient(gradient, where(operation, plan.grid.communicator))
+    return Motion(plan, kernel, gradient, sides(box_size, plan, operation))
+
+
+def checked_capacity(capacity: int | None, total: int, plan: PencilFFT, operation: str) -> int:
+    """How many particles each rank has room for."""
+    if capacity is None:
+        return default_capacity(total, plan.grid.size)
+    return static_int(capacity, "capacity", operation, plan.grid.communicator)
+
+
 def _checked(
     particles: Particles,
     plan: PencilFFT,
@@ -75,12 +101,8 @@ def _checked(
     """The particles, and how they move, if all of it fits together."""
     real_plan(plan, operation)
     check_fits(particles, plan.input, operation)
-    check_cosmology(cosmology, where(operation, plan.grid.communicator))
-    assignment(kernel, plan.input, operation)
-    checked_gradient(gradient, where(operation, plan.grid.communicator))
-    lengths = sides(box_size, plan, operation)
-    particles = particles.in_box(lengths, operation, plan.grid.communicator)
-    return particles, Motion(plan, kernel, gradient, lengths)
+    motion = checked_motion(plan, box_size, cosmology, kernel, gradient, operation)
+    return particles.in_box(motion.sides, operation, plan.grid.communicator), motion
 
 
 def force(
@@ -162,7 +184,7 @@ def step(
         jnp.asarray(drift, dtype),
         None if momentum is None else jnp.asarray(momentum, dtype),
     )
-    moved = motion.advanced(
+    moved, _ = motion.advanced(
         dataclasses.replace(particles, scale_factor=None, box_size=None),
         stage,
         motion.constants(cosmology, dtype),
@@ -186,7 +208,9 @@ def simulate(
     gradient: Gradient = "finite-difference",
     capacity: int | None = None,
     adjoint: Adjoint = "reversible",
-) -> Particles:
+    outputs: SeriesLike | None = None,
+    observe: Callable[[Particles], PyTree] | None = None,
+) -> Particles | list[PyTree]:
     """Follow particles under their own gravity from one scale factor to another.
 
     Args:
@@ -200,7 +224,7 @@ def simulate(
         scale_factors: (steps + 1,), the ends of the steps, as ``jnp.linspace(0.1, 1, 11)``; they
             may also run backward.
         integrator: `fastpm`, `bullfrog`, `leapfrog`, or any function of (cosmology,
-            scale_factors) that returns `Steps`.
+            scale_factors) that returns `Steps`; for outputs it also takes them, as ``outputs=``.
         kernel: "cic" or "tsc".
         gradient: of the potential, as in `gravity`.
         capacity: particles that each rank has room for, by default a quarter more than the mean.
@@ -208,10 +232,21 @@ def simulate(
             back from the end, at the memory of one step; "stored" keeps them (40 bytes a particle
             and 4 a mesh cell for each step in float32). Forward mode, and with it Hessian-vector
             products as ``jax.jvp(jax.grad(f), ...)``, work with both.
+        outputs: scale factors from the first to the last at which particles are wanted, in any
+            order, between the steps as well. They take no force of their own: what the integrator
+            makes of the nearest one is exact to the same order as its steps. They and
+            `scale_factors` must be known while a program is traced.
+        observe: a function of the `Particles` of an output, which are on the ranks that owned
+            them at the nearest stage; it returns a pytree of arrays, as a density on a mesh. Then
+            nothing else is kept of an output.
 
     Returns:
         `Particles` at ``scale_factors[-1]``, positions and momenta at the same time, on the ranks
         that own them. Those that do not know their scale factor or box still do not.
+
+        With `outputs` a list, with one element for each: what `observe` has returned, or else
+        `Particles` on the ranks and in the rows where they were when the run began, so that a row
+        is the same particle in all of them.
 
     Raises:
         ValueError, TypeError: what does not fit; particles of another box, or at another scale
@@ -227,8 +262,6 @@ def simulate(
         particles, plan, box_size, cosmology, kernel, gradient, "simulate"
     )
     comm = plan.grid.communicator
-    if capacity is None:
-        capacity = default_capacity(particles.total, plan.grid.size)
     if not callable(integrator):
         raise TypeError(
             f"{where('simulate', comm)}: the integrator must be a function as pm.fastpm, got "
@@ -238,8 +271,17 @@ def simulate(
         raise ValueError(
             f"{where('simulate', comm)}: adjoint must be reversible or stored, got {adjoint!r}"
         )
-    stages, first_drift = _stages(
-        integrator(cosmology, scale_factors), particles.offset.dtype, where("simulate", comm)
+    if observe is not None and (outputs is None or not callable(observe)):
+        raise TypeError(
+            f"{where('simulate', comm)}: observe must be a function of the particles at the scale "
+            f"factors outputs=, got {observe!r} with outputs={outputs!r}"
+        )
+    wanted = {} if outputs is None else {"outputs": outputs}
+    steps = integrator(cosmology, scale_factors, **wanted)
+    dtype = particles.offset.dtype
+    times = None if outputs is None else np.asarray(outputs, float)
+    stages, first_drift, shifts, of_stages = stages_of(
+        steps, dtype, where("simulate", comm), times
     )
     after = jax.tree.map(jnp.zeros_like, particles.scale_factor)  # not known
     # An integrator of the user's may take something else.
@@ -248,20 +290,72 @@ def simulate(
         if ends.ndim == 1 and ends.size > 0:
             particles = particles.at_scale_factor(ends[0], "scale_factors[0]", "simulate", comm)
             after = None if particles.scale_factor is None else ends[-1]
-    end = follow(
+    constants = motion.constants(cosmology, dtype)
+    given, views, room = (), None, checked_capacity(capacity, particles.total, plan, "simulate")
+    if times is not None:
+        if observe is not None:
+            observe, given = _closed(observe, particles, room, motion.sides, constants.sides)
+        views = Views(of_stages, tuple(times.tolist()), observe)
+    end, seen = follow(
         dataclasses.replace(particles, scale_factor=None, box_size=None),
         motion,
         stages,
         first_drift,
-        motion.constants(cosmology, particles.offset.dtype),
-        capacity=static_int(capacity, "capacity", "simulate", comm),
+        Shared(constants, shifts, given),
+        views if of_stages else None,
+        capacity=room,
         is_reversible=adjoint == "reversible",
     )
-    return dataclasses.replace(end, scale_factor=after, box_size=particles.box_size)
+    if views is None:
+        return dataclasses.replace(end, scale_factor=after, box_size=particles.box_size)
+    found = [jax.tree.map(lambda x, n=n: x[n], seen) for n in range(len(of_stages))]
+    if observe is not None:
+        return found
+    return [
+        dataclasses.replace(
+            particles, offset=offset, momentum=momentum, scale_factor=jnp.asarray(a, dtype)
+        )
+        for a, (offset, momentum) in zip(views.scale_factor, found, strict=True)
+    ]
 
 
-def _stages(steps: Any, dtype: np.dtype, here: str) -> tuple[Stage, jax.Array | None]:
-    """Stages and the drift before them, of what an integrator has returned."""
+def _closed(
+    observe: Callable[[Particles], PyTree],
+    particles: Particles,
+    rows: int,
+    sides: tuple[Number, ...],
+    traced: tuple[Scalar, ...] | None,
+) -> tuple[Callable[..., PyTree], tuple[jax.Array, ...]]:
+    """A function of so many rows of particles, of the sides of the box if they are traced, and of
+    what it takes from around it and may be differentiated in.
+    """
+    knows_box = particles.box_size is not None
+
+    def look(particles: Particles, traced: tuple[Scalar, ...] | None) -> PyTree:
+        box = sides if traced is None else jnp.stack(traced)
+        return observe(dataclasses.replace(particles, box_size=box if knows_box else None))
+
+    def like(x: jax.Array) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, 3), x.dtype)
+
+    example = dataclasses.replace(
+        particles,
+        cell=like(particles.cell),
+        offset=like(particles.offset),
+        momentum=like(particles.momentum),
+        scale_factor=jax.ShapeDtypeStruct((), particles.offset.dtype),
+        box_size=None,
+    )
+    function, given = jax.closure_convert(look, example, traced)
+    return function, tuple(given)
+
+
+def stages_of(
+    steps: Any, dtype: np.dtype, here: str, times: np.ndarray | None
+) -> tuple[Stage, jax.Array | None, Shift | None, tuple[int, ...]]:
+    """Stages and the drift before them, and outputs and their stages, of what an integrator has
+    returned.
+    """
     fits = isinstance(steps, Steps) and jnp.ndim(steps.kick) == 1
     if fits:
         of_stages = [x for x in (steps.drift, steps.momentum) if x is not None]
@@ -271,5 +365,16 @@ def _stages(steps: Any, dtype: np.dtype, here: str) -> tuple[Stage, jax.Array | 
         raise TypeError(
             f"{here}: the integrator must return pm.Steps of vectors of one length, got {steps!r}"
         )
-    kick, drift, momentum, first_drift = jax.tree.map(lambda x: jnp.asarray(x, dtype), steps)
-    return Stage(kick, drift, momentum), first_drift
+    number, found = 0 if times is None else times.size, steps.outputs
+    if number and (found is None or any(jnp.shape(x) != (number,) for x in found)):
+        raise TypeError(
+            f"{here}: for outputs the integrator must return pm.Steps with pm.Outputs of vectors "
+            f"as long as them, {number}; got {found!r}"
+        )
+    kick, drift, momentum, first_drift = jax.tree.map(lambda x: jnp.asarray(x, dtype), steps[:4])
+    stages = Stage(kick, drift, momentum)
+    if not number or found is None:
+        return stages, first_drift, None, ()
+    stage, *shifts = found
+    shift = Shift(*(jnp.asarray(x, dtype) for x in shifts))
+    return stages, first_drift, shift, tuple(int(i) for i in stage)

@@ -94,6 +94,99 @@ def test_bullfrog_follows_the_second_order():
         np.testing.assert_allclose(actual, expected, rtol=1e-11)
 
 
+def _seen(steps, x, p, pull):
+    """Positions and momenta at the outputs: each of a mode's coefficients, whose force is
+    `pull(x)`."""
+    at, found = steps.outputs, {}
+    x = [a + steps.first_drift * b for a, b in zip(x, p, strict=True)] if steps.first_drift else x
+    for stage in range(len(steps.kick)):
+        force = pull(x)
+        for n in np.flatnonzero(at.stage == stage):
+            found[n] = [
+                (a + at.drift[n] * b + at.fall[n] * f, at.momentum[n] * b + at.kick[n] * f)
+                for a, b, f in zip(x, p, force, strict=True)
+            ]
+        factor = 1 if steps.momentum is None else steps.momentum[stage]
+        p = [factor * b + steps.kick[stage] * f for b, f in zip(p, force, strict=True)]
+        x = [a + steps.drift[stage] * b for a, b in zip(x, p, strict=True)]
+    return np.array([found[n] for n in range(len(at.stage))])
+
+
+@pytest.mark.parametrize("ends", [(0.1, 1.0), (0.8, 0.2)], ids=["forward", "backward"])
+@pytest.mark.parametrize("integrator", [fastpm, bullfrog])
+def test_outputs_between_steps_follow_the_growing_mode(integrator, ends):
+    """To rounding: `fastpm` to first order, `bullfrog` to second; also where steps end."""
+    a = np.linspace(*ends, 4)
+    wanted = np.array([0.77, a[2], 0.3, a[0], 0.31, a[-1], 0.5, a[1]])
+    universe = cosmology(**DARK)
+    steps, start, expected = jax.jit(
+        lambda: (
+            integrator(universe, a, outputs=wanted),
+            growth(universe, a[0]),
+            growth(universe, wanted),
+        )
+    )()
+    assert steps.outputs.stage.dtype.kind == "i"
+    orders = 1 + (integrator is bullfrog)
+
+    def modes(g):
+        rates = np.array([g.d1_rate, g.d2_rate])[:orders]
+        return np.array([g.d1, g.d2])[:orders], g.scale_factor**2 * g.e * rates
+
+    def pull(x):
+        x = [*x, 0][:2]
+        return [1.5 * universe.Omega_m * f for f in (x[0], x[1] - x[0] ** 2)][:orders]
+
+    actual = _seen(jax.tree.map(np.asarray, steps), *map(list, modes(start)), pull)
+    x, p = modes(expected)
+    np.testing.assert_allclose(actual[..., 0].T, x, rtol=1e-11)
+    np.testing.assert_allclose(actual[..., 1].T, p, rtol=1e-11)
+
+
+def test_outputs_of_leapfrog_converge_with_the_square_of_the_step():
+    errors = []
+    for n in (20, 40, 80):
+        a, wanted = np.geomspace(0.1, 1, n + 1), np.array([0.15, 0.333, 0.5, 0.71, 0.97])
+        universe = cosmology(**DARK)
+        steps, g, expected = jax.jit(
+            lambda a=a, w=wanted, c=universe: (
+                leapfrog(c, a, outputs=w),
+                growth(c, a[0]),
+                growth(c, w),
+            )
+        )()
+        steps = jax.tree.map(np.asarray, steps)
+        seen = _seen(steps, [g.d1], [g.momentum], lambda x, c=universe: [1.5 * c.Omega_m * x[0]])[
+            :, 0
+        ]
+        errors.append(seen / np.stack([expected.d1, expected.momentum], 1) - 1)
+    assert np.abs(errors[0]).max() < 2e-2
+    for coarse, fine in itertools.pairwise(errors):
+        assert np.abs(fine).max() < 0.32 * np.abs(coarse).max()
+
+
+@pytest.mark.parametrize("integrator", [fastpm, leapfrog, bullfrog])
+def test_many_steps_in_float32(integrator):
+    """Factors are those of float64 of the same rounded ends, however short the steps are.
+
+    What remains is where middles of steps are: rounded in float32, and those of bullfrog by
+    differences of growth factors in float64.
+    """
+    a = np.linspace(0.1, 1, 301).astype(np.float32)
+    wanted = np.array([0.5003, 0.9], np.float32)
+    exact = jax.jit(lambda: integrator(cosmology(), np.float64(a), outputs=np.float64(wanted)))()
+    with jax.enable_x64(False):
+        steps = jax.jit(lambda: integrator(cosmology(), a, outputs=wanted))()
+    for name in ("drift", "momentum"):
+        actual, expected = getattr(steps, name), getattr(exact, name)
+        if actual is not None:
+            assert actual.dtype == np.float32
+            np.testing.assert_allclose(actual[..., :-1], expected[..., :-1], rtol=1e-5)
+            np.testing.assert_allclose(np.sum(actual), np.sum(expected), rtol=1e-5)
+    np.testing.assert_allclose(np.cumsum(steps.kick), np.cumsum(exact.kick), rtol=1e-4)
+    np.testing.assert_allclose(steps.outputs.kick, exact.outputs.kick, rtol=3e-3)
+
+
 def test_leapfrog_converges_with_the_square_of_the_step():
     spacings = [np.geomspace(0.1, 1, n + 1) for n in (20, 40, 80)]
 
@@ -171,3 +264,13 @@ def test_what_is_refused_and_returned():
         for bad in ([0.0, 0.5], jnp.array([0.5, -0.1])):
             with pytest.raises(ValueError, match="scale factors must be positive"):
                 integrator(cosmology(), bad)
+        for a, outputs, text in (
+            ([0.1, 0.5], [0.05], "between the first and the last of the scale factors"),
+            ([0.1, 0.5], [0.5, 1.0], r"got \[1.0\]"),
+            ([0.1, 0.5, 0.4], [0.2], "grow or fall from each to the next"),
+            ([0.1, 0.5], 0.2, r"a vector; got shape \(\)"),
+        ):
+            with pytest.raises(ValueError, match=text):
+                integrator(cosmology(), a, outputs=outputs)
+        with pytest.raises(TypeError, match="must be known while the program is traced"):
+            jax.jit(lambda a, f=integrator: f(cosmology(), a, outputs=[0.2]))(np.array([0.1, 0.5]))

@@ -1,0 +1,209 @@
+"""A run as a function of arrays: stages of a kick and a drift, after each the way of particles to
+their owners, and what is seen of them within a run.
+
+Rows arrive in another order each time. Where that matters each carries its home, the rank and the
+row where it began.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pfftjax._runtime.arrays import PyTree, Vectors
+from pfftjax.pencils.internal import coordinate
+
+from ._exchange import Route
+from ._motion import Constants, Motion, Shift, Stage
+from ._outputs import Views
+from ._particles import Particles, sent_to_owners, stay_in_place
+
+
+class Shared(NamedTuple):
+    """What all stages depend on, or the cotangents of that.
+
+    Attributes:
+        constants: of the run.
+        shifts: of its outputs, with a leading axis.
+        given: what the function that observes takes besides particles.
+
+    """
+
+    constants: Constants
+    shifts: Shift | None = None
+    given: tuple[jax.Array, ...] = ()
+
+
+class Run(NamedTuple):
+    """What a run is made of and can be differentiated in."""
+
+    offset: jax.Array
+    momentum: jax.Array
+    stages: Stage
+    first_drift: jax.Array | None
+    shared: Shared
+
+
+class Ends(NamedTuple):
+    """What a run makes of offsets and momenta, or the cotangents of these."""
+
+    offset: jax.Array
+    momentum: jax.Array
+
+
+class Follower(NamedTuple):
+    """A run as a function of arrays: what is static, how many rows each rank begins with, and how
+    many it has room for.
+    """
+
+    motion: Motion
+    views: Views | None
+    rows: int
+    capacity: int
+    total: int
+    mesh_shape: tuple[int, int, int]
+
+    def start(self, run: Run, fixed: tuple[jax.Array, jax.Array]) -> Particles:
+        """The particles before the first stage, on any ranks."""
+        cell, used = fixed
+        start = Particles(cell, run.offset, run.momentum, used, self.total, self.mesh_shape)
+        if run.first_drift is None:
+            return start
+        return self.motion.drifted(start, run.first_drift, run.shared.constants)
+
+    def to_owners(self, particles: Particles, *others: jax.Array | None) -> tuple[Particles, list]:
+        """The particles on the ranks that own them, and with them those arrays that are there."""
+        moved, sent, _ = self.sent(particles, *others)
+        return moved, sent
+
+    def sent(
+        self, particles: Particles, *others: jax.Array | None
+    ) -> tuple[Particles, list, Callable[[jax.Array], jax.Array]]:
+        """`to_owners`, and the way back of rows there."""
+        given = [x for x in others if x is not None]
+        mesh = self.motion.plan.input
+        moved, sent, back = sent_to_owners(particles, mesh, self.capacity, *given)
+        rest = iter(sent)
+        return moved, [None if x is None else next(rest) for x in others], back
+
+    def end(
+        self, run: Run, fixed: tuple[jax.Array, jax.Array], home: jax.Array | None
+    ) -> tuple[Particles, jax.Array | None, PyTree]:
+        """The particles after the last stage, their homes if they have some, and what was seen."""
+        begun, (home,) = self.to_owners(self.start(run, fixed), home)
+
+        def body(state: tuple, xs: tuple[Stage, jax.Array | None]) -> tuple[tuple, None]:
+            (particles, home, kept), (stage, slots) = state, xs
+            numbers = () if slots is None else tuple(slots)
+            moved, home, found = self.after(
+                particles, home, stage, run.shared, numbers, self.view_if
+            )
+            for number, new in zip(numbers, found, strict=True):
+                kept = jax.lax.cond(number >= 0, _with, lambda kept, *_: kept, kept, number, new)
+            return (moved, home, kept), None
+
+        kept = slots = None
+        if self.views is not None:
+            number = len(self.views.stage)
+            like = self.seen_like(begun, home, run.shared)
+            kept = jax.tree.map(lambda x: jnp.zeros((number, *x.shape), x.dtype), like)
+            slots = jnp.asarray(self.views.slots(run.stages.kick.shape[0]))
+        return jax.lax.scan(body, (begun, home, kept), (run.stages, slots))[0]
+
+    def after(
+        self,
+        particles: Particles,
+        home: jax.Array | None,
+        stage: Stage,
+        shared: Shared,
+        numbers: Sequence[int | jax.Array],
+        view: Callable[..., PyTree],
+    ) -> tuple[Particles, jax.Array | None, list[PyTree]]:
+        """Particles and homes after a stage, on the ranks that own them, and what outputs of
+        these numbers see by `view`.
+        """
+
+        def seen(at: Particles, pull: Vectors) -> list[PyTree]:
+            return [view(number, at, pull, home, shared) for number in numbers]
+
+        moved, found = self.motion.advanced(particles, stage, shared.constants, seen)
+        moved, (home_after,) = self.to_owners(moved, home)
+        return moved, home_after, found
+
+    def view(
+        self,
+        number: int | jax.Array,
+        at: Particles,
+        pull: Vectors,
+        home: jax.Array | None,
+        shared: Shared,
+    ) -> PyTree:
+        """What an output sees of its stage: of the particles before the kick, and the force."""
+        assert self.views is not None
+        shift = jax.tree.map(lambda x: x[number], shared.shifts)
+        moved = self.motion.shifted(at, pull, shift, shared.constants)
+        if self.views.observe is None:
+            return Ends(*self.sent_home(home, moved.used, moved.offset, moved.momentum))
+        a = jnp.asarray(self.views.scale_factor, moved.offset.dtype)[number]
+        moved = dataclasses.replace(moved, scale_factor=a)
+        seen = self.views.observe(moved, shared.constants.sides, *shared.given)
+        return jax.tree.map(jnp.asarray, seen)
+
+    def view_if(
+        self,
+        number: jax.Array,
+        at: Particles,
+        pull: Vectors,
+        home: jax.Array | None,
+        shared: Shared,
+    ) -> PyTree:
+        """`view`, or zeros for a number below zero."""
+        like = self.seen_like(at, home, shared)
+        return jax.lax.cond(
+            number >= 0,
+            lambda: self.view(number, at, pull, home, shared),
+            lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like),
+        )
+
+    def seen_like(self, at: Particles, home: jax.Array | None, shared: Shared) -> PyTree:
+        """Shapes and types of what an output sees."""
+        return jax.eval_shape(functools.partial(self.view, 0), at, at.offset, home, shared)
+
+    @property
+    def sees_rows(self) -> bool:
+        """Whether outputs are particles, in the rows in which they began."""
+        return self.views is not None and self.views.observe is None
+
+    def homes(self) -> jax.Array | None:
+        """(rows, 2), the rank and the row where each begins; None where it keeps its row."""
+        mesh = self.motion.plan.input
+        if stay_in_place(self.rows, mesh, self.capacity):
+            return None
+        rank = coordinate(mesh.grid.communicator)
+        row = jnp.arange(self.rows, dtype=jnp.int32)
+        return jnp.stack([jnp.broadcast_to(rank, row.shape), row], axis=1)
+
+    def sent_home(
+        self, home: jax.Array | None, used: jax.Array, *xs: jax.Array
+    ) -> list[jax.Array]:
+        """Arrays with a row for each particle, in the order in which particles began."""
+        if home is None:
+            return [x[: self.rows] for x in xs]
+        comm = self.motion.plan.grid.communicator
+        rank = jnp.where(jnp.arange(home.shape[0]) < used, home[:, 0], comm.size)
+        route = Route.to_ranks(rank, self.rows, comm)
+        row = jnp.where(jnp.arange(self.rows) < route.count, route.send(home[:, 1]), self.rows)
+
+        def placed(x: jax.Array) -> jax.Array:
+            there = route.send(x)
+            return jnp.zeros_like(there).at[row].set(there, mode="drop", unique_indices=True)
+
+        return [placed(x) for x in xs]
+
+
+def _with(kept: PyTree, number: jax.Array, new: PyTree) -> PyTree:
+    """`kept` with another element of that number."""
+    return jax.tree.map(lambda all, one: all.at[number].set(one), kept, new)

@@ -1,0 +1,167 @@
+"""The object that holds a whole simulation: as its functions, in one program or in many."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pfftjax
+from pfftjax import PencilFFT, io
+from pfftjax.pm import (
+    Simulation,
+    density_contrast,
+    eisenstein_hu,
+    fastpm,
+    linear_field,
+    lpt,
+    simulate,
+    tabulated,
+)
+from tests.distributed import grids
+from tests.helpers import CONTROL, assert_close, random
+from tests.pm.universe import cosmology, everybody, table
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(2)]
+
+SHAPE, BOX = (6, 9, 8), (18.0, 27.0, 24.0)
+ENDS = np.linspace(0.1, 1, 5)
+TIMES = [1.0, 0.3, 0.61, 0.65]
+
+
+def _simulation(grid, **options):
+    plan = PencilFFT(SHAPE, grid, real=True)
+    return Simulation(plan, BOX, cosmology(), ENDS, **{"capacity": 432, **options})
+
+
+def _noise(simulation):
+    return jnp.asarray(simulation.plan.input.local_block(random(SHAPE, seed=3)))
+
+
+def test_a_run_is_what_its_functions_do():
+    """With the choices that are there by default, and with others."""
+    grid = grids()[-1]
+    other = {"power": tabulated(*table()), "finer": 1, "integrator": fastpm, "kernel": "tsc"}
+    usual, unusual = _simulation(grid), _simulation(grid, order=1, **other)
+    noise = _noise(usual)
+
+    def by_hand(simulation, power, order):
+        at = simulation.plan, BOX
+        start = lpt(
+            linear_field(noise, *at, power),
+            *at,
+            cosmology(),
+            ENDS[0],
+            order=order,
+            mesh_shape=simulation.mesh.shape,
+        )
+        options = {"integrator": simulation.integrator, "kernel": simulation.kernel}
+        where = simulation.mesh, BOX, cosmology(), ENDS
+        end = simulate(start, *where, capacity=432, **options)
+        coarse = end.rescaled(simulation.plan.input)
+        delta = density_contrast(coarse, simulation.plan, kernel=simulation.kernel, capacity=432)
+        return end, delta
+
+    @jax.jit
+    def both():
+        ours = [(end := x.run(noise), x.density(end)) for x in (usual, unusual)]
+        its = by_hand(usual, eisenstein_hu(cosmology()), 2)
+        return ours, [its, by_hand(unusual, other["power"], 1)]
+
+    assert usual.mesh.shape == (12, 18, 16)
+    for ours, its in zip(*both(), strict=True):
+        assert_close(ours, its, 1e-12)
+
+
+@pytest.mark.ranks(1, 3)
+def test_snapshots_are_the_outputs_of_a_run():
+    """In the order of their times; each as soon as the run has come to it."""
+    simulation = _simulation(grids()[-1])
+    noise = _noise(simulation)
+    expected = jax.jit(lambda: simulation.run(noise, outputs=TIMES))()
+    done = []
+    snapshots = simulation.snapshots(noise, TIMES, progress=lambda *x: done.append(x))
+    found = [(x, done[-1][0]) for x in snapshots]
+    assert done == [(n, 4) for n in range(5)]
+    assert [stages for _, stages in found] == [1, 3, 3, 4]
+    for (actual, _), number in zip(found, (1, 2, 3, 0), strict=True):
+        assert float(actual.scale_factor) == TIMES[number]
+        np.testing.assert_allclose(actual.box_size, BOX)
+        for x, y in zip(everybody(actual), everybody(expected[number]), strict=True):
+            assert_close(x, y, 1e-11)
+    (end,) = simulation.snapshots(noise)
+    assert_close(everybody(end)[1], everybody(expected[0])[1], 1e-11)
+
+
+def test_a_run_goes_on_from_its_checkpoint(folder):
+    """On another grid too; not if it is of another noise or other steps."""
+    path = folder / "run.h5"
+    first, last = (_simulation(grid) for grid in (grids()[0], grids()[-1]))
+    expected = list(first.snapshots(_noise(first), TIMES))
+    begun = first.snapshots(_noise(first), TIMES, checkpoint=io.Checkpoint(path, minutes=0))
+    before = list(itertools.islice(begun, 1))
+    next(begun)  # the job ends at the second output: the checkpoint is of the stages before
+    begun.close()
+    assert path.exists()
+
+    done = []
+    after = last.snapshots(
+        _noise(last),
+        TIMES,
+        progress=lambda *x: done.append(x[0]),
+        checkpoint=io.Checkpoint(path, minutes=0),
+    )
+    for actual, its in zip([*before, *after], expected, strict=True):
+        assert float(actual.scale_factor) == float(its.scale_factor)
+        for x, y in zip(everybody(actual), everybody(its), strict=True):
+            assert_close(x, y, 1e-11)
+    assert done == [2, 3, 4]
+    CONTROL.barrier()
+    assert not path.exists()
+
+    begun = first.snapshots(_noise(first), checkpoint=io.Checkpoint(path, minutes=0))
+    saved = dataclasses.replace(first, integrator=fastpm)
+    list(begun)
+    begun = first.snapshots(_noise(first), TIMES, checkpoint=io.Checkpoint(path, minutes=0))
+    next(begun), next(begun)
+    begun.close()
+    for other, noise in ((saved, _noise(first)), (first, 2 * _noise(first))):
+        with pytest.raises(ValueError, match="the checkpoint is of another run"):
+            next(other.snapshots(noise, checkpoint=io.Checkpoint(path)))
+
+
+def test_a_simulation_is_differentiable():
+    """In the noise, and in the cosmology that it is made of."""
+    plan = PencilFFT(SHAPE, grids()[-1], real=True)
+    noise, direction = (jnp.asarray(plan.input.local_block(random(SHAPE, seed=s))) for s in (3, 4))
+
+    def loss(noise, omega_c):
+        universe = cosmology(Omega_c=omega_c)
+        simulation = Simulation(plan, BOX, universe, ENDS, capacity=432)
+        delta = simulation.density(simulation.run(noise))
+        return pfftjax.vdot(delta, delta, plan.grid)
+
+    both = jax.jit(pfftjax.value_and_grad(loss, argnums=(0, 1), shared="omega_c"))
+    step = 1e-5
+    _, (of_noise, of_omega) = both(noise, 0.26)
+    slope = both(noise, 0.26 + step)[0] - both(noise, 0.26 - step)[0]
+    assert abs(slope / (2 * step) / of_omega - 1) < 1e-6
+    slope = both(noise + step * direction, 0.26)[0] - both(noise - step * direction, 0.26)[0]
+    along = pfftjax.vdot(of_noise, direction, plan.grid)
+    assert abs(slope / (2 * step) / along - 1) < 1e-6
+
+
+@pytest.mark.wrong_types
+def test_what_is_refused():
+    simulation = _simulation(grids()[0])
+    noise = _noise(simulation)
+    with pytest.raises(ValueError, match="finer must be 1 or more"):
+        _ = dataclasses.replace(simulation, finer=0).mesh
+    with pytest.raises(TypeError, match="call run"):
+        jax.jit(lambda x: list(simulation.snapshots(x)))(noise)
+    with pytest.raises(ValueError, match="between the first and the last"):
+        next(simulation.snapshots(noise, [2.0]))
+    with pytest.raises(ValueError, match="minutes must be a positive number"):
+        io.Checkpoint("run.h5", minutes=-1)
