@@ -63,7 +63,7 @@ $(VENV)/abi/mpi4py: | $(VENV)/built
 DEMO ?= demo
 demo: setup
 	$(WITH_PATH) $(BIN)/python -m tools.launcher 2 examples/nbody_pm.py \
-	  --mesh 64 --finer 2 --box 500 --out $(DEMO)
+	  --mesh 128 --box 500 --out $(DEMO)
 
 validate: setup
 	$(WITH_PATH) $(BIN)/python -m tools.launcher 2 examples/validate.py --out docs/validation.md

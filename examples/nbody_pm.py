@@ -11,13 +11,14 @@ the derivative of a loss at the end with respect to the white noise at the begin
 
 import argparse
 import csv
+import dataclasses
+import functools
 import json
 import pathlib
 import re
 import time
 
 import jax
-import jax.numpy as jnp
 import jax_cosmo
 import matplotlib
 import numpy as np
@@ -72,7 +73,7 @@ def parse():
     )
     add = parser.add_argument
     add("--mesh", type=int, default=64, help="particles, and cells of fields, along each side")
-    add("--finer", type=int, default=1, help="cells of the force mesh for each of these")
+    add("--finer", type=int, default=2, help="cells of the force mesh for each of these")
     add("--box", type=float, default=500.0, help="side of the box [Mpc/h]")
     add("--steps", type=int, default=10, help="time steps, equal in the scale factor")
     add("--start", type=float, default=0.1, help="scale factor of the initial conditions")
@@ -80,9 +81,10 @@ def parse():
     add("--grid", help="process grid, as 2x2; as square as can be by default")
     add("--dtype", choices=["float32", "float64"], default="float32")
     add("--kernel", choices=["cic", "tsc"], default="cic", help="mass assignment")
-    add("--integrator", choices=["fastpm", "leapfrog"], default="fastpm")
+    add("--integrator", choices=["bullfrog", "fastpm", "leapfrog"], default="bullfrog")
     add("--force", choices=["finite-difference", "spectral"], default="finite-difference")
     add("--capacity", type=int, help="particles that each rank has room for")
+    add("--checkpoint", help="file from which a run goes on that was ended")
     add("--linear-power", default=TABLE, help="table: k [h/Mpc], P [(Mpc/h)^3] at z = 0")
     add("--out", type=pathlib.Path, default=pathlib.Path("nbody_pm"), help="folder")
     add(
@@ -108,100 +110,55 @@ def gathered(block, pencil):
     return whole
 
 
-class Simulation:
-    """The programs of one run; all are compiled, and the same on every rank."""
+def simulation(arguments, table):
+    """All choices in one object."""
+    dims = tuple(int(d) for d in arguments.grid.split("x")) if arguments.grid else None
+    grid = pfftjax.ProcessGrid(dims)
+    return pm.Simulation(
+        pfftjax.PencilFFT((arguments.mesh,) * 3, grid, real=True),
+        arguments.box,
+        table.cosmology,
+        np.linspace(arguments.start, 1.0, arguments.steps + 1),
+        power=pm.tabulated(table.k, table.linear),
+        finer=arguments.finer,
+        integrator=getattr(pm, arguments.integrator),
+        kernel=arguments.kernel,
+        gradient=arguments.force,
+        capacity=arguments.capacity,
+    )
 
-    def __init__(self, arguments, table):
-        self.box, self.seed = arguments.box, arguments.seed
-        self.dtype, self.kernel = jnp.dtype(arguments.dtype), arguments.kernel
-        self.scale_factors = jnp.linspace(arguments.start, 1.0, arguments.steps + 1)
-        self.capacity = arguments.capacity
-        self.cosmology = table.cosmology
-        self.power = pm.tabulated(table.k, table.linear)
-        self.integrator = getattr(pm, arguments.integrator)
-        self.options = {"kernel": arguments.kernel, "gradient": arguments.force}
 
-        dims = tuple(int(d) for d in arguments.grid.split("x")) if arguments.grid else None
-        self.grid = pfftjax.ProcessGrid(dims)
-        self.plan = pfftjax.PencilFFT((arguments.mesh,) * 3, self.grid, real=True)
-        cells = arguments.mesh * arguments.finer
-        self.force_plan = pfftjax.PencilFFT((cells,) * 3, self.grid, real=True)
+class Clock:
+    """A bar on one rank, and how long each step took."""
 
-    def noise(self):
-        """White noise, the same universe on any number of ranks."""
-        return pm.white_noise(jax.random.key(self.seed), self.plan.input, self.dtype)
+    def __init__(self, comm):
+        self.bar, self.seconds = tqdm(disable=comm.rank > 0, unit="step"), []
+        self.last = time.perf_counter()
 
-    def linear(self, noise):
-        """The linear density contrast today."""
-        return pm.linear_field(noise, self.plan, self.box, self.power)
+    def __call__(self, done, steps):
+        """Called after each step, and before the first."""
+        now = time.perf_counter()
+        if done:
+            self.seconds.append(now - self.last)
+        self.last, self.bar.total = now, steps
+        self.bar.update(done - self.bar.n)
 
-    def start(self, delta):
-        """Particles at the first scale factor."""
-        return pm.lpt(
-            delta,
-            self.plan,
-            self.box,
-            self.cosmology,
-            self.scale_factors[0],
-            mesh_shape=self.force_plan.shape,
-        )
 
-    def run(self, particles):
-        """From the first scale factor to the last, a step at a time for the progress bar."""
-        advance = jax.jit(
-            lambda particles, kick, drift: pm.step(
-                particles, self.force_plan, self.box, self.cosmology, kick, drift, **self.options
-            ),
-            donate_argnums=0,
-        )
-        steps = jax.jit(lambda: self.integrator(self.cosmology, self.scale_factors))()
-        bar = tqdm(total=len(steps.kick) - 1, disable=self.grid.comm.rank > 0, unit="step")
-        seconds = []
-        stages = zip(steps.kick, steps.drift, strict=True)
-        for number, (kick, drift) in enumerate(stages):
-            begin = time.perf_counter()
-            particles = jax.block_until_ready(advance(particles, kick, drift))
-            seconds.append(time.perf_counter() - begin)
-            # The last one is a kick only.
-            bar.set_postfix(a=f"{self.scale_factors[min(number + 1, len(steps.kick) - 1)]:.3f}")
-            bar.update(number + 1 < len(steps.kick))
-        bar.close()
-        return particles, seconds
-
-    def owned(self, particles):
-        """The particles on the ranks that own them."""
-        return pm.to_owners(particles, self.force_plan.input, self.capacity)
-
-    def density(self, particles):
-        """The density contrast, with as many cells as there are particles."""
-        if self.force_plan != self.plan:
-            particles = particles.rescaled(self.plan.input)
-        return pm.density_contrast(
-            particles, self.plan, kernel=self.kernel, capacity=self.capacity
-        )
-
-    def spectra(self, final, initial):
-        """Spectrum of the final field, and the growth T of each shell over linear theory."""
-        args = (self.plan, self.box)
-        cross = pm.power_spectrum(final, *args, other=initial)
-        return pm.power_spectrum(final, *args, kernel=self.kernel), (
-            cross.power / pm.power_spectrum(initial, *args).power
-        )
-
-    def loss(self, noise):
-        """The variance of the final density: one number for all ranks."""
-        particles = pm.simulate(
-            self.start(self.linear(noise)),
-            self.force_plan,
-            self.box,
-            self.cosmology,
-            self.scale_factors,
-            integrator=self.integrator,
-            capacity=self.capacity,
-            **self.options,
-        )
-        delta = self.density(particles)
-        return pfftjax.vdot(delta, delta, self.grid) / particles.total
+def measured(run, particles, final, initial):
+    """A smooth density for the picture, the spectrum of the particles, and the growth T of each
+    shell over linear theory.
+    """
+    # On the finer mesh the shells that the particles have are far from its aliases.
+    fine = pm.density_contrast(particles, run.mesh, kernel=run.kernel, capacity=run.capacity)
+    spectrum = pm.power_spectrum(fine, run.mesh, run.box_size, kernel=run.kernel)
+    args = (run.plan, run.box_size)
+    cross = pm.power_spectrum(final, *args, other=initial)
+    shown = len(cross.k)
+    return (
+        dataclasses.replace(run, kernel="tsc").density(particles),
+        pm.PowerSpectrum(*(x[:shown] for x in spectrum)),
+        cross.power / pm.power_spectrum(initial, *args).power,
+    )
 
 
 def conservation(particles, density, comm):
@@ -267,9 +224,9 @@ def main():
     arguments = parse()
     jax.config.update("jax_enable_x64", arguments.dtype == "float64")
     table = Input(arguments.linear_power)
-    run = Simulation(arguments, table)
-    comm, grid, pencil = run.grid.comm, run.grid, run.plan.input
-    first = comm.rank == 0
+    run = simulation(arguments, table)
+    grid, pencil = run.plan.grid, run.plan.input
+    comm, first = grid.comm, grid.comm.rank == 0
     out, box = arguments.out, arguments.box
     if first:
         out.mkdir(parents=True, exist_ok=True)
@@ -279,13 +236,18 @@ def main():
         )
 
     begin = time.perf_counter()
-    noise = jax.jit(run.noise)()
+    # The same large scales at any --mesh, and the same universe on any number of ranks.
+    noise = jax.jit(
+        lambda: pm.nested_noise(jax.random.key(arguments.seed), run.plan, arguments.dtype)
+    )()
     initial = jax.jit(run.linear)(noise)
-    particles = jax.jit(lambda delta: run.owned(run.start(delta)))(initial)
-    particles, seconds = run.run(particles)
+    clock = Clock(comm)
+    checkpoint = pfftjax.io.Checkpoint(arguments.checkpoint) if arguments.checkpoint else None
+    (particles,) = run.snapshots(noise, progress=clock, checkpoint=checkpoint)
+    clock.bar.close()
     final = jax.block_until_ready(jax.jit(run.density)(particles))
     wall = time.perf_counter() - begin
-    spectrum, growth = jax.jit(run.spectra)(final, initial)
+    smooth, spectrum, growth = jax.jit(functools.partial(measured, run))(particles, final, initial)
     mass_error, momentum = conservation(particles, final, comm)
     summary = {
         "ranks": grid.size,
@@ -297,16 +259,21 @@ def main():
         "dtype": arguments.dtype,
         "wall_seconds": comm.allreduce(wall, MPI.MAX),
         # The first step compiles.
-        "seconds_per_step": comm.allreduce(float(np.median(seconds[1:])), MPI.MAX),
+        "seconds_per_step": comm.allreduce(float(np.median(clock.seconds[1:])), MPI.MAX),
         "growth": float(growth[0]),
         "mass_error": mass_error,
         "momentum": momentum,
     }
 
-    maps = {"density": slab(final, pencil, box)}
+    maps = {"density": slab(smooth, pencil, box, 0.06)}
     if arguments.gradient:
         begin = time.perf_counter()
-        loss, gradient = jax.block_until_ready(jax.jit(jax.value_and_grad(run.loss))(noise))
+
+        def variance(noise):
+            delta = run.density(run.run(noise))
+            return pfftjax.vdot(delta, delta, grid) / particles.total
+
+        loss, gradient = jax.block_until_ready(jax.jit(pfftjax.value_and_grad(variance))(noise))
         summary["gradient_wall_seconds"] = comm.allreduce(time.perf_counter() - begin, MPI.MAX)
         summary["loss"] = float(loss)
         summary["gradient_norm"] = float(pfftjax.norm(gradient, grid))
@@ -333,7 +300,7 @@ def write(out, arguments, table, spectrum, summary, maps):
     box = arguments.box
     image, depth = maps["density"]
     draw_map(
-        np.log10(np.maximum(1 + image, 1e-2)),
+        np.log10(np.maximum(1 + image, 1e-1)),
         box,
         f"Density today, {arguments.mesh}$^3$ particles, a slab of {depth:.0f} Mpc/$h$",
         r"$\log_{10}(1 + \delta)$",
