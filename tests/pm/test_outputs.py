@@ -106,7 +106,6 @@ def test_outputs_take_no_force():
     assert transforms(outputs=TIMES)[0] == without
 
 
-@pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize(
     ("integrator", "is_observed"),
     [(fastpm, False), (bullfrog, True)],

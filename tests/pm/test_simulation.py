@@ -75,7 +75,7 @@ def test_a_run_is_what_its_functions_do():
         assert_close(ours, its, 1e-12)
 
 
-@pytest.mark.ranks(1, 3)
+@pytest.mark.ranks(3)
 def test_snapshots_are_the_outputs_of_a_run():
     """In the order of their times; each as soon as the run has come to it."""
     simulation = _simulation(grids()[-1])
@@ -132,6 +132,7 @@ def test_a_run_goes_on_from_its_checkpoint(folder):
             next(other.snapshots(noise, checkpoint=io.Checkpoint(path)))
 
 
+@pytest.mark.ranks(1)
 def test_a_simulation_is_differentiable():
     """In the noise, and in the cosmology that it is made of."""
     plan = PencilFFT(SHAPE, grids()[-1], real=True)
