@@ -136,12 +136,18 @@ class Clock:
         self.last = time.perf_counter()
 
     def __call__(self, done, steps):
-        """Called after each step, and before the first."""
+        """Called before the first step, and after each."""
         now = time.perf_counter()
-        if done:
+        if self.bar.total is None:
+            self.bar.total = steps
+        else:
             self.seconds.append(now - self.last)
-        self.last, self.bar.total = now, steps
+        self.last = now
         self.bar.update(done - self.bar.n)
+
+    def median(self):
+        """Seconds of a step; the first compiles, and counts only if it is alone."""
+        return float(np.median(self.seconds[1:] or self.seconds))
 
 
 def measured(run, particles, final, initial):
@@ -236,7 +242,7 @@ def main():
         )
 
     begin = time.perf_counter()
-    # The same large scales at any --mesh, and the same universe on any number of ranks.
+    # It has the same large scales at any --mesh, and is the same on any number of ranks.
     noise = jax.jit(
         lambda: pm.nested_noise(jax.random.key(arguments.seed), run.plan, arguments.dtype)
     )()
@@ -258,8 +264,7 @@ def main():
         "seed": arguments.seed,
         "dtype": arguments.dtype,
         "wall_seconds": comm.allreduce(wall, MPI.MAX),
-        # The first step compiles.
-        "seconds_per_step": comm.allreduce(float(np.median(clock.seconds[1:])), MPI.MAX),
+        "seconds_per_step": comm.allreduce(clock.median(), MPI.MAX),
         "growth": float(growth[0]),
         "mass_error": mass_error,
         "momentum": momentum,

@@ -87,7 +87,7 @@ class Reconstruction:
         self.iterations, self.rate = arguments.iterations, arguments.rate
 
     def white_noise(self, number):
-        """The universe of nbody_pm.py (number 0), and the noise of its observation (1)."""
+        """The universe (number 0), and the noise of its observation (1)."""
         key = jax.random.key(self.seed)
         key = jax.random.fold_in(key, number) if number else key
         return pm.white_noise(key, self.plan.input, self.dtype)

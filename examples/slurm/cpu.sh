@@ -23,4 +23,4 @@ export PFFTJAX_TIMEOUT=1800
 # SITE: how Slurm and this MPI find each other; `srun --mpi=list` says what there is.
 options=(--mpi=pmix --cpu-bind=cores --cpus-per-task="$SLURM_CPUS_PER_TASK")
 srun "${options[@]}" python -m pfftjax doctor
-srun "${options[@]}" python examples/nbody_pm.py --mesh 1024 --box 1000
+srun "${options[@]}" python examples/nbody_pm.py --mesh 1024 --finer 1 --box 1000

@@ -36,4 +36,4 @@ export JAX_COMPILATION_CACHE_DIR="$SCRATCH/jax-cache"
 
 cores=(--cpus-per-task="$SLURM_CPUS_PER_TASK" --cpu-bind=cores) # srun takes no number from sbatch
 srun "${cores[@]}" python -m pfftjax doctor
-srun "${cores[@]}" python examples/nbody_pm.py --mesh 1024 --box 1000 --out "$SCRATCH/nbody"
+srun "${cores[@]}" python examples/nbody_pm.py --mesh 1024 --finer 1 --box 1000 --out "$SCRATCH/nbody"

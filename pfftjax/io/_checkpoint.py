@@ -18,8 +18,7 @@ from ._particles import load_particles, save_particles
 class Checkpoint:
     """The file of `pm.Simulation.snapshots` from which a run goes on in another job.
 
-    It is replaced when it is old enough, and only by one that is whole and on disk. When the run
-    is complete it is removed.
+    It is replaced when it is old enough, and only by one that is whole and on disk.
 
     Args:
         path: of the file, the same on every rank.
@@ -37,16 +36,19 @@ class Checkpoint:
 
     def __init__(self, path: Path, *, minutes: float = 30.0) -> None:
         if not minutes >= 0:
-            raise ValueError(f"Checkpoint: minutes must be a positive number, got {minutes!r}")
-        self.path, self.minutes = pathlib.Path(os.fspath(path)), float(minutes)
-        self._last = time.monotonic()
+            raise ValueError(f"Checkpoint: minutes must be zero or more, got {minutes!r}")
+        self.path: pathlib.Path = pathlib.Path(os.fspath(path))
+        self.minutes: float = float(minutes)
+        self._last: float = time.monotonic()
 
-    def load(self, mesh: Pencil, capacity: int) -> tuple[Particles, Mapping[str, Any]] | None:
+    def load(
+        self, mesh: Pencil, capacity: int | None
+    ) -> tuple[Particles, Mapping[str, Any]] | None:
         """The particles, on the ranks that own them, and the attributes; None if there is no file.
 
         Args:
             mesh: that of forces, on this job's grid.
-            capacity: particles that each rank has room for.
+            capacity: particles that each rank has room for, by default as many as it takes.
 
         Raises:
             ValueError, KeyError, TypeError, OSError, ImportError: as `load_particles`.
@@ -73,8 +75,3 @@ class Checkpoint:
         if is_due:
             save_particles(self.path, particles, mesh, attributes=attributes, mode="w")
             self._last = time.monotonic()
-
-    def remove(self, mesh: Pencil) -> None:
-        """The run is complete, and needs no file any more."""
-        with private(mesh.grid.comm) as comm:
-            on_root(lambda: self.path.unlink(missing_ok=True), comm, "Checkpoint.remove")

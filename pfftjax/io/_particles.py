@@ -11,7 +11,7 @@ from pfftjax._runtime.agreement import private, same_everywhere, together
 from pfftjax.pencils import Pencil, ProcessGrid
 from pfftjax.pencils.internal import block
 from pfftjax.pm import Particles, to_owners
-from pfftjax.pm.internal import check_fits, default_capacity
+from pfftjax.pm.internal import check_fits, default_capacity, to_owners_with_room
 
 from . import _file
 from ._contents import Contents, Dataset, Path, host
@@ -134,7 +134,7 @@ def load_particles(
     Args:
         path: of the file, the same on every rank.
         mesh: the mesh that they are in units of, as `PencilFFT.input`, on this job's grid.
-        capacity: rows on each rank, as in `pm.to_owners`.
+        capacity: rows on each rank, as in `pm.to_owners`; by default as many as it takes.
         dtype: float32 or float64, of offset and momentum; by default as in the file.
 
     Returns:
@@ -180,8 +180,9 @@ def load_particles(
     n0, n1, n2 = mesh.global_shape
     cell, offset, momentum = padded
     shares = Particles(cell, offset, momentum, jnp.int32(count), total, (n0, n1, n2), **known)
-    room = default_capacity(total, comm.size) if capacity is None else capacity
-    return to_owners(shares, mesh, room)
+    if capacity is None:
+        return to_owners_with_room(shares, mesh, default_capacity(total, comm.size))
+    return to_owners(shares, mesh, capacity)
 
 
 def _grid_of(mesh: object, operation: str) -> ProcessGrid:

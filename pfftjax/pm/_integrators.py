@@ -93,11 +93,11 @@ def _gauss_legendre(points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 class _Intervals:
     """From each start to its end, points in ln a for integrals. These are exact to 1e-10 for
-    intervals of up to a factor of ten, and for many intervals where all are short.
+    intervals of up to a factor of ten, and for those of many steps where all are short.
     """
 
-    def __init__(self, start: jax.Array, end: jax.Array) -> None:
-        rules = _gauss_legendre(16 if start.size < 96 else 8)
+    def __init__(self, start: jax.Array, end: jax.Array, steps: int) -> None:
+        rules = _gauss_legendre(16 if steps < 48 else 8)
         nodes, self.weights, self.inner = (jnp.asarray(x, start.dtype) for x in rules)
         self.length = jnp.log1p((end - start) / start)
         self.points = start * jnp.exp(nodes[:, None] * self.length)  # (nodes, n), scale factors
@@ -125,20 +125,20 @@ class _Changes(NamedTuple):
     momentum: jax.Array
 
 
-def _growing(cosmology: Cosmology, start: jax.Array, end: jax.Array) -> _Changes:
+def _growing(cosmology: Cosmology, start: jax.Array, end: jax.Array, steps: int) -> _Changes:
     """D1(end) - D1(start), and the same of G = a^3 E dD1/da."""
     if _has_digits(start):
         g = growth(cosmology, jnp.stack([start, end]))
         return _Changes(jnp.diff(g.d1, axis=0)[0], jnp.diff(g.momentum, axis=0)[0])
-    intervals = _Intervals(start, end)
+    intervals = _Intervals(start, end, steps)
     g = growth(cosmology, intervals.points)
     pull = g.momentum_rate / (g.scale_factor * g.e)
     return _Changes(intervals.integral(g.d1_rate), intervals.integral(pull))
 
 
-def _free(cosmology: Cosmology, start: jax.Array, end: jax.Array) -> _Changes:
+def _free(cosmology: Cosmology, start: jax.Array, end: jax.Array, steps: int) -> _Changes:
     """The integrals of da/(a^3 E) and da/(a^2 E)."""
-    intervals = _Intervals(start, end)
+    intervals = _Intervals(start, end, steps)
     a, e = intervals.points, hubble(cosmology, intervals.points)
     return _Changes(intervals.integral(1 / (a**2 * e)), intervals.integral(1 / (a * e)))
 
@@ -209,9 +209,9 @@ def fastpm(
 
     """
     ends, placed = _ends(scale_factors), _placed(scale_factors, outputs)
-    middle, *intervals = _halves(ends, placed)
+    middle, start, end = _halves(ends, placed)
     at_ends, in_middle = growth(cosmology, ends), growth(cosmology, middle)
-    changes = _growing(cosmology, *intervals)
+    changes = _growing(cosmology, start, end, middle.size)
     return _kick_drift_kick(changes, in_middle.momentum, at_ends.momentum_rate, placed)
 
 
@@ -230,8 +230,8 @@ def leapfrog(
 
     """
     ends, placed = _ends(scale_factors), _placed(scale_factors, outputs)
-    middle, *intervals = _halves(ends, placed)
-    changes = _free(cosmology, *intervals)
+    middle, start, end = _halves(ends, placed)
+    changes = _free(cosmology, start, end, middle.size)
     return _kick_drift_kick(changes, jnp.ones_like(middle), jnp.ones_like(ends), placed)
 
 
@@ -272,11 +272,12 @@ def bullfrog(
     start, end = (jnp.concatenate(x) for x in ((ends[:-1], ends[step]), (ends[1:], at)))
     i, f = (growth(cosmology, x) for x in (start, end))
     d, slope = i.d1, i.d2_rate / i.d1_rate
+    steps = ends.size - 1
     if _has_digits(start):
         way, turn = f.d1 - d, f.d2_rate / f.d1_rate - slope
         curve = f.d2 - i.d2 - way * slope
     else:
-        intervals = _Intervals(start, end)
+        intervals = _Intervals(start, end, steps)
         g = growth(cosmology, intervals.points)
         # dE' / dln a, by the equations of D1 and D2.
         bend = 1.5 * g.omega_m / (g.scale_factor**3 * g.e**2 * g.d1_rate**2)
@@ -286,7 +287,6 @@ def bullfrog(
         curve = intervals.integral(left * bend)
     # way is D_f - D_i, turn E'_f - E'_i, and curve E_f - E_i - way E'_i, of steps and of outputs.
 
-    steps = ends.size - 1
     second = curve[:steps] / turn[:steps]  # D_f - D_m
     first = way[:steps] - second
     middle = d[:steps] + first
@@ -362,11 +362,11 @@ def _placed(scale_factors: SeriesLike, outputs: SeriesLike | None) -> _Placed:
             f"outputs need scale_factors that grow or fall from each to the next, got {a.tolist()}"
         )
     margin = _OUTSIDE * np.abs(at)
-    outside = (direction * at < way[0] - margin) | (direction * at > way[-1] + margin)
-    if np.any(outside):
+    inside = (direction * at >= way[0] - margin) & (direction * at <= way[-1] + margin)
+    if not np.all(inside):
         raise ValueError(
             f"outputs must be between the first and the last of the scale factors, {a[0]} and "
-            f"{a[-1]}; got {at[outside].tolist()}"
+            f"{a[-1]}; got {at[~inside].tolist()}"
         )
     step = np.clip(np.searchsorted(way, direction * at, side="right") - 1, 0, len(a) - 2)
     is_late = direction * (at - np.sqrt(a[step] * a[step + 1])) > 0

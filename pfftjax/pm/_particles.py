@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import operator
+import re
 from collections.abc import Callable
 
 import jax
@@ -13,6 +14,7 @@ from jax.typing import ArrayLike, DTypeLike
 from pfftjax._runtime.arrays import BoxSize, Cells, Count, Mask, Number, Vectors
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import static_int, where
+from pfftjax.collectives import recover
 from pfftjax.fft.internal import sides_of
 from pfftjax.pencils import Pencil, note_block, note_type
 
@@ -203,6 +205,27 @@ def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -
         else static_int(capacity, "capacity", "to_owners", mesh.grid.communicator)
     )
     return sent_to_owners(particles, mesh, room)[0]
+
+
+_ENOUGH = re.compile(r"a capacity of (\d+) is enough on every rank")
+
+
+def to_owners_with_room(
+    particles: Particles, mesh: Pencil, capacity: int, *, may_grow: bool = True
+) -> Particles:
+    """`to_owners` outside of programs, with as much room as it takes, and a tenth more."""
+    while True:
+        try:
+            return jax.block_until_ready(_to_owners(particles, mesh, capacity))
+        except jax.errors.JaxRuntimeError as error:  # which all ranks raise
+            enough = _ENOUGH.search(str(error))
+            if enough is None or not may_grow:
+                raise
+            recover()
+            capacity = math.ceil(1.1 * int(enough[1]))
+
+
+_to_owners = jax.jit(to_owners, static_argnums=(1, 2))
 
 
 def sent_to_owners(

@@ -98,12 +98,11 @@ class Follower(NamedTuple):
         def body(state: tuple, xs: tuple[Stage, jax.Array | None]) -> tuple[tuple, None]:
             (particles, home, kept), (stage, slots) = state, xs
             numbers = () if slots is None else tuple(slots)
-            moved, home, found = self.after(
-                particles, home, stage, run.shared, numbers, self.view_if
-            )
+            moved, found = self.moved(particles, home, stage, run.shared, numbers, self.view_if)
+            moved, (home_after,) = self.to_owners(moved, home)
             for number, new in zip(numbers, found, strict=True):
                 kept = jax.lax.cond(number >= 0, _with, lambda kept, *_: kept, kept, number, new)
-            return (moved, home, kept), None
+            return (moved, home_after, kept), None
 
         kept = slots = None
         if self.views is not None:
@@ -113,7 +112,7 @@ class Follower(NamedTuple):
             slots = jnp.asarray(self.views.slots(run.stages.kick.shape[0]))
         return jax.lax.scan(body, (begun, home, kept), (run.stages, slots))[0]
 
-    def after(
+    def moved(
         self,
         particles: Particles,
         home: jax.Array | None,
@@ -121,17 +120,15 @@ class Follower(NamedTuple):
         shared: Shared,
         numbers: Sequence[int | jax.Array],
         view: Callable[..., PyTree],
-    ) -> tuple[Particles, jax.Array | None, list[PyTree]]:
-        """Particles and homes after a stage, on the ranks that own them, and what outputs of
-        these numbers see by `view`.
+    ) -> tuple[Particles, list[PyTree]]:
+        """Particles after a stage, on the ranks where they are, and what outputs of these numbers
+        see by `view`.
         """
 
         def seen(at: Particles, pull: Vectors) -> list[PyTree]:
             return [view(number, at, pull, home, shared) for number in numbers]
 
-        moved, found = self.motion.advanced(particles, stage, shared.constants, seen)
-        moved, (home_after,) = self.to_owners(moved, home)
-        return moved, home_after, found
+        return self.motion.advanced(particles, stage, shared.constants, seen)
 
     def view(
         self,
@@ -206,4 +203,4 @@ class Follower(NamedTuple):
 
 def _with(kept: PyTree, number: jax.Array, new: PyTree) -> PyTree:
     """`kept` with another element of that number."""
-    return jax.tree.map(lambda all, one: all.at[number].set(one), kept, new)
+    return jax.tree.map(lambda x, one: x.at[number].set(one), kept, new)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from pfftjax._runtime.arrays import BoxSize, Number, PyTree, RealBlock, Scalar, SeriesLike, Vectors
 from pfftjax._runtime.primitive import static_int, where
@@ -242,7 +243,8 @@ def simulate(
 
     Returns:
         `Particles` at ``scale_factors[-1]``, positions and momenta at the same time, on the ranks
-        that own them. Those that do not know their scale factor or box still do not.
+        that own them. Those that do not know their scale factor or box still do not; outputs know
+        their scale factor.
 
         With `outputs` a list, with one element for each: what `observe` has returned, or else
         `Particles` on the ranks and in the rows where they were when the run began, so that a row
@@ -376,5 +378,12 @@ def stages_of(
     if not number or found is None:
         return stages, first_drift, None, ()
     stage, *shifts = found
+    known = np.zeros(0) if isinstance(stage, Tracer) else np.asarray(stage)
+    last = kick.shape[0] - 1
+    if known.dtype.kind not in "iu" or not np.all((known >= 0) & (known <= last)):
+        raise TypeError(
+            f"{here}: the stages of pm.Outputs must be integers from 0 to {last}, known while the "
+            f"program is traced; got {stage!r}"
+        )
     shift = Shift(*(jnp.asarray(x, dtype) for x in shifts))
-    return stages, first_drift, shift, tuple(int(i) for i in stage)
+    return stages, first_drift, shift, tuple(int(i) for i in known)

@@ -2,3 +2,4 @@
 
 from ._particles import check_fits as check_fits
 from ._particles import default_capacity as default_capacity
+from ._particles import to_owners_with_room as to_owners_with_room

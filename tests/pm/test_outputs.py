@@ -175,11 +175,17 @@ def test_what_is_refused():
     def without(cosmology, ends, outputs=None):
         return fastpm(cosmology, ends)
 
+    def beyond(cosmology, ends, outputs):
+        steps = fastpm(cosmology, ends, outputs=outputs)
+        return steps._replace(outputs=steps.outputs._replace(stage=np.array([5])))
+
     for options, error, text in (
         ({"observe": len}, TypeError, "observe must be a function of the particles at the scale"),
         ({"outputs": [0.5], "observe": 3}, TypeError, "observe must be a function"),
         ({"outputs": [2.0]}, ValueError, "between the first and the last of the scale factors"),
         ({"outputs": [0.5], "integrator": of_two}, TypeError, "outputs"),
+        ({"outputs": [0.5], "integrator": beyond}, TypeError, "must be integers from 0 to 4"),
+        ({"outputs": [np.nan]}, ValueError, "between the first and the last"),
         ({"outputs": [0.5], "integrator": without}, TypeError, "for outputs the integrator must"),
     ):
         with pytest.raises(error, match=text):

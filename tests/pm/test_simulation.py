@@ -10,6 +10,7 @@ import pytest
 
 import pfftjax
 from pfftjax import PencilFFT, io
+from pfftjax.collectives import recover
 from pfftjax.pm import (
     Simulation,
     density_contrast,
@@ -21,7 +22,7 @@ from pfftjax.pm import (
     tabulated,
 )
 from tests.distributed import grids
-from tests.helpers import CONTROL, assert_close, random
+from tests.helpers import assert_close, random
 from tests.pm.universe import cosmology, everybody, table
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(2)]
@@ -118,18 +119,57 @@ def test_a_run_goes_on_from_its_checkpoint(folder):
         for x, y in zip(everybody(actual), everybody(its), strict=True):
             assert_close(x, y, 1e-11)
     assert done == [2, 3, 4]
-    CONTROL.barrier()
-    assert not path.exists()
+    assert path.exists()  # also after the run is complete
 
-    begun = first.snapshots(_noise(first), checkpoint=io.Checkpoint(path, minutes=0))
-    saved = dataclasses.replace(first, integrator=fastpm)
+
+def test_a_checkpoint_of_another_run_is_refused(folder):
+    """Whatever of the particles at the end depends on it; and one that has passed an output."""
+    run, path = _simulation(grids()[-1]), folder / "run.h5"
+    noise = _noise(run)
+    begun = run.snapshots(noise, [0.7], checkpoint=io.Checkpoint(path, minutes=0))
     list(begun)
-    begun = first.snapshots(_noise(first), TIMES, checkpoint=io.Checkpoint(path, minutes=0))
-    next(begun), next(begun)
-    begun.close()
-    for other, noise in ((saved, _noise(first)), (first, 2 * _noise(first))):
-        with pytest.raises(ValueError, match="the checkpoint is of another run"):
-            next(other.snapshots(noise, checkpoint=io.Checkpoint(path)))
+    changed = {
+        "choices": [{"kernel": "tsc"}, {"finer": 1}],
+        "rms": [{"power": lambda k: 1.01 * eisenstein_hu(cosmology())(k)}],
+        "kick": [{"scale_factors": np.linspace(0.1, 0.9, 5)}],
+        "omega_m": [{"cosmology": cosmology(Omega_c=0.27)}],
+    }
+    for what, options in changed.items():
+        for option in options:
+            other = dataclasses.replace(run, **{"power": eisenstein_hu(cosmology()), **option})
+            text = "in units of the cells of" if option == {"finer": 1} else f"run: {what} is"
+            with pytest.raises(ValueError, match=text):
+                next(other.snapshots(noise, [0.7], checkpoint=io.Checkpoint(path)))
+    with pytest.raises(ValueError, match="another run: cells is"):
+        next(run.snapshots(-noise, [0.7], checkpoint=io.Checkpoint(path)))
+    with pytest.raises(ValueError, match=r"later than the output at 0\.3"):
+        next(run.snapshots(noise, [0.3, 0.7], checkpoint=io.Checkpoint(path)))
+    (end,) = run.snapshots(noise, [1.0], checkpoint=io.Checkpoint(path))
+    assert float(end.scale_factor) == 1
+
+
+def test_room_is_made_where_it_is_too_small(monkeypatch, folder):
+    """At the start, within a run, and where a file is read; not where the user has set it."""
+    grown = _simulation(grids()[-1], capacity=None)
+    noise = _noise(grown)
+    (expected,) = _simulation(grids()[-1]).snapshots(noise)
+    monkeypatch.setattr("pfftjax.pm._simulation.checked_capacity", lambda *_: 40)
+    (actual,) = grown.snapshots(noise)
+    assert actual.rows < 432 or grown.plan.grid.size == 1
+    for x, y in zip(everybody(actual), everybody(expected), strict=True):
+        assert_close(x, y, 1e-11)
+
+    there = dataclasses.replace(actual, scale_factor=None)
+    mesh = grown.mesh.input
+    io.save_particles(folder / "particles.h5", there, mesh)
+    monkeypatch.setattr("pfftjax.io._particles.default_capacity", lambda *_: 40)
+    read = io.load_particles(folder / "particles.h5", mesh)
+    for x, y in zip(everybody(read), everybody(expected), strict=True):
+        assert_close(x, y, 1e-11)
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="is enough on every rank"):
+        next(dataclasses.replace(grown, capacity=40).snapshots(noise))
+    recover()
 
 
 @pytest.mark.ranks(1)
@@ -161,8 +201,10 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="finer must be 1 or more"):
         _ = dataclasses.replace(simulation, finer=0).mesh
     with pytest.raises(TypeError, match="call run"):
-        jax.jit(lambda x: list(simulation.snapshots(x)))(noise)
+        jax.jit(lambda x: simulation.snapshots(x))(noise)
     with pytest.raises(ValueError, match="between the first and the last"):
-        next(simulation.snapshots(noise, [2.0]))
-    with pytest.raises(ValueError, match="minutes must be a positive number"):
+        simulation.snapshots(noise, [2.0])
+    with pytest.raises(TypeError, match=r"must be a pfftjax.io.Checkpoint\(path\), got 'run.h5'"):
+        simulation.snapshots(noise, checkpoint="run.h5")
+    with pytest.raises(ValueError, match="minutes must be zero or more"):
         io.Checkpoint("run.h5", minutes=-1)
