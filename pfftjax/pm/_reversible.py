@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from mpi4py import MPI
 
 from pfftjax._runtime.arrays import PyTree, Vectors
 from pfftjax.autodiff.internal import differentiated_by_hand
@@ -26,11 +27,18 @@ from ._run import Ends, Follower, Run, Shared
 # How far from where they were the way back may find particles after the first stage: the root of
 # the mean square along an axis, in cells.
 _FARTHEST = 1e-2
+# By how much of its size an output may differ from what the way back sees there. With rows in
+# another order it differs by more.
+_OUTPUTS_DIFFER = 1e-3
 # By how much undoing one stage may multiply the rounding of momenta.
 _MOST_GROWTH = 1e3
 _REMEDY = (
     'pass simulate(..., adjoint="stored"), which keeps every step, or compute in float64 '
     "(JAX_ENABLE_X64=1)"
+)
+_ROWS_DIFFER = (
+    "what observe returns must not depend on the order of rows, as a mesh or a spectrum does not "
+    "(outputs that are particles are there without observe); or "
 )
 
 
@@ -76,7 +84,8 @@ def follow(
 
     def forward(run: Run, fixed: tuple[jax.Array, jax.Array]) -> tuple[tuple, tuple]:
         end, home, seen = follower.end(run, fixed, follower.homes())
-        return parts(end, seen), (end, home)
+        results = parts(end, seen)
+        return results, (end, home, results[0][1])
 
     def backward(run: Run, fixed: tuple, kept: tuple, cotangents: tuple) -> Run:
         return _backward(follower, run, fixed, *kept, *cotangents)
@@ -88,19 +97,21 @@ def follow(
 
 
 class _Back(NamedTuple):
-    """Where the way back is: particles after a stage, their homes and cotangents, and those of
-    what all stages depend on so far.
+    """Where the way back is: particles after a stage, their homes and cotangents, those of what
+    all stages depend on so far, and how far outputs have been from what is seen of them now.
     """
 
     particles: Particles
     home: jax.Array | None
     to: Ends
     to_shared: Shared
+    apart: jax.Array
 
 
 def _undone(
     follower: Follower,
     run: Run,
+    seen: PyTree,
     to_seen: PyTree,
     at: _Back,
     xs: tuple[Stage, jax.Array | None],
@@ -131,11 +142,11 @@ def _undone(
         to_momentum = stage.momentum * to_momentum
     before = dataclasses.replace(before, momentum=momentum)
     # What was seen.
-    found = to_offset, to_momentum, to_pull, at.to_shared
+    found = (to_offset, to_momentum, to_pull, at.to_shared), at.apart
     for number in () if slots is None else tuple(slots):
         found = jax.lax.cond(
             number >= 0,
-            functools.partial(_also_seen, follower, to_seen),
+            functools.partial(_also_seen, follower, seen, to_seen),
             lambda found, *_: found,
             found,
             number,
@@ -144,17 +155,18 @@ def _undone(
             home,
             run.shared,
         )
-    to_offset, to_momentum, to_pull, to_shared = found
+    (to_offset, to_momentum, to_pull, to_shared), apart = found
     add_offset, add_constants = to_places(to_pull)
     to_constants = jax.tree.map(jnp.add, to_shared.constants, add_constants)
     to_constants = to_constants._replace(per_cell=to_constants.per_cell + to_per_cell)
     to = Ends(to_offset + add_offset, to_momentum)
     to_shared = to_shared._replace(constants=to_constants)
-    return _Back(before, home, to, to_shared), Stage(of_kick, to_drift, of_factor)
+    return _Back(before, home, to, to_shared, apart), Stage(of_kick, to_drift, of_factor)
 
 
 def _also_seen(
     follower: Follower,
+    seen: PyTree,
     to_seen: PyTree,
     found: tuple,
     number: jax.Array,
@@ -163,14 +175,22 @@ def _also_seen(
     home: jax.Array | None,
     shared: Shared,
 ) -> tuple:
-    """The cotangents of offsets, momenta, force and what is shared, with those of an output."""
+    """The cotangents of offsets, momenta, force and what is shared, with those of an output; and
+    how far it was from what is seen now, relative to its size.
+    """
+    to, apart = found
 
     def view(offset: jax.Array, momentum: jax.Array, pull: Vectors, shared: Shared) -> PyTree:
         there = dataclasses.replace(at, offset=offset, momentum=momentum)
         return parted(follower.view(number, there, pull, home, shared))[0]
 
-    _, back = jax.vjp(view, at.offset, at.momentum, pull, shared)
-    return jax.tree.map(jnp.add, found, back(jax.tree.map(lambda to: to[number], to_seen)))
+    now, back = jax.vjp(view, at.offset, at.momentum, pull, shared)
+    for x, then in zip(jax.tree.leaves(now), jax.tree.leaves(seen), strict=True):
+        x, then = jax.lax.stop_gradient((x, then[number]))
+        size = jnp.sum(jnp.abs(then).astype(float) ** 2)
+        distance = jnp.sum(jnp.abs(x - then).astype(float) ** 2)
+        apart = jnp.maximum(apart, jnp.where(distance > 0, distance / size, 0))
+    return jax.tree.map(jnp.add, to, back(jax.tree.map(lambda to: to[number], to_seen))), apart
 
 
 def _backward(
@@ -179,6 +199,7 @@ def _backward(
     fixed: tuple[jax.Array, jax.Array],
     end: Particles,
     home: jax.Array | None,
+    seen: PyTree,
     to_end: Ends,
     to_seen: PyTree,
 ) -> Run:
@@ -196,12 +217,12 @@ def _backward(
             "the factor by which undoing a step multiplies rounding",
         )
     none = jax.tree.map(jnp.zeros_like, run.shared)
-    at = _Back(end, home, Ends(to_end.offset, to_momentum), none)
+    at = _Back(end, home, Ends(to_end.offset, to_momentum), none, jnp.zeros((), float))
     slots, at_first = None, []
     if follower.views is not None:
         slots = jnp.asarray(follower.views.slots(run.stages.kick.shape[0])[1:])
         at_first = follower.views.of(0)
-    undone = functools.partial(_undone, follower, run, to_seen)
+    undone = functools.partial(_undone, follower, run, seen, to_seen)
     at, to_others = jax.lax.scan(undone, at, (others, slots), reverse=True)
 
     def begun(x: Run, stage: Stage) -> tuple[Ends, list]:
@@ -220,6 +241,13 @@ def _backward(
     found, *to = follower.sent_home(at.home, at.particles.used, at.particles.offset, *at.to)
     # All cotangents depend on the check.
     to_offset = _checked(follower, fixed[1], known.offset, found, to[0])
+    if follower.views is not None:
+        comm = follower.motion.plan.grid.communicator
+        apart = jnp.sqrt(allreduce(jax.lax.stop_gradient(at.apart), MPI.MAX, comm=comm))
+        what = "the difference of an output from what the way back sees there, over its size,"
+        to_offset = _at_most(
+            follower, to_offset, apart, _OUTPUTS_DIFFER, what, _ROWS_DIFFER + _REMEDY
+        )
     to_found = [jax.tree.map(lambda to, n=number: to[n], to_seen) for number in at_first]
     to_run, to_first = to_start((Ends(to_offset, to[1]), to_found))
     return to_run._replace(
@@ -244,7 +272,12 @@ def _checked(
 
 
 def _at_most(
-    follower: Follower, passed: jax.Array, value: jax.Array, most: float, what: str
+    follower: Follower,
+    passed: jax.Array,
+    value: jax.Array,
+    most: float,
+    what: str,
+    remedy: str = _REMEDY,
 ) -> jax.Array:
     """`passed`, if a number that is the same on every rank is not too large."""
     value = jnp.nan_to_num(jax.lax.stop_gradient(value), nan=jnp.inf)
@@ -255,7 +288,7 @@ def _at_most(
         operation="the gradient of simulate",
         what=what,
         but="it may be at most",
-        remedy=_REMEDY,
+        remedy=remedy,
         tolerance=0.0,
         comm=follower.motion.plan.grid.communicator,
     )

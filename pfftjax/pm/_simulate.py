@@ -238,8 +238,9 @@ def simulate(
             makes of the nearest one is exact to the same order as its steps. They and
             `scale_factors` must be known while a program is traced.
         observe: a function of the `Particles` of an output, which are on the ranks that owned
-            them at the nearest stage; it returns a pytree of arrays, as a density on a mesh. Then
-            nothing else is kept of an output.
+            them at the nearest stage; it returns a pytree of arrays, as a density on a mesh, that
+            must not depend on the order of rows (reverse mode checks that). Then nothing else is
+            kept of an output.
 
     Returns:
         `Particles` at ``scale_factors[-1]``, positions and momenta at the same time, on the ranks

@@ -9,6 +9,7 @@ import pytest
 
 import pfftjax
 from pfftjax import PencilFFT
+from pfftjax.collectives import recover
 from pfftjax.pm import (
     Steps,
     bullfrog,
@@ -162,6 +163,29 @@ def test_gradients_through_outputs(integrator, is_observed):
     step = 1e-5
     difference = (moved(step)[0] - moved(-step)[0]) / (2 * step)
     assert abs(slope - difference) < 1e-6 * abs(slope)
+
+
+def test_what_depends_on_the_order_of_rows_is_refused():
+    """By reverse mode, which meets them in another order, unless there is one rank."""
+    plan = _plan(grids()[-1])
+
+    def loss(noise, adjoint):
+        def look(x):
+            return x.momentum[: x.rows // 2]
+
+        (seen,) = _run(noise, WHERE, plan, outputs=[0.7], observe=look, adjoint=adjoint)
+        return pfftjax.vdot(seen, seen, plan.grid)
+
+    def gradient(adjoint):
+        return jax.jit(pfftjax.grad(lambda x: loss(x, adjoint)))(_noise(plan))
+
+    stored = gradient("stored")
+    if plan.grid.size == 1:
+        assert_close(gradient("reversible"), stored, 1e-10)
+        return
+    with pytest.raises(jax.errors.JaxRuntimeError, match="must not depend on the order of rows"):
+        jax.block_until_ready(gradient("reversible"))
+    recover()
 
 
 @pytest.mark.wrong_types
