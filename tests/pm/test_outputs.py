@@ -114,7 +114,7 @@ def test_outputs_take_no_force():
 )
 def test_gradients_through_outputs(integrator, is_observed):
     """In the noise, the cosmology, and what the function that observes takes from around it: those
-    that are stored, in forward mode, and against differences."""
+    that are stored; once also those of forward mode, and differences."""
     plan = _plan(grids()[-1])
     noise, direction = _noise(plan), jnp.asarray(plan.input.local_block(random(SHAPE, seed=5)))
 
@@ -147,6 +147,8 @@ def test_gradients_through_outputs(integrator, is_observed):
     at = noise, WHERE, 0.5
     stored, reversible = jax.jit(lambda: [both(adjoint)(*at) for adjoint in ADJOINTS])()
     assert_close(reversible, stored, 1e-10)
+    if not is_observed:
+        return
     along = (direction, 0.3, 0.7)
 
     @jax.jit

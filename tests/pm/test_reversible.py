@@ -82,9 +82,9 @@ def _gradients(plan, adjoint, **options):
             {"integrator": bullfrog, "kernel": "tsc"},
             "float64",
             1e-10,
-            marks=pytest.mark.ranks(1, 3),
+            marks=pytest.mark.ranks(1, 2),
         ),
-        pytest.param({}, "float32", 1e-4, marks=pytest.mark.ranks(1, 2)),
+        pytest.param({}, "float32", 1e-4, marks=pytest.mark.ranks(1)),
     ],
     ids=["bullfrog-tsc", "fastpm-float32"],
 )
