@@ -61,6 +61,9 @@ def _equation(eqn: JaxprEqn) -> JaxprEqn:
     if of_copies is not None:
         return eqn.replace(primitive=of_copies)
     params = {name: with_copies(value) for name, value in eqn.params.items()}
+    if params.get("of_copies") is False:
+        # Of an operation that differentiates functions of its own.
+        return eqn.replace(params={**params, "of_copies": True})
     if all(value is eqn.params[name] for name, value in params.items()):
         return eqn
     if eqn.primitive.name.startswith("custom_jvp_call"):
@@ -114,3 +117,16 @@ def traced(
     """
     run = jaxpr_as_fun(with_copies(jax.make_jaxpr(function)(*args)))
     return lambda *args: run(*jax.tree.leaves(args))
+
+
+def vjp_of_copies(
+    function: Callable[..., PyTree], *primals: PyTree
+) -> tuple[PyTree, Callable[[PyTree], tuple[PyTree, ...]]]:
+    """`jax.vjp` of a function that every rank's copies enter as variables of their own."""
+    program, results = jax.make_jaxpr(function, return_shape=True)(*primals)
+    run, structure = jaxpr_as_fun(with_copies(program)), jax.tree.structure(results)
+
+    def changed(*primals: PyTree) -> PyTree:
+        return jax.tree.unflatten(structure, run(*jax.tree.leaves(primals)))
+
+    return jax.vjp(changed, *primals)

@@ -8,6 +8,7 @@ each carries its home.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -23,6 +24,9 @@ from ._motion import Motion, Stage
 from ._outputs import Views, joined, parted
 from ._particles import Particles
 from ._run import Ends, Follower, Run, Shared
+
+# `jax.vjp`, or its like for programs of `pfftjax.grad`.
+Vjp = Callable[..., tuple]
 
 # How far from where they were the way back may find particles after the first stage: the root of
 # the mean square along an axis, in cells.
@@ -87,8 +91,8 @@ def follow(
         results = parts(end, seen)
         return results, (end, home, results[0][1])
 
-    def backward(run: Run, fixed: tuple, kept: tuple, cotangents: tuple) -> Run:
-        return _backward(follower, run, fixed, *kept, *cotangents)
+    def backward(run: Run, fixed: tuple, kept: tuple, cotangents: tuple, vjp: Vjp) -> Run:
+        return _backward(follower, vjp, run, fixed, *kept, *cotangents)
 
     function = differentiated_by_hand(plain, forward, backward) if is_reversible else plain
     ((offset, momentum), moving), (cell, used, others) = function(run, fixed)
@@ -110,6 +114,7 @@ class _Back(NamedTuple):
 
 def _undone(
     follower: Follower,
+    vjp: Vjp,
     run: Run,
     seen: PyTree,
     to_seen: PyTree,
@@ -128,7 +133,7 @@ def _undone(
         before, at.home, to.offset, to_momentum
     )
     # The kick.
-    pull, to_places = jax.vjp(
+    pull, to_places = vjp(
         lambda x, c: motion.force(dataclasses.replace(before, offset=x), c),
         before.offset,
         constants,
@@ -146,7 +151,7 @@ def _undone(
     for number in () if slots is None else tuple(slots):
         found = jax.lax.cond(
             number >= 0,
-            functools.partial(_also_seen, follower, seen, to_seen),
+            functools.partial(_also_seen, follower, vjp, seen, to_seen),
             lambda found, *_: found,
             found,
             number,
@@ -166,6 +171,7 @@ def _undone(
 
 def _also_seen(
     follower: Follower,
+    vjp: Vjp,
     seen: PyTree,
     to_seen: PyTree,
     found: tuple,
@@ -184,7 +190,7 @@ def _also_seen(
         there = dataclasses.replace(at, offset=offset, momentum=momentum)
         return parted(follower.view(number, there, pull, home, shared))[0]
 
-    now, back = jax.vjp(view, at.offset, at.momentum, pull, shared)
+    now, back = vjp(view, at.offset, at.momentum, pull, shared)
     for x, then in zip(jax.tree.leaves(now), jax.tree.leaves(seen), strict=True):
         x, then = jax.lax.stop_gradient((x, then[number]))
         size = jnp.sum(jnp.abs(then).astype(float) ** 2)
@@ -195,6 +201,7 @@ def _also_seen(
 
 def _backward(
     follower: Follower,
+    vjp: Vjp,
     run: Run,
     fixed: tuple[jax.Array, jax.Array],
     end: Particles,
@@ -222,7 +229,7 @@ def _backward(
     if follower.views is not None:
         slots = jnp.asarray(follower.views.slots(run.stages.kick.shape[0])[1:])
         at_first = follower.views.of(0)
-    undone = functools.partial(_undone, follower, run, seen, to_seen)
+    undone = functools.partial(_undone, follower, vjp, run, seen, to_seen)
     at, to_others = jax.lax.scan(undone, at, (others, slots), reverse=True)
 
     def begun(x: Run, stage: Stage) -> tuple[Ends, list]:
@@ -237,7 +244,7 @@ def _backward(
         moved, found = follower.motion.advanced(owned, stage, x.shared.constants, seen)
         return Ends(back(moved.offset), back(moved.momentum)), found
 
-    (known, _), to_start = jax.vjp(begun, run, first)
+    (known, _), to_start = vjp(begun, run, first)
     found, *to = follower.sent_home(at.home, at.particles.used, at.particles.offset, *at.to)
     # All cotangents depend on the check.
     to_offset = _checked(follower, fixed[1], known.offset, found, to[0])

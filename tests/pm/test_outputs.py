@@ -120,7 +120,9 @@ def test_gradients_through_outputs(integrator, is_observed):
 
     def loss(noise, omega_c, scale, adjoint):
         def look(x):
-            return scale * density_contrast(x, plan, kernel="tsc"), x.used
+            # The second is summed over the ranks.
+            energy = pfftjax.vdot(x.momentum, x.momentum, plan.grid)
+            return scale * density_contrast(x, plan, kernel="tsc"), energy, x.used
 
         observe = look if is_observed else None
         found = _run(
@@ -136,6 +138,8 @@ def test_gradients_through_outputs(integrator, is_observed):
         for number, x in enumerate(found):
             part = x[0] if is_observed else scale * (x.momentum + jnp.sin(x.offset))
             result += (1 + number) * pfftjax.vdot(part**2, jnp.cos(part), plan.grid)
+            if is_observed:
+                result += 100 * jnp.log(x[1])
         return result
 
     def both(adjoint):
