@@ -135,8 +135,12 @@ def run(program, first, seeds, *arguments, seconds=None):
     return Outcome(done, failures, summary)
 
 
-def run_all(program, first, seeds, jobs, *arguments, most_failures=5):
-    """All seeds, in processes of some; stops after so many failures."""
+def run_all(program, first, seeds, jobs, *arguments, most_failures=5, report=None):
+    """All seeds, in processes of some; stops after so many failures.
+
+    `report` is called with the number of schedules done and the failures of each process that
+    has ended.
+    """
     starts = range(first, first + seeds, SEEDS_A_PROCESS)
     done, failures = 0, []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
@@ -148,11 +152,27 @@ def run_all(program, first, seeds, jobs, *arguments, most_failures=5):
             outcome = future.result()
             done += outcome.done
             failures += outcome.failures
+            if report is not None:
+                report(done, outcome.failures)
             if len(failures) >= most_failures:
                 for other in waiting:
                     other.cancel()
                 break
     return done, failures
+
+
+class Report:
+    """Prints failures as they come, and every so many schedules how many were done."""
+
+    def __init__(self, every=100_000):
+        self.every, self.next = every, every
+
+    def __call__(self, done, failures):
+        for failure in failures:
+            print("FAILED", failure, flush=True)
+        if done >= self.next:
+            print(f"{done} schedules so far", flush=True)
+            self.next += self.every
 
 
 def main():
@@ -176,9 +196,9 @@ def main():
     only = ["--scenario", arguments.scenario] if arguments.scenario else []
     if arguments.seeds == 1:
         only.append("--verbose")
-    done, failures = run_all(program, arguments.first, arguments.seeds, arguments.jobs, *only)
-    for failure in failures:
-        print("FAILED", failure, flush=True)
+    done, failures = run_all(
+        program, arguments.first, arguments.seeds, arguments.jobs, *only, report=Report()
+    )
     print(f"{done} schedules, {len(failures)} failures")
     return 1 if failures else 0
 
