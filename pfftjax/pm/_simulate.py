@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -197,6 +197,54 @@ def step(
     return dataclasses.replace(after, scale_factor=unknown, box_size=particles.box_size)
 
 
+@overload
+def simulate(
+    particles: Particles,
+    plan: PencilFFT,
+    box_size: BoxSize,
+    cosmology: Cosmology,
+    scale_factors: SeriesLike | object,
+    *,
+    integrator: Integrator = fastpm,
+    kernel: Kernel = "cic",
+    gradient: Gradient = "finite-difference",
+    capacity: int | None = None,
+    adjoint: Adjoint = "reversible",
+    outputs: None = None,
+    observe: None = None,
+) -> Particles: ...
+@overload
+def simulate(
+    particles: Particles,
+    plan: PencilFFT,
+    box_size: BoxSize,
+    cosmology: Cosmology,
+    scale_factors: SeriesLike | object,
+    *,
+    integrator: Integrator = fastpm,
+    kernel: Kernel = "cic",
+    gradient: Gradient = "finite-difference",
+    capacity: int | None = None,
+    adjoint: Adjoint = "reversible",
+    outputs: SeriesLike,
+    observe: Callable[[Particles], PyTree] | None = None,
+) -> list[PyTree]: ...
+@overload
+def simulate(
+    particles: Particles,
+    plan: PencilFFT,
+    box_size: BoxSize,
+    cosmology: Cosmology,
+    scale_factors: SeriesLike | object,
+    *,
+    integrator: Integrator = fastpm,
+    kernel: Kernel = "cic",
+    gradient: Gradient = "finite-difference",
+    capacity: int | None = None,
+    adjoint: Adjoint = "reversible",
+    outputs: SeriesLike | None = None,
+    observe: Callable[[Particles], PyTree] | None = None,
+) -> Particles | list[PyTree]: ...
 def simulate(
     particles: Particles,
     plan: PencilFFT,

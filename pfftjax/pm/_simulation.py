@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, overload, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -148,6 +148,20 @@ class Simulation:
             mesh_shape=self.mesh.shape,
             dealias=self.dealias,
         )
+
+    @overload
+    def run(
+        self, noise: RealBlockLike, *, outputs: None = None, observe: None = None
+    ) -> Particles: ...
+
+    @overload
+    def run(
+        self,
+        noise: RealBlockLike,
+        *,
+        outputs: SeriesLike,
+        observe: Callable[[Particles], PyTree] | None = None,
+    ) -> list[PyTree]: ...
 
     def run(
         self,
