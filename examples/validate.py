@@ -7,13 +7,9 @@ of them is out of its bound. It runs on any number of ranks (`make validate` on 
 """
 
 import argparse
-import dataclasses
 import math
 import pathlib
-import platform
-import re
 import sys
-import textwrap
 import time
 from typing import Literal
 
@@ -25,6 +21,7 @@ import scipy.integrate
 from mpi4py import MPI
 from nbody_pm import TABLE, Input, conservation, gathered
 from tqdm import tqdm
+from validation_page import Row, between, document, error
 
 import pfftjax
 from pfftjax import pm
@@ -33,27 +30,7 @@ COMM = MPI.COMM_WORLD
 DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "validation.md"
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One measurement. `ok` is None for one that is shown only."""
-
-    what: str
-    setting: str
-    measured: str
-    expected: str
-    bound: str = ""
-    ok: bool | None = None
-
-
-def between(what, setting, value, expected, low, high):
-    """A number between two others."""
-    bound, ok = f"{low:.4g} to {high:.4g}", bool(low < value < high)
-    return Row(what, setting, f"{value:.4f}", expected, bound, ok)
-
-
-def error(what, setting, value, bound, expected="0"):
-    """An error below its bound."""
-    return Row(what, setting, f"{value:.1e}", expected, f"< {bound:g}", bool(value < bound))
+PASSED = "by the factors of the steps"
 
 
 class Universe:
@@ -94,7 +71,7 @@ class Universe:
 
     def today(self, delta, steps, integrator=pm.fastpm):
         """The density contrast today, from a = 0.1."""
-        a = jnp.linspace(0.1, 1, steps + 1)
+        a = np.linspace(0.1, 1, steps + 1)
         return self.density(self.simulate(self.lpt(delta, a[0]), a, integrator))
 
     def growth(self, final, initial, kernel="cic"):
@@ -152,20 +129,73 @@ def growth_factors(table):
         )
 
 
+def followed(steps, start, omega_m):
+    """The growing mode to second order through the steps: [D1, D2] and their momenta at the end.
+
+    The force on a particle displaced by D1 psi1 + D2 psi2 is 3/2 Omega_m (D1 psi1 + (D2 - D1^2)
+    psi2).
+    """
+    x = np.array([start.d1, start.d2], float)
+    p = float(start.scale_factor**2 * start.e) * np.array([start.d1_rate, start.d2_rate], float)
+    if steps.first_drift is not None:
+        x = x + float(steps.first_drift) * p
+    for i, (kick, drift) in enumerate(zip(steps.kick, steps.drift, strict=True)):
+        factor = 1 if steps.momentum is None else steps.momentum[i]
+        pull = 1.5 * omega_m * np.array([x[0], x[1] - x[0] ** 2])
+        p = float(factor) * p + float(kick) * pull
+        x = x + float(drift) * p
+    return x, p
+
+
 def stepping(table):
-    """FastPM factors return the growing mode that they are made from."""
+    """Steps return the growing mode that they are made from: of first order, of first and second.
+
+    Steps that are exact to first order have an error of the second, which falls with the square
+    of their length.
+    """
     cosmology = table.cosmology
-    programs = jax.jit(lambda a: (pm.growth(cosmology, a), pm.fastpm(cosmology, a)))
-    for count in (1, 5, 40):
-        exact, steps = programs(jnp.linspace(0.1, 1, count + 1))
-        x, p = float(exact.d1[0]), float(exact.momentum[0])
-        for kick, drift in zip(np.asarray(steps.kick), np.asarray(steps.drift), strict=True):
-            p += kick * 1.5 * float(cosmology.Omega_m) * x
-            x += drift * p
-        ends = ((x, exact.d1[-1]), (p, exact.momentum[-1]))
-        worst = max(abs(value / float(end) - 1) for value, end in ends)
-        setting = f"FastPM, {count} step{'s'[: count > 1]}"
-        yield error("D1 and its momentum by the factors of the steps", setting, worst, 1e-12)
+    errors = {}
+    for integrator, counts in ((pm.fastpm, (1, 5, 10, 20, 40)), (pm.bullfrog, (1, 3, 10))):
+        name = {pm.fastpm: "FastPM", pm.bullfrog: "BullFrog"}[integrator]
+        for count in counts:
+            a = np.linspace(0.1, 1, count + 1)
+            program = jax.jit(lambda a=a, f=integrator: (pm.growth(cosmology, a), f(cosmology, a)))
+            g, steps = program()
+            start, end = (jax.tree.map(lambda x, i=i: x[i] if x.ndim else x, g) for i in (0, -1))
+            x, p = followed(steps, start, float(cosmology.Omega_m))
+            setting = f"{name}, {count} step{'s'[: count > 1]}"
+            worst = max(abs(x[0] / end.d1 - 1), abs(p[0] / end.momentum - 1))
+            yield error(f"D1 and its momentum {PASSED}", setting, float(worst), 1e-12)
+            errors[name, count] = float(x[1] / end.d2 - 1)
+            if integrator is pm.bullfrog:
+                yield error(f"D2 {PASSED}", setting, abs(errors[name, count]), 1e-6)
+            else:
+                yield Row(
+                    f"D2 {PASSED}", setting, f"{errors[name, count]:.2%}", "0 with many steps"
+                )
+    order = math.log2(errors["FastPM", 20] / errors["FastPM", 40])
+    yield between(f"D2 {PASSED}: order", "FastPM, 20 and 40 steps", order, "2", 1.9, 2.1)
+
+
+def convergence(table):
+    """Positions today by number of steps, beside those of many."""
+    universe = Universe(table, 32, 200.0)
+    initial = universe.linear()
+
+    def today(integrator, steps):
+        a = np.linspace(0.1, 1, steps + 1)
+        return everybody(universe.simulate(universe.lpt(initial, a[0]), a, integrator))[1]
+
+    for integrator, name in ((pm.fastpm, "FastPM"), (pm.bullfrog, "BullFrog")):
+        exact, errors = today(integrator, 320), {}
+        for steps in (10, 20, 40, 80):
+            errors[steps] = rms(today(integrator, steps) - exact) / rms(exact)
+            what = "error of positions today, rms over rms displacement, beside 320 steps"
+            setting = f"L = 200, 32^3, {steps} {name} steps"
+            yield Row(what, setting, f"{errors[steps]:.1e}", "0 with many steps")
+        order = math.log2(errors[40] / errors[80])
+        what = "error of positions today: order"
+        yield between(what, f"L = 200, 32^3, 40 and 80 {name} steps", order, "2", 1.5, 2.5)
 
 
 def initial_spectrum(table):
@@ -227,26 +257,32 @@ def one_loop(k, table, least, most):
     return k**3 / (2016 * np.pi**2) * scipy.integrate.trapezoid(power * kernel, r)
 
 
-def softened(k, *_):
-    """exp(-k^2 sigma^2 / 2) - 1, a filter of the displacements today, sigma = 5.83 Mpc/h."""
-    return np.exp(-((k * 5.83) ** 2) / 2) - 1
-
-
 def fine_mesh_growth(table):
-    """Growth by scale on a finer mesh, where the next order of perturbation theory is seen.
-
-    At one loop in a box of 1000 Mpc/h. In one of 2000, particles are displaced by less than their
-    distance, and feel the lattice that they started from: it raises growth by about as much as the
-    window of painting lowers it, and the field as it is painted follows a simpler formula.
-    """
-    yield from _fine_mesh_growth(table, 1000.0, "cic", one_loop, "one loop")
-    yield from _fine_mesh_growth(table, 2000.0, None, softened, "exp(-k^2 sigma^2 / 2) - 1")
-
-
-def _fine_mesh_growth(table, box, kernel, theory, name):
+    """Growth by scale on a finer mesh, where the next order of perturbation theory is seen."""
+    box = 1000.0
     universe = Universe(table, 64, box, finer=2)
     initial = universe.linear()
-    # The mesh gets the same modes: the Fourier series of the particle grid goes on between points.
+    on_mesh = refined(initial, universe)
+    # The mean of both signs is free of the coupling of two modes to a third.
+    signs = [(s, universe.today(s * initial, 10, pm.bullfrog)) for s in (1, -1)]
+    growth = np.mean([universe.growth(final, s * on_mesh) for s, final in signs], axis=0) - 1
+    k = np.asarray(universe.spectrum(on_mesh).k)
+    # Spheres of as much volume as the mode zero, which is left out, and as all modes.
+    least = 2 * np.pi / box * (3 / (4 * np.pi)) ** (1 / 3)
+    for i in range(4):
+        expected = one_loop(k[i], table, least, universe.n * least)
+        yield Row(
+            f"T - 1 at k = {k[i]:.4f}, mean of runs from +delta and -delta",
+            f"L = {box:g}, 64^3 on a mesh of 128^3, 10 BullFrog steps",
+            f"{growth[i]:.5f}",
+            f"{expected:.5f}, one loop",
+            "a tenth of it, and 1e-4",
+            bool(abs(growth[i] - expected) < 0.1 * abs(expected) + 1e-4),
+        )
+
+
+def refined(initial, universe):
+    """The same modes on the mesh: the Fourier series of the particle grid between its points."""
     whole = COMM.bcast(gathered(initial, universe.plan.input))
     n, half = universe.n, universe.n // 2
     kept = np.r_[0:half, 1 - half : 0]
@@ -254,25 +290,58 @@ def _fine_mesh_growth(table, box, kernel, theory, name):
     spectrum = np.zeros((2 * n, 2 * n, n + 1), complex)
     spectrum[kept] = 8 * np.fft.rfftn(whole)[kept]
     on_mesh = np.fft.irfftn(spectrum, (2 * n,) * 3, axes=(0, 1, 2))
-    on_mesh = jnp.asarray(universe.mesh.input.local_block(on_mesh))
+    return jnp.asarray(universe.mesh.input.local_block(on_mesh))
 
-    # The mean of both signs is free of the coupling of two modes to a third.
-    signs = [(s, universe.today(s * initial, 10)) for s in (1, -1)]
-    growth = np.mean([universe.growth(final, s * on_mesh, kernel) for s, final in signs], axis=0)
-    k = np.asarray(universe.spectrum(on_mesh).k)
-    # Spheres of as much volume as the mode zero, which is left out, and as all modes.
-    least = 2 * np.pi / universe.box * (3 / (4 * np.pi)) ** (1 / 3)
-    painted = "" if kernel else ", as painted"
-    for i in range(4):
-        expected = theory(k[i], table, least, n * least)
-        yield Row(
-            f"T - 1 at k = {k[i]:.4f}, mean of runs from +delta and -delta{painted}",
-            f"L = {box:g}, 64^3 on a mesh of 128^3, 10 FastPM steps",
-            f"{growth[i] - 1:.5f}",
-            f"{expected:.5f}, {name}",
-            "within 1e-3",
-            bool(abs(growth[i] - 1 - expected) < 1e-3),
-        )
+
+def nonlinear_spectrum(table):
+    """The spectrum today beside a converged run, and beside a fit to simulations."""
+    box, n = 256.0, 64
+    universe = Universe(table, n, box, finer=2)
+    initial = universe.linear()
+
+    def spectrum(initial, integrator, steps):
+        final = universe.today(initial, steps, integrator)
+        return universe.spectrum(final, kernel="cic")
+
+    setting = f"L = {box:g}, {n}^3 on a mesh of {2 * n}^3, " + "{} steps"
+    converged = spectrum(initial, pm.fastpm, 100)
+    k = np.asarray(converged.k)
+    for integrator, steps, bound in (
+        (pm.bullfrog, 6, 0.01),
+        (pm.bullfrog, 20, 0.005),
+        (pm.fastpm, 20, 0.005),
+    ):
+        name = {pm.fastpm: "FastPM", pm.bullfrog: "BullFrog"}[integrator]
+        ratio = np.asarray(spectrum(initial, integrator, steps).power / converged.power) - 1
+        where = setting.format(f"{steps} {name}")
+        worst = float(np.abs(ratio[k <= 0.2]).max())
+        what = "P(k) over that of 100 FastPM steps, less 1"
+        yield error(f"{what}: largest up to k = 0.2", where, worst, bound)
+        yield Row(f"{what}: at k = 0.7", where, f"{ratio[np.abs(k - 0.7).argmin()]:.4f}", "0")
+
+    # Amplitudes are fixed and phases paired, so that a small box has the spectrum of many.
+    noise = jax.jit(lambda: fixed(universe))()
+    field = jax.jit(lambda noise: pm.linear_field(noise, universe.plan, box, universe.power))
+    powers = [spectrum(field(s * noise), pm.bullfrog, 20).power for s in (1, -1)]
+    power = np.mean(powers, axis=0)
+    fit = np.exp(np.interp(np.log(k), np.log(table.k), np.log(table.nonlinear)))
+    weights, setting = np.asarray(converged.modes), setting.format("20 BullFrog")
+    what = "P(k) over HMcode-2020, two runs of fixed amplitudes: mean of {} < k < {}"
+
+    def mean(low, high):
+        of = (k > low) & (k < high)
+        return float(np.average((power / fit)[of], weights=weights[of]))
+
+    yield between(what.format(0.15, 0.25), setting, mean(0.15, 0.25), "1", 0.95, 1.05)
+    # The particles' Nyquist wavenumber is 0.79.
+    value = f"{mean(0.6, 0.8):.4f}"
+    yield Row(what.format(0.6, 0.8), setting, value, "1 with more particles")
+
+
+def fixed(universe):
+    """White noise of fixed amplitudes."""
+    plan = universe.plan
+    return pm.fixed_amplitudes(pm.white_noise(jax.random.key(0), plan.input), plan)
 
 
 def pancake(table):
@@ -388,45 +457,14 @@ MEASUREMENTS = (
     initial_spectrum,
     linear_growth,
     fine_mesh_growth,
+    convergence,
+    nonlinear_spectrum,
     pancake,
     conserved,
     reversal,
     decomposition,
     derivatives,
 )
-
-
-def processor():
-    """The name of this machine's processor."""
-    try:
-        found = re.search(r"model name\s*:\s*(.+)", pathlib.Path("/proc/cpuinfo").read_text())
-    except OSError:
-        found = None
-    return found[1] if found else platform.machine()
-
-
-def document(rows, seconds):
-    """The page."""
-    library = re.split(r"[,\n]", MPI.Get_library_version())[0].strip()
-    paragraphs = (
-        "The particle-mesh simulation measured against theory, in double precision, for the "
-        f"cosmology of [examples/data/{TABLE.name}](../examples/data/{TABLE.name}). Lengths are "
-        "in Mpc/h, settings n^3 are particles. T is the growth from the linear density to that "
-        "today, over linear theory's: their cross spectrum over the linear one. A row without a "
-        "bound is shown only.",
-        f"Made by `mpirun -n {COMM.size} python examples/validate.py` (`make validate`) in "
-        f"{seconds:.0f} s, ranks: {COMM.size}, on {processor()}, with {library}, JAX "
-        f"{jax.__version__} and Python {platform.python_version()}.",
-    )
-    lines = ["# Validation", ""]
-    for text in paragraphs:
-        lines += [*textwrap.wrap(text, 99, break_long_words=False, break_on_hyphens=False), ""]
-    lines += ["| what | setting | measured | expected | bound | ok |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        ok = {None: "", True: "yes", False: "**no**"}[row.ok]
-        cells = (row.what, row.setting, row.measured, row.expected, row.bound, ok)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
 
 
 def main():
@@ -445,7 +483,7 @@ def main():
         rows += measurement(table)
     seconds = COMM.allreduce(time.perf_counter() - begin, MPI.MAX)
     if first:
-        page = document(rows, seconds)
+        page = document(rows, seconds, COMM.size)
         print(page)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(page)
