@@ -1,4 +1,4 @@
-"""What is seen of the particles within a run, at scale factors of its outputs."""
+"""The outputs of a run: in which stage each is seen, and what is kept of the particles there."""
 
 import dataclasses
 from collections.abc import Callable

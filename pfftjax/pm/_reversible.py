@@ -124,7 +124,7 @@ def _undone(
     """One stage back, and the cotangents of the stage."""
     motion, after, to, constants = follower.motion, at.particles, at.to, run.shared.constants
     stage, slots = xs
-    # The drift.
+    # Particles go back to where the drift began, and to the ranks that own them there.
     to_drift = jnp.sum(to.offset * (constants.per_cell * after.momentum))
     to_per_cell = stage.drift * jnp.sum(to.offset * after.momentum, axis=0)
     to_momentum = to.momentum + stage.drift * constants.per_cell * to.offset
@@ -132,7 +132,7 @@ def _undone(
     before, (home, to_offset, to_momentum) = follower.to_owners(
         before, at.home, to.offset, to_momentum
     )
-    # The kick.
+    # The force there is that of the kick, which is taken off the momenta.
     pull, to_places = vjp(
         lambda x, c: motion.force(dataclasses.replace(before, offset=x), c),
         before.offset,
@@ -146,7 +146,7 @@ def _undone(
         of_factor = jnp.sum(to_momentum * momentum)
         to_momentum = stage.momentum * to_momentum
     before = dataclasses.replace(before, momentum=momentum)
-    # What was seen.
+    # Outputs of the stage have seen the particles here: they add their cotangents.
     found = (to_offset, to_momentum, to_pull, at.to_shared), at.apart
     for number in () if slots is None else tuple(slots):
         found = jax.lax.cond(

@@ -90,20 +90,10 @@ def checked_capacity(capacity: int | None, total: int, plan: PencilFFT, operatio
     return static_int(capacity, "capacity", operation, plan.grid.communicator)
 
 
-def _checked(
-    particles: Particles,
-    plan: PencilFFT,
-    box_size: BoxSize,
-    cosmology: Cosmology,
-    kernel: Kernel,
-    gradient: Gradient,
-    operation: str,
-) -> tuple[Particles, Motion]:
-    """The particles, and how they move, if all of it fits together."""
-    real_plan(plan, operation)
-    check_fits(particles, plan.input, operation)
-    motion = checked_motion(plan, box_size, cosmology, kernel, gradient, operation)
-    return particles.in_box(motion.sides, operation, plan.grid.communicator), motion
+def _placed(particles: Particles, motion: Motion, operation: str) -> Particles:
+    """The particles, if they are of this mesh and in this box."""
+    check_fits(particles, motion.plan.input, operation)
+    return particles.in_box(motion.sides, operation, motion.plan.grid.communicator)
 
 
 def force(
@@ -129,7 +119,8 @@ def force(
         ValueError, TypeError: what does not fit, or another box than that of the particles.
 
     """
-    particles, motion = _checked(particles, plan, box_size, cosmology, kernel, gradient, "force")
+    motion = checked_motion(plan, box_size, cosmology, kernel, gradient, "force")
+    particles = _placed(particles, motion, "force")
     return motion.force(particles, motion.constants(cosmology, particles.offset.dtype))
 
 
@@ -171,7 +162,8 @@ def step(
     Reverse mode keeps the particles, and of the mesh the potential; the rest is computed again.
 
     """
-    particles, motion = _checked(particles, plan, box_size, cosmology, kernel, gradient, "step")
+    motion = checked_motion(plan, box_size, cosmology, kernel, gradient, "step")
+    particles = _placed(particles, motion, "step")
     for name, factor in (("kick", kick), ("drift", drift), ("momentum", momentum)):
         is_number = isinstance(factor, float | int | np.number | np.ndarray | jax.Array)
         if not (is_number and np.ndim(factor) == 0) and (factor is not None or name != "momentum"):
@@ -309,9 +301,8 @@ def simulate(
             start, to a hundredth of a cell (float32 after hundreds of steps).
 
     """
-    particles, motion = _checked(
-        particles, plan, box_size, cosmology, kernel, gradient, "simulate"
-    )
+    motion = checked_motion(plan, box_size, cosmology, kernel, gradient, "simulate")
+    particles = _placed(particles, motion, "simulate")
     comm = plan.grid.communicator
     if not callable(integrator):
         raise TypeError(

@@ -8,60 +8,53 @@ import numpy as np
 import pytest
 
 import pfftjax
-from pfftjax import PencilFFT
 from pfftjax.collectives import recover
 from pfftjax.pm import (
     Steps,
     bullfrog,
     density_contrast,
     fastpm,
-    linear_field,
-    lpt,
     power_spectrum,
     simulate,
-    tabulated,
 )
 from tests.distributed import grids
-from tests.helpers import assert_close, random
-from tests.pm.universe import cosmology, everybody, table
+from tests.helpers import assert_close
+from tests.pm.universe import (
+    BOX,
+    ENDS,
+    OMEGA_C,
+    cosmology,
+    everybody,
+    small_noise,
+    small_plan,
+    small_start,
+)
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(2)]
 
-SHAPE, BOX = (6, 9, 8), (18.0, 27.0, 24.0)
-ENDS = np.linspace(0.1, 1, 5)
 # Ends of steps and times between them, two of them in one step, in no order.
 TIMES = [1.0, 0.3, float(ENDS[2]), 0.1, 0.61, 0.65]
 ADJOINTS = ("stored", "reversible")
-WHERE = 0.26
-
-
-def _plan(grid):
-    return PencilFFT(SHAPE, grid, real=True)
 
 
 def _run(noise, omega_c, plan, ends=ENDS, **options):
+    start = small_start(noise, omega_c, plan)
     universe = cosmology(Omega_c=omega_c)
-    delta = linear_field(noise, plan, BOX, tabulated(*table()))
-    start = lpt(delta, plan, BOX, universe, ends[0])
     return simulate(start, plan, BOX, universe, ends, capacity=start.total, **options)
-
-
-def _noise(plan):
-    return jnp.asarray(plan.input.local_block(random(SHAPE, seed=3)))
 
 
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("integrator", [fastpm, bullfrog])
 def test_outputs_are_the_ends_of_shorter_runs(integrator):
     """Where a step ends; each row is the same particle in all of them."""
-    plan = _plan(grids()[-1])
-    noise = _noise(plan)
+    plan = small_plan(grids()[-1])
+    noise = small_noise(plan)
 
     @jax.jit
     def both():
         options = {"integrator": integrator}
-        seen = _run(noise, WHERE, plan, outputs=ENDS[[3, 0, 2, 4]], **options)
-        return seen, [_run(noise, WHERE, plan, ENDS[: n + 1], **options) for n in (3, 2, 4)]
+        seen = _run(noise, OMEGA_C, plan, outputs=ENDS[[3, 0, 2, 4]], **options)
+        return seen, [_run(noise, OMEGA_C, plan, ENDS[: n + 1], **options) for n in (3, 2, 4)]
 
     seen, ends = both()
     assert [float(x.scale_factor) for x in seen] == list(ENDS[[3, 0, 2, 4]])
@@ -75,8 +68,8 @@ def test_outputs_are_the_ends_of_shorter_runs(integrator):
 
 def test_what_is_observed_is_of_the_outputs():
     """Also integers; on the ranks where particles are, of the box and the time."""
-    plan = _plan(grids()[0])
-    noise = _noise(plan)
+    plan = small_plan(grids()[0])
+    noise = small_noise(plan)
 
     def look(x):
         spectrum = power_spectrum(density_contrast(x, plan), plan, x.box_size)
@@ -84,8 +77,8 @@ def test_what_is_observed_is_of_the_outputs():
 
     @jax.jit
     def both():
-        seen = _run(noise, WHERE, plan, outputs=TIMES)
-        return _run(noise, WHERE, plan, outputs=TIMES, observe=look), [look(x) for x in seen]
+        seen = _run(noise, OMEGA_C, plan, outputs=TIMES)
+        return _run(noise, OMEGA_C, plan, outputs=TIMES, observe=look), [look(x) for x in seen]
 
     found, expected = both()
     assert [float(x["a"]) for x in found] == TIMES
@@ -96,10 +89,12 @@ def test_what_is_observed_is_of_the_outputs():
 
 def test_outputs_take_no_force():
     """As many transforms are in the program as without them."""
-    plan = _plan(grids()[0])
+    plan = small_plan(grids()[0])
 
     def transforms(**options):
-        program = str(jax.make_jaxpr(lambda x: _run(x, WHERE, plan, **options))(_noise(plan)))
+        program = str(
+            jax.make_jaxpr(lambda x: _run(x, OMEGA_C, plan, **options))(small_noise(plan))
+        )
         return len(re.findall(r"= (?:fft|gradient|gravity)\w*\[", program)), program
 
     without, program = transforms()
@@ -115,8 +110,8 @@ def test_outputs_take_no_force():
 def test_gradients_through_outputs(integrator, is_observed):
     """In the noise, the cosmology, and what the function that observes takes from around it: those
     that are stored; once also those of forward mode, and differences."""
-    plan = _plan(grids()[-1])
-    noise, direction = _noise(plan), jnp.asarray(plan.input.local_block(random(SHAPE, seed=5)))
+    plan = small_plan(grids()[-1])
+    noise, direction = small_noise(plan), small_noise(plan, 5)
 
     def loss(noise, omega_c, scale, adjoint):
         def look(x):
@@ -148,7 +143,7 @@ def test_gradients_through_outputs(integrator, is_observed):
 
         return pfftjax.value_and_grad(value, argnums=(0, 1, 2), shared=("omega_c", "scale"))
 
-    at = noise, WHERE, 0.5
+    at = noise, OMEGA_C, 0.5
     stored, reversible = jax.jit(lambda: [both(adjoint)(*at) for adjoint in ADJOINTS])()
     assert_close(reversible, stored, 1e-10)
     if not is_observed:
@@ -173,17 +168,17 @@ def test_gradients_through_outputs(integrator, is_observed):
 
 def test_what_depends_on_the_order_of_rows_is_refused():
     """By reverse mode, which meets them in another order, unless there is one rank."""
-    plan = _plan(grids()[-1])
+    plan = small_plan(grids()[-1])
 
     def loss(noise, adjoint):
         def look(x):
             return x.momentum[: x.rows // 2]
 
-        (seen,) = _run(noise, WHERE, plan, outputs=[0.7], observe=look, adjoint=adjoint)
+        (seen,) = _run(noise, OMEGA_C, plan, outputs=[0.7], observe=look, adjoint=adjoint)
         return pfftjax.vdot(seen, seen, plan.grid)
 
     def gradient(adjoint):
-        return jax.jit(pfftjax.grad(lambda x: loss(x, adjoint)))(_noise(plan))
+        return jax.jit(pfftjax.grad(lambda x: loss(x, adjoint)))(small_noise(plan))
 
     stored = gradient("stored")
     if plan.grid.size == 1:
@@ -196,8 +191,8 @@ def test_what_depends_on_the_order_of_rows_is_refused():
 
 @pytest.mark.wrong_types
 def test_what_is_refused():
-    plan = _plan(grids()[0])
-    noise = _noise(plan)
+    plan = small_plan(grids()[0])
+    noise = small_noise(plan)
 
     def of_two(cosmology, ends):
         return fastpm(cosmology, ends)
@@ -219,6 +214,6 @@ def test_what_is_refused():
         ({"outputs": [0.5], "integrator": without}, TypeError, "for outputs the integrator must"),
     ):
         with pytest.raises(error, match=text):
-            jax.eval_shape(lambda x, o=options: _run(x, WHERE, plan, **o), noise)
-    assert jax.eval_shape(lambda x: _run(x, WHERE, plan, outputs=[]), noise) == []
+            jax.eval_shape(lambda x, o=options: _run(x, OMEGA_C, plan, **o), noise)
+    assert jax.eval_shape(lambda x: _run(x, OMEGA_C, plan, outputs=[]), noise) == []
     assert isinstance(of_two(cosmology(), ENDS), Steps)

@@ -9,45 +9,41 @@ import numpy as np
 import pytest
 
 import pfftjax
-from pfftjax import PencilFFT
 from pfftjax.collectives import recover
 from pfftjax.pm import (
     Steps,
     bullfrog,
     density_contrast,
     fastpm,
-    linear_field,
-    lpt,
     simulate,
-    tabulated,
     white_noise,
 )
 from tests.distributed import grids, total
 from tests.helpers import CONTROL, assert_close, random
-from tests.pm.universe import cosmology, table
+from tests.pm.universe import (
+    BOX,
+    ENDS,
+    OMEGA_C,
+    SHAPE,
+    cosmology,
+    small_noise,
+    small_plan,
+    small_start,
+)
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(2)]
 
-SHAPE, BOX = (6, 9, 8), (18.0, 27.0, 24.0)
-ENDS = np.linspace(0.1, 1, 5)
 ADJOINTS = ("stored", "reversible")
-WHERE = 0.26
-
-
-def _plan(grid):
-    return PencilFFT(SHAPE, grid, real=True)
 
 
 def _end(noise, omega_c, plan, adjoint, *, box=BOX, integrator=fastpm, kernel="cic"):
     """Particles today, of room for all of them."""
-    universe = cosmology(Omega_c=omega_c)
-    delta = linear_field(noise, plan, BOX, tabulated(*table()))
-    start = lpt(delta, plan, box, universe, ENDS[0])
+    start = small_start(noise, omega_c, plan, box)
     return simulate(
         start,
         plan,
         box,
-        universe,
+        cosmology(Omega_c=omega_c),
         ENDS,
         integrator=integrator,
         kernel=kernel,
@@ -90,13 +86,13 @@ def _gradients(plan, adjoint, **options):
 )
 def test_gradients_are_those_that_are_stored(options, dtype, tolerance):
     """In the noise and in the cosmology."""
-    plans = [_plan(grid) for grid in grids()[-2:]]
-    noises = [jnp.asarray(p.input.local_block(random(SHAPE, dtype, 3))) for p in plans]
+    plans = [small_plan(grid) for grid in grids()[-2:]]
+    noises = [small_noise(plan, dtype=dtype) for plan in plans]
 
     @jax.jit
     def both(noises):
         return [
-            [_gradients(plan, adjoint, **options)(x, WHERE) for adjoint in ADJOINTS]
+            [_gradients(plan, adjoint, **options)(x, OMEGA_C) for adjoint in ADJOINTS]
             for plan, x in zip(plans, noises, strict=True)
         ]
 
@@ -105,12 +101,12 @@ def test_gradients_are_those_that_are_stored(options, dtype, tolerance):
 
 
 def test_gradients_against_differences():
-    plan = _plan(grids()[-1])
+    plan = small_plan(grids()[-1])
     noise, direction = random(SHAPE, seed=1), random(SHAPE, seed=2)
     run = jax.jit(_gradients(plan, "reversible", integrator=bullfrog))
 
     def at(step, change):
-        return run(plan.input.local_block(noise + step * direction), WHERE + change)
+        return run(plan.input.local_block(noise + step * direction), OMEGA_C + change)
 
     _, (of_noise, of_omega) = at(0, 0)
     step = 1e-5
@@ -123,13 +119,13 @@ def test_gradients_against_differences():
 
 def test_every_mode_of_differentiation():
     """Forward, forward over reverse, reverse over forward, and maps inside and outside."""
-    plan = _plan(grids()[0])
-    noise, direction = (plan.input.local_block(random(SHAPE, seed=s)) for s in (4, 5))
+    plan = small_plan(grids()[0])
+    noise, direction = (small_noise(plan, seed) for seed in (4, 5))
     several = jnp.stack([noise, 0.5 * noise])
 
     def results(adjoint):
         def loss(x):
-            return _loss(x, WHERE, plan, adjoint, kernel="tsc")
+            return _loss(x, OMEGA_C, plan, adjoint, kernel="tsc")
 
         gradient = pfftjax.grad(loss)
         return {
@@ -151,25 +147,24 @@ def test_every_mode_of_differentiation():
 
 @pytest.mark.ranks(1)
 def test_without_jit_and_in_a_box_that_is_differentiated():
-    plan = _plan(grids()[0])
-    noise = jnp.asarray(plan.input.local_block(random(SHAPE, seed=4)))
+    plan = small_plan(grids()[0])
+    noise = small_noise(plan, 4)
 
     def loss(side, adjoint):
         box = tuple(side * n for n in SHAPE)
-        return _loss(noise, WHERE, plan, adjoint, box=box)
+        return _loss(noise, OMEGA_C, plan, adjoint, box=box)
 
     stored, reversible = (pfftjax.grad(loss, shared=0)(3.0, adjoint) for adjoint in ADJOINTS)
     assert abs(reversible / stored - 1) < 1e-10
 
 
 def test_memory_does_not_grow_with_the_steps():
-    plan = _plan(grids()[-1])
-    noise = jnp.asarray(plan.input.local_block(random(SHAPE, seed=4)))
+    plan = small_plan(grids()[-1])
+    noise = small_noise(plan, 4)
 
     def needed(adjoint, steps):
         def loss(x):
-            delta = linear_field(x, plan, BOX, tabulated(*table()))
-            start = lpt(delta, plan, BOX, cosmology(), 0.1)
+            start = small_start(x, OMEGA_C, plan)
             ends = np.linspace(0.1, 1, steps + 1)
             end = simulate(start, plan, BOX, cosmology(), ends, adjoint=adjoint)
             return _variance(end, plan)
@@ -186,15 +181,15 @@ def test_memory_does_not_grow_with_the_steps():
 
 def test_a_run_that_has_no_way_back_is_refused():
     """A stage that forgets its momenta, as rounding does in the end: no gradient is wrong."""
-    plan = _plan(grids()[0])
-    noise = jnp.asarray(plan.input.local_block(random(SHAPE, seed=4)))
+    plan = small_plan(grids()[0])
+    noise = small_noise(plan, 4)
 
     def forgetful(universe, ends):
         steps = fastpm(universe, ends)
         return steps._replace(momentum=jnp.ones_like(steps.kick).at[2].set(0))
 
     def gradient(adjoint):
-        return jax.jit(lambda x: _gradients(plan, adjoint, integrator=forgetful)(x, WHERE))
+        return jax.jit(lambda x: _gradients(plan, adjoint, integrator=forgetful)(x, OMEGA_C))
 
     stored = gradient("stored")(noise)
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(stored))
@@ -205,8 +200,8 @@ def test_a_run_that_has_no_way_back_is_refused():
 
 def test_a_first_stage_that_forgets_its_momenta():
     """It is not undone but done again, from the start, which is known."""
-    plan = _plan(grids()[-1])
-    noise = jnp.asarray(plan.input.local_block(random(SHAPE, seed=4)))
+    plan = small_plan(grids()[-1])
+    noise = small_noise(plan, 4)
 
     def of_one_stage(universe, ends):
         steps = bullfrog(universe, np.asarray(ends)[[0, -1]])
@@ -215,7 +210,7 @@ def test_a_first_stage_that_forgets_its_momenta():
     @jax.jit
     def both(noise):
         return [
-            _gradients(plan, adjoint, integrator=of_one_stage)(noise, WHERE)
+            _gradients(plan, adjoint, integrator=of_one_stage)(noise, OMEGA_C)
             for adjoint in ADJOINTS
         ]
 
@@ -226,13 +221,12 @@ def test_a_first_stage_that_forgets_its_momenta():
 @pytest.mark.ranks(3)
 def test_particles_elsewhere_have_their_own_cotangents():
     """Those of the rows as they were given, which are on ranks that do not own them."""
-    plan = _plan(grids()[-1])
+    plan = small_plan(grids()[-1])
 
     @jax.jit
     def both():
         noise = white_noise(jax.random.key(2), plan.input)
-        delta = linear_field(noise, plan, BOX, tabulated(*table()))
-        start = lpt(delta, plan, BOX, cosmology(), ENDS[0])
+        start = small_start(noise, OMEGA_C, plan)
         # To the other side of the box.
         away = start.offset + 0.5 * jnp.asarray(SHAPE)
 

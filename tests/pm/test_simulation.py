@@ -23,22 +23,24 @@ from pfftjax.pm import (
 )
 from tests.distributed import grids
 from tests.helpers import assert_close, random
-from tests.pm.universe import cosmology, everybody, table
+from tests.pm.universe import (
+    BOX,
+    ENDS,
+    SHAPE,
+    cosmology,
+    everybody,
+    small_noise,
+    small_plan,
+    table,
+)
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(2)]
 
-SHAPE, BOX = (6, 9, 8), (18.0, 27.0, 24.0)
-ENDS = np.linspace(0.1, 1, 5)
 TIMES = [1.0, 0.3, 0.61, 0.65]
 
 
 def _simulation(grid, **options):
-    plan = PencilFFT(SHAPE, grid, real=True)
-    return Simulation(plan, BOX, cosmology(), ENDS, **{"capacity": 432, **options})
-
-
-def _noise(simulation):
-    return jnp.asarray(simulation.plan.input.local_block(random(SHAPE, seed=3)))
+    return Simulation(small_plan(grid), BOX, cosmology(), ENDS, **{"capacity": 432, **options})
 
 
 def test_a_run_is_what_its_functions_do():
@@ -46,7 +48,7 @@ def test_a_run_is_what_its_functions_do():
     grid = grids()[-1]
     other = {"power": tabulated(*table()), "finer": 1, "integrator": fastpm, "kernel": "tsc"}
     usual, unusual = _simulation(grid), _simulation(grid, order=1, **other)
-    noise = _noise(usual)
+    noise = small_noise(usual.plan)
 
     def by_hand(simulation, power, order):
         at = simulation.plan, BOX
@@ -80,7 +82,7 @@ def test_a_run_is_what_its_functions_do():
 def test_snapshots_are_the_outputs_of_a_run():
     """In the order of their times; each as soon as the run has come to it."""
     simulation = _simulation(grids()[-1])
-    noise = _noise(simulation)
+    noise = small_noise(simulation.plan)
     expected = jax.jit(lambda: simulation.run(noise, outputs=TIMES))()
     done = []
     snapshots = simulation.snapshots(noise, TIMES, progress=lambda *x: done.append(x))
@@ -100,8 +102,9 @@ def test_a_run_goes_on_from_its_checkpoint(folder):
     """On another grid too; not if it is of another noise or other steps."""
     path = folder / "run.h5"
     first, last = (_simulation(grid) for grid in (grids()[0], grids()[-1]))
-    expected = list(first.snapshots(_noise(first), TIMES))
-    begun = first.snapshots(_noise(first), TIMES, checkpoint=io.Checkpoint(path, minutes=0))
+    expected = list(first.snapshots(small_noise(first.plan), TIMES))
+    kept = io.Checkpoint(path, minutes=0)
+    begun = first.snapshots(small_noise(first.plan), TIMES, checkpoint=kept)
     before = list(itertools.islice(begun, 1))
     next(begun)  # the job ends at the second output: the checkpoint is of the stages before
     begun.close()
@@ -109,7 +112,7 @@ def test_a_run_goes_on_from_its_checkpoint(folder):
 
     done = []
     after = last.snapshots(
-        _noise(last),
+        small_noise(last.plan),
         TIMES,
         progress=lambda *x: done.append(x[0]),
         checkpoint=io.Checkpoint(path, minutes=0),
@@ -125,7 +128,7 @@ def test_a_run_goes_on_from_its_checkpoint(folder):
 def test_a_checkpoint_of_another_run_is_refused(folder):
     """Whatever of the particles at the end depends on it; and one that has passed an output."""
     run, path = _simulation(grids()[-1]), folder / "run.h5"
-    noise = _noise(run)
+    noise = small_noise(run.plan)
     begun = run.snapshots(noise, [0.7], checkpoint=io.Checkpoint(path, minutes=0))
     list(begun)
     changed = {
@@ -151,7 +154,7 @@ def test_a_checkpoint_of_another_run_is_refused(folder):
 def test_room_is_made_where_it_is_too_small(monkeypatch, folder):
     """At the start, within a run, and where a file is read; not where the user has set it."""
     grown = _simulation(grids()[-1], capacity=None)
-    noise = _noise(grown)
+    noise = small_noise(grown.plan)
     (expected,) = _simulation(grids()[-1]).snapshots(noise)
     monkeypatch.setattr("pfftjax.pm._simulation.checked_capacity", lambda *_: 40)
     (actual,) = grown.snapshots(noise)
@@ -197,7 +200,7 @@ def test_a_simulation_is_differentiable():
 @pytest.mark.wrong_types
 def test_what_is_refused():
     simulation = _simulation(grids()[0])
-    noise = _noise(simulation)
+    noise = small_noise(simulation.plan)
     with pytest.raises(ValueError, match="finer must be 1 or more"):
         _ = dataclasses.replace(simulation, finer=0).mesh
     with pytest.raises(TypeError, match="call run"):

@@ -3,10 +3,13 @@ and readout make of them, by sums over the whole mesh."""
 
 import pathlib
 
+import jax.numpy as jnp
 import jax_cosmo
 import numpy as np
 
-from tests.helpers import CONTROL
+from pfftjax import PencilFFT
+from pfftjax.pm import linear_field, lpt, tabulated
+from tests.helpers import CONTROL, random
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = ROOT / "examples" / "data" / "planck2018_matter_power.txt"
@@ -31,6 +34,28 @@ def table():
     """(k, P(k) today), linear."""
     k, power, *_ = np.loadtxt(TABLE).T
     return k, power
+
+
+# A small universe, of sides that differ, and four steps through it.
+SHAPE, BOX = (6, 9, 8), (18.0, 27.0, 24.0)
+ENDS = np.linspace(0.1, 1, 5)
+OMEGA_C = 0.26
+
+
+def small_plan(grid):
+    """The transforms of its mesh."""
+    return PencilFFT(SHAPE, grid, real=True)
+
+
+def small_noise(plan, seed=3, dtype="float64"):
+    """This rank's block of white noise."""
+    return jnp.asarray(plan.input.local_block(random(SHAPE, dtype, seed)))
+
+
+def small_start(noise, omega_c, plan, box=BOX):
+    """Its particles at the first of the scale factors."""
+    delta = linear_field(noise, plan, BOX, tabulated(*table()))
+    return lpt(delta, plan, box, cosmology(Omega_c=omega_c), ENDS[0])
 
 
 def owners(cells, pencil):
