@@ -8,5 +8,6 @@ from ._checkpoint import Checkpoint as Checkpoint
 from ._fields import attributes as attributes
 from ._fields import load as load
 from ._fields import save as save
+from ._particles import load_cosmology as load_cosmology
 from ._particles import load_particles as load_particles
 from ._particles import save_particles as save_particles

@@ -28,7 +28,7 @@ def save(
     pencil: Pencil,
     *,
     box_size: BoxSize | None = None,
-    offset: float = 0.5,
+    offset: float = 0.0,
     dims: Sequence[str] | None = None,
     coordinates: Mapping[str, SeriesLike] | None = None,
     attributes: Mapping[str, object] | None = None,
@@ -56,9 +56,8 @@ def save(
         pencil: who holds what.
         box_size: side of the box, in the length unit of choice: a number, or one for each axis.
             The coordinates of the cells are then stored, and `box_size` itself as an attribute.
-        offset: the coordinate of cell i is (i + offset) box_size / n: 0.5 is the centre of the
-            cell, and 0 is right for fields of `pfftjax.pm` and transforms, whose point i is at
-            i box_size / n.
+        offset: the coordinate of point i is (i + offset) box_size / n: 0 for fields of
+            `pfftjax.pm` and of transforms, 0.5 where values are those at the centres of cells.
         dims: names of the axes, ("x", "y", "z") by default.
         coordinates: whole vectors of coordinates by name of the axis, in place of those of
             `box_size`: wavenumbers, say.

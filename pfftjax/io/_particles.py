@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,16 +12,25 @@ from pfftjax._runtime.agreement import private, same_everywhere, together
 from pfftjax.pencils import Pencil, ProcessGrid
 from pfftjax.pencils.internal import block
 from pfftjax.pm import Particles, to_owners
-from pfftjax.pm.internal import check_fits, default_capacity, to_owners_with_room
+from pfftjax.pm.internal import Cosmology, check_fits, default_capacity, to_owners_with_room
 
 from . import _file
 from ._contents import Contents, Dataset, Path, host
+from ._fields import attributes as attributes_of
 from ._fields import check_how, on_this_rank
 from ._file import Layout
 from ._kept import with_kept
 from ._mode import Mode
 
-_TABLES = ("cell", "offset", "momentum")
+# The tables of particles, with the units that readers of other codes want to know.
+_TABLES = {
+    "cell": "cells of mesh_shape, where the particle started",
+    "offset": "cells of mesh_shape, from there",
+    "momentum": "a^2 dx/dt, x in comoving Mpc/h and t in 1/H0",
+}
+_PHYSICAL = {"position": "comoving Mpc/h", "velocity": "km/s, peculiar: a dx/dt"}
+_PARAMETERS = ("Omega_c", "Omega_b", "h", "n_s", "sigma8", "Omega_k", "w0", "wa")
+_OF_COSMOLOGY = "cosmology_"
 # A prefix of the names of what they know of themselves: the file may have fields of another box.
 _OF_PARTICLES = "particles_"
 
@@ -30,6 +40,8 @@ def save_particles(
     particles: Particles,
     mesh: Pencil,
     *,
+    cosmology: Cosmology | None = None,
+    physical: bool = False,
     attributes: Mapping[str, object] | None = None,
     mode: Mode = "x",
     layout: Layout = "shared",
@@ -37,20 +49,25 @@ def save_particles(
     """Write particles to an HDF5 file, each rank its own.
 
     The file has the tables `cell`, `offset` and `momentum`, of shape (total, 3), rank after rank,
-    and the attributes `mesh_shape` and, where the particles know them, `particles_scale_factor`
-    and `particles_box_size`; positions in the box are
+    each with its `units`, and the attributes `mesh_shape` and, where the particles know them,
+    `particles_scale_factor` and `particles_box_size`; positions in the box are
     ``(cell + offset) % mesh_shape * box_size / mesh_shape``. In everything else as `save`.
 
     Args:
         path: of the file, the same on every rank.
         particles: this rank's particles.
         mesh: the mesh that they are in units of, as `PencilFFT.input`.
+        cosmology: a `jax_cosmo.Cosmology`, whose parameters become attributes, as
+            `cosmology_Omega_c`; `load_cosmology` reads them.
+        physical: also write the tables `position` [comoving Mpc/h] and `velocity` [km/s], of
+            shape (total, 3), which other codes read. Nothing reads them back here.
         attributes: numbers, strings and arrays to keep with them; those of rank 0 are written.
         mode: as in `save`: "x" (a new file), "w" (replace), "a" (keep the fields that are there).
         layout: as in `save`.
 
     Raises:
-        TypeError, ValueError: no particles of this mesh, or traced ones.
+        TypeError, ValueError: no particles of this mesh, or traced ones; a cosmology without one
+            of the parameters; `physical` of particles that do not know their box or scale factor.
         FileExistsError, OSError, ImportError: as `save`.
 
     Example:
@@ -72,16 +89,24 @@ def save_particles(
     with private(_grid_of(mesh, "save_particles").comm) as comm:
         with together(comm, "save_particles"):
             check_fits(particles, mesh, "save_particles")
-            tables = {name: on_this_rank(getattr(particles, name), name) for name in _TABLES}
+            tables = {
+                name: (on_this_rank(getattr(particles, name), name), units)
+                for name, units in _TABLES.items()
+            }
             used = int(np.asarray(on_this_rank(particles.used, "used")))
             if not 0 <= used <= particles.rows:
                 raise ValueError(f"used is {used}, but the arrays have {particles.rows} rows")
             check_how(mode, layout)
-            when_and_where = {
+            known = {
                 f"{_OF_PARTICLES}{name}": np.asarray(on_this_rank(value, name), float)
                 for name in ("scale_factor", "box_size")
                 if (value := getattr(particles, name)) is not None
             }
+            parameters = {} if cosmology is None else _parameters(cosmology)
+            if physical:
+                values = particles.coordinates(), particles.velocities()
+                for (name, units), x in zip(_PHYSICAL.items(), values, strict=True):
+                    tables[name] = on_this_rank(x, name), units
         counts = comm.allgather(used)
         starts = [0, *np.cumsum(counts).tolist()]
         with together(comm, "save_particles"):
@@ -89,7 +114,7 @@ def save_particles(
                 raise ValueError(
                     f"the ranks have {starts[-1]} particles, but total is {particles.total}"
                 )
-        asked = [(name, table.dtype.name) for name, table in tables.items()]
+        asked = [(name, table.dtype.name) for name, (table, _) in tables.items()]
         how = f"{mode} {layout}"
         same_everywhere(f"{os.fspath(path)!r} {how} {asked}", comm, "save_particles")
         total = particles.total
@@ -103,14 +128,16 @@ def save_particles(
                     values=host(table)[:used],
                     order=(0, 1),
                     box_of=lambda rank: ((starts[rank], counts[rank]), (0, 3)),
+                    attributes={"units": units},
                 )
-                for name, table in tables.items()
+                for name, (table, units) in tables.items()
             ),
             sizes={"particle": total, "axis": 3},
             coordinates={},
             attributes={
                 **(attributes or {}),
-                **when_and_where,
+                **known,
+                **parameters,
                 "mesh_shape": np.array(mesh.global_shape),
             },
         )
@@ -183,6 +210,61 @@ def load_particles(
     if capacity is None:
         return to_owners_with_room(shares, mesh, default_capacity(total, comm.size))
     return to_owners(shares, mesh, capacity)
+
+
+def load_cosmology(path: Path, grid: ProcessGrid) -> Any:
+    """The cosmology that `save_particles` wrote, as a `jax_cosmo.Cosmology`.
+
+    Args:
+        path: of the file, the same on every rank.
+        grid: every rank of it calls.
+
+    Raises:
+        KeyError: the file has none, or not all of it.
+        FileNotFoundError, OSError: as `load`.
+        ImportError: no h5py, or no jax_cosmo.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import jax_cosmo
+        >>> from mpi4py import MPI
+        >>> from pfftjax import Pencil, ProcessGrid, pm
+        >>> grid, none = ProcessGrid(), jnp.zeros((0, 3), "float32")
+        >>> particles = pm.Particles(none.astype(int), none, none, jnp.int32(0), 0, (4, 4, 4))
+        >>> folder = MPI.COMM_WORLD.bcast(tempfile.mkdtemp() if MPI.COMM_WORLD.rank == 0 else "")
+        >>> path = pathlib.Path(folder) / "particles.h5"
+        >>> planck = jax_cosmo.Planck15()
+        >>> save_particles(path, particles, Pencil((4, 4, 4), grid), cosmology=planck)
+        >>> load_cosmology(path, grid).Omega_m == planck.Omega_m
+        True
+
+    """
+    kept = attributes_of(path, grid)
+    with together(grid.comm, "load_cosmology"):
+        missing = [name for name in _PARAMETERS if _OF_COSMOLOGY + name not in kept]
+        if missing:
+            raise KeyError(
+                f"no attribute {_OF_COSMOLOGY}{missing[0]} in {os.fspath(path)}; "
+                "save_particles(..., cosmology=) writes them"
+            )
+        try:
+            import jax_cosmo
+        except ImportError as error:
+            raise ImportError("load_cosmology needs jax_cosmo: pip install jax-cosmo") from error
+        return jax_cosmo.Cosmology(**{name: kept[_OF_COSMOLOGY + name] for name in _PARAMETERS})
+
+
+def _parameters(cosmology: object) -> dict[str, float]:
+    """A cosmology's parameters as attributes of a file."""
+    missing = [name for name in _PARAMETERS if not hasattr(cosmology, name)]
+    if missing:
+        raise TypeError(
+            f"cosmology must be a jax_cosmo.Cosmology, got {cosmology!r} without {missing[0]}"
+        )
+    values = {name: getattr(cosmology, name) for name in _PARAMETERS}
+    return {
+        _OF_COSMOLOGY + name: float(on_this_rank(value, name)) for name, value in values.items()
+    }
 
 
 def _grid_of(mesh: object, operation: str) -> ProcessGrid:

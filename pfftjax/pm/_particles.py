@@ -20,6 +20,7 @@ from pfftjax.pencils import Pencil, note_block, note_type
 
 from ._exchange import Route
 from ._expected import BOXES_DIFFER, SCALE_FACTORS_DIFFER, as_known, expect
+from ._growth import are_positive
 from ._positions import Positions, checked_mesh
 
 
@@ -33,9 +34,10 @@ from ._positions import Positions, checked_mesh
 class Particles:
     """The particles of this rank: the first `used` rows.
 
-    A particle keeps the mesh cell that it started from, and so its identity; its offset from there
-    is its displacement. Particles know when they are and in which box, so that the next operation
-    notices another time or box.
+    A particle keeps the mesh cell that it started from; its offset from there is its displacement.
+    On a mesh at least as fine as the lattice of particles no two start from one cell, which is
+    then the particle's identity; on a coarser one several do. Particles know when they are and in
+    which box, so that the next operation notices another time or box.
 
     Attributes:
         cell: int32 (rows, 3), the mesh cell that it started from.
@@ -114,6 +116,25 @@ class Particles:
             raise ValueError("coordinates: these particles have no box_size of their own; give it")
         sides = [jnp.asarray(x, shape.dtype) for x in sides_of(box_size, 3, "coordinates")]
         return cells * (jnp.stack(sides) / shape)
+
+    def velocities(self, scale_factor: Number | None = None) -> Vectors:
+        """Peculiar velocities a dx/dt (rows, 3) [km/s], x in comoving Mpc/h: 100 momentum / a.
+
+        Args:
+            scale_factor: when the particles are, by default what they know of that.
+
+        Raises:
+            ValueError: no scale factor is known, or one that is not positive.
+
+        """
+        a = self.scale_factor if scale_factor is None else scale_factor
+        if a is None or not are_positive(a):
+            raise ValueError(
+                "velocities: these particles have no positive scale_factor of their own; give it"
+                if scale_factor is None
+                else f"velocities: scale_factor must be a positive number, got {scale_factor!r}"
+            )
+        return self.momentum * jnp.asarray(100 / a, self.momentum.dtype)
 
     def in_box(self, sides: BoxSize, operation: str, comm: Communicator) -> "Particles":
         """These particles, if they are in the box with these sides, or do not know in which.

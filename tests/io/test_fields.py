@@ -119,9 +119,9 @@ def test_xarray_sees_coordinates_and_attributes(folder, layout):
         assert_equal(data["delta"].values, x)
         assert_equal(data["velocity"].values, v)
         assert_equal(data["field"].values, z)
-        np.testing.assert_allclose(data["x"], (np.arange(4) + 0.5) / 4)
-        np.testing.assert_allclose(data["y"], [1, 3, 5, 7, 9])
-        assert float(data["delta"].sel(x=0.13, y=3.0, z=2.7, method="nearest")) == x[0, 1, 5]
+        np.testing.assert_allclose(data["x"], np.arange(4) / 4)
+        np.testing.assert_allclose(data["y"], [0, 2, 4, 6, 8])
+        assert float(data["delta"].sel(x=0.13, y=2.1, z=2.7, method="nearest")) == x[1, 1, 5]
         assert "velocity_batch0" not in data.coords
         assert data.attrs["code"] == "pfftjax"
     kept = pfftjax.io.attributes(folder / "x.h5", pencil.grid)
@@ -129,9 +129,9 @@ def test_xarray_sees_coordinates_and_attributes(folder, layout):
     assert kept["a"] == kept["h"] == 0.5
     assert kept["box_size"].tolist() == [1.0, 10.0, 3.0]
     only = {"delta": pencil.local_block(x)}
-    pfftjax.io.save(folder / "x.h5", only, pencil, box_size=4.0, offset=0, mode="w")
+    pfftjax.io.save(folder / "x.h5", only, pencil, box_size=4.0, offset=0.5, mode="w")
     with h5py.File(folder / "x.h5") as file:
-        assert file["x"][()].tolist() == [0, 1, 2, 3]
+        assert file["x"][()].tolist() == [0.5, 1.5, 2.5, 3.5]
 
 
 def test_dtypes_at_loading(folder):

@@ -54,7 +54,7 @@ def test_what_is_there_is_kept_unless_it_is_named(how, folder, monkeypatch):
         assert_equal(load(path, "phi", pencil), pencil.local_block(new))
     assert pfftjax.io.attributes(path, first.grid) == {"a": 0.5, "code": "x", "box_size": 8.0}
     with _file.opened(path) as file:
-        np.testing.assert_allclose(file["x"][...], np.arange(1, 9, 2))
+        np.testing.assert_allclose(file["x"][...], np.arange(0, 8, 2))
 
     # Contents that cannot be kept are refused, and all of the old file stays.
     def refused(error, said, *more, **options):
@@ -64,7 +64,7 @@ def test_what_is_there_is_kept_unless_it_is_named(how, folder, monkeypatch):
     finer = pfftjax.Pencil((8, 5, 6), grids()[0])
     said = "has an axis 'x' of 4 points, but this one is of 8"
     refused(ValueError, said, {"fine": np.zeros(finer.local_shape)}, finer)
-    said = r"coordinates of 'x' from 1\.0 to 7\.0, but these are from 0\.5 to 3\.5"
+    said = r"coordinates of 'x' from 0\.0 to 6\.0, but these are from 0\.0 to 3\.0"
     refused(ValueError, said, {"q": blocks["delta"]}, first, box_size=4.0)
 
     def full(*_):

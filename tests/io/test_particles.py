@@ -10,6 +10,7 @@ import pfftjax
 from pfftjax import pm
 from tests.distributed import grids, raised_everywhere
 from tests.helpers import CONTROL, RANK, SIZE
+from tests.pm.universe import cosmology
 
 h5py = pytest.importorskip("h5py")
 pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3)]
@@ -79,6 +80,29 @@ def test_read_back_by_their_owners_on_any_grid(folder, layout):
     assert pfftjax.io.load_particles(path, mesh, dtype="float32").offset.dtype == "float32"
 
 
+def test_a_file_that_other_codes_read(folder):
+    """Positions in Mpc/h, velocities in km/s, units and the cosmology."""
+    path = folder / "p.h5"
+    mesh = pfftjax.PencilFFT(MESH, grids()[-1], real=True).input
+    box, a = (12.0, 21.0, 5.0), 0.25
+    particles = dataclasses.replace(scattered("float64"), scale_factor=a, box_size=box)
+    universe = cosmology(w0=-0.9)
+    pfftjax.io.save_particles(path, particles, mesh, physical=True, cosmology=universe)
+    cell, offset, momentum = table()
+    with h5py.File(path) as file:
+        expected = (cell + offset) % MESH * np.divide(box, MESH)
+        np.testing.assert_allclose(file["position"], expected, atol=1e-13)
+        np.testing.assert_allclose(file["velocity"], 400 * momentum, rtol=1e-14)
+        assert file["velocity"].attrs["units"].startswith("km/s")
+        assert all("units" in file[name].attrs for name in ("cell", "offset", "momentum"))
+    loaded = pfftjax.io.load_cosmology(path, mesh.grid)
+    assert vars(loaded) == vars(universe)
+    assert float(pfftjax.io.load_particles(path, mesh).scale_factor) == a
+    pfftjax.io.save_particles(path, scattered("float32"), mesh, mode="w")
+    load = pfftjax.io.load_cosmology
+    raised_everywhere(KeyError, "no attribute cosmology_Omega_c", load, path, mesh.grid)
+
+
 @pytest.mark.wrong_types
 def test_what_is_refused(folder):
     path = folder / "p.h5"
@@ -100,6 +124,17 @@ def test_what_is_refused(folder):
     save(path, particles, mesh)
     raised_everywhere(ValueError, "units of the cells of a mesh", load, path, other)
     raised_everywhere(FileExistsError, "is there already", save, path, particles, mesh)
+    more = {"mode": "w", "physical": True}
+    raised_everywhere(ValueError, "no box_size of their own", save, path, particles, mesh, **more)
+    in_box = dataclasses.replace(particles, box_size=(1.0, 1.0, 1.0))
+    for a in (None, 0.0):
+        unknown = dataclasses.replace(in_box, scale_factor=a)
+        raised_everywhere(
+            ValueError, "no positive scale_factor", save, path, unknown, mesh, **more
+        )
+    raised_everywhere(TypeError, "without Omega_c", save, path, particles, mesh, cosmology={})
+    with pytest.raises(ValueError, match="must be a positive number, got -1"):
+        particles.velocities(-1.0)
     raised_everywhere(ValueError, "mode must be", save, path, particles, mesh, mode="r")
     pfftjax.io.save(path, {"q": jnp.zeros(mesh.local_shape)}, mesh, mode="w")
     raised_everywhere(KeyError, "no dataset 'cell'", load, path, mesh)
