@@ -22,6 +22,7 @@ from mpi4py import MPI
 from nbody_pm import TABLE, Input, conservation, gathered
 from tqdm import tqdm
 from validation_page import Row, between, document, error
+from validation_theory import followed, one_loop
 
 import pfftjax
 from pfftjax import pm
@@ -129,24 +130,6 @@ def growth_factors(table):
         )
 
 
-def followed(steps, start, omega_m):
-    """The growing mode to second order through the steps: [D1, D2] and their momenta at the end.
-
-    The force on a particle displaced by D1 psi1 + D2 psi2 is 3/2 Omega_m (D1 psi1 + (D2 - D1^2)
-    psi2).
-    """
-    x = np.array([start.d1, start.d2], float)
-    p = float(start.scale_factor**2 * start.e) * np.array([start.d1_rate, start.d2_rate], float)
-    if steps.first_drift is not None:
-        x = x + float(steps.first_drift) * p
-    for i, (kick, drift) in enumerate(zip(steps.kick, steps.drift, strict=True)):
-        factor = 1 if steps.momentum is None else steps.momentum[i]
-        pull = 1.5 * omega_m * np.array([x[0], x[1] - x[0] ** 2])
-        p = float(factor) * p + float(kick) * pull
-        x = x + float(drift) * p
-    return x, p
-
-
 def stepping(table):
     """Steps return the growing mode that they are made from: of first order, of first and second.
 
@@ -242,21 +225,6 @@ def linear_growth(table):
         yield Row(what, setting.format(steps, "leapfrog"), value, "0 with many steps")
 
 
-def one_loop(k, table, least, most):
-    """P13 / 2 P, by which the density today correlates less with the linear one.
-
-    After Jain & Bertschinger (1994); the loop goes over wavenumbers from `least` to `most`. On
-    large scales it is -61/210 k^2 s^2, s the displacement in one direction.
-    """
-    q = np.geomspace(least, most, 4000)
-    r = q / k
-    power = np.exp(np.interp(np.log(q), np.log(table.k), np.log(table.linear)))
-    logarithm = np.log(np.abs((1 + r) / (1 - r)))
-    kernel = 12 / r**2 - 158 + 100 * r**2 - 42 * r**4
-    kernel += 3 / r**3 * (r**2 - 1) ** 3 * (7 * r**2 + 2) * logarithm
-    return k**3 / (2016 * np.pi**2) * scipy.integrate.trapezoid(power * kernel, r)
-
-
 def fine_mesh_growth(table):
     """Growth by scale on a finer mesh, where the next order of perturbation theory is seen."""
     box = 1000.0
@@ -336,6 +304,36 @@ def nonlinear_spectrum(table):
     # The particles' Nyquist wavenumber is 0.79.
     value = f"{mean(0.6, 0.8):.4f}"
     yield Row(what.format(0.6, 0.8), setting, value, "1 with more particles")
+
+
+def aliases(table):
+    """The spectrum of particles painted on a mesh, beside that on one four times as fine."""
+    box, n = 256.0, 64
+    universe = Universe(table, n, box, finer=2)
+    a = np.linspace(0.1, 1, 11)
+    final = universe.simulate(universe.lpt(universe.linear(), a[0]), a, pm.bullfrog)
+
+    def spectrum(points, kernel):
+        plan = pfftjax.PencilFFT((points,) * 3, universe.grid, real=True)
+
+        def measured(particles):
+            density = pm.density_contrast(particles.rescaled(plan.input), plan, kernel=kernel)
+            return pm.power_spectrum(density, plan, box, kernel=kernel)
+
+        return jax.jit(measured)(final)
+
+    exact = np.asarray(spectrum(4 * n, "tsc").power)
+    nyquist = np.pi * n / box
+    for kernel, right in (("cic", 0.5), ("tsc", 0.7)):
+        found = spectrum(n, kernel)
+        k, excess = np.asarray(found.k), np.asarray(found.power) / exact[: len(found.k)] - 1
+        setting = f"L = {box:g}, {n}^3 particles, {kernel.upper()} on {n}^3"
+        what = "P(k) of particles over that on a mesh four times as fine, less 1"
+        worst = float(np.abs(excess[k <= right * nyquist]).max())
+        yield error(f"{what}: largest up to {right} of Nyquist's k", setting, worst, 0.01)
+        for part in (0.7, 0.8, 0.9):
+            value = f"{excess[np.abs(k - part * nyquist).argmin()]:.3f}"
+            yield Row(f"{what}: at {part} of Nyquist's k", setting, value, "0 without aliases")
 
 
 def fixed(universe):
@@ -459,6 +457,7 @@ MEASUREMENTS = (
     fine_mesh_growth,
     convergence,
     nonlinear_spectrum,
+    aliases,
     pancake,
     conserved,
     reversal,

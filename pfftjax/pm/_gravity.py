@@ -50,7 +50,8 @@ def gravity(
             and a halo, and antisymmetric, so that momentum is kept; or "spectral", exact for each
             mode, at 0.85 of three inverse transforms. Not for particles that still lie near
             a lattice of two cells: its derivative feels their discreteness, and growth comes out
-            several per cent too high (64^3 particles in 1000 Mpc/h on 128^3 cells: 1.038).
+            wrong by several per cent, too high or too low by mesh and scale (64^3 particles in
+            1000 Mpc/h on 128^3 cells: 1.038 of it on the largest scales).
 
     Returns:
         Array ``(3, *plan.input.local_shape)``.

@@ -47,6 +47,11 @@ def power_spectrum(
     Shell i has the modes with ``(i + 1/2) k_f <= |k| < (i + 3/2) k_f``, k_f = 2 pi / L of the
     longest side, up to the highest mode that there is along every axis.
 
+    Not all shells of painted particles are right: smaller structures appear in them as aliases,
+    which `kernel` does not remove. They are below a per cent up to half of the Nyquist wavenumber
+    pi n / L with CIC and up to 0.7 of it with TSC, and grow fast beyond (docs/validation.md has
+    the measurement). For more, paint on a finer mesh.
+
     Args:
         field: this rank's block, ``(*plan.input.local_shape,)``; one of integers becomes
             floating-point numbers.
