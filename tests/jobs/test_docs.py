@@ -10,6 +10,9 @@ from tools import launcher
 
 pytestmark = pytest.mark.timeout(300)
 
+# Most of the time of a page is that of compiling it.
+QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
 
 def _blocks(path):
     """The Python of a page, as one program."""
@@ -31,7 +34,7 @@ def _pages():
 def test_pages(page):
     script = _blocks(page) + "\nprint('done', flush=True)\n"
     # A page may compile for half a minute, and three jobs share the cores.
-    ended = assert_succeeds(script, ranks=3, preamble="", limit=280, JAX_ENABLE_X64="0")
+    ended = assert_succeeds(script, ranks=3, preamble="", limit=280, JAX_ENABLE_X64="0", **QUICK)
     assert ended.output.count("done") == 3
 
 

@@ -73,7 +73,8 @@ def test_a_thread_that_raises_and_never_communicates():
         """,
         ranks=RANKS,
     )
-    assert ended.output.count("BrokenPipeError: ") == RANKS, ended.output
+    # The ranks may write between two words of each other.
+    assert ended.output.count("BrokenPipeError") == RANKS, ended.output
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM"])
