@@ -28,6 +28,7 @@ from ._particles import to_owners as to_owners
 from ._positions import Positions as Positions
 from ._power_spectrum import PowerSpectrum as PowerSpectrum
 from ._power_spectrum import power_spectrum as power_spectrum
+from ._primordial import local_non_gaussianity as local_non_gaussianity
 from ._simulate import density_contrast as density_contrast
 from ._simulate import force as force
 from ._simulate import simulate as simulate

@@ -132,7 +132,7 @@ def linear_field(
     kx, ky, kz = plan.wavenumbers((x, y, z), noise.dtype)
     k2 = kx**2 + ky**2 + kz**2
     zero = k2 == 0
-    p = _checked(power, jnp.sqrt(jnp.where(zero, 1, k2)), here("linear_field", plan))
+    p = checked_power(power, jnp.sqrt(jnp.where(zero, 1, k2)), here("linear_field", plan))
     p = p.astype(noise.dtype)
     n0, n1, n2 = plan.shape
     per_cell = (n0 / x) * (n1 / y) * (n2 / z)  # cells per volume
@@ -142,7 +142,7 @@ def linear_field(
     return plan.inverse(amplitude.astype(noise.dtype) * plan.forward(noise))
 
 
-def _checked(power: Power, k: Reals, here: str) -> Reals:
+def checked_power(power: Power, k: Reals, here: str) -> Reals:
     """P(k), unless it cannot be a power."""
     if not callable(power):
         raise TypeError(

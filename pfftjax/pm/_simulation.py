@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from pfftjax._runtime.agreement import private, together
-from pfftjax._runtime.arrays import BoxSize, PyTree, RealBlock, RealBlockLike, SeriesLike
+from pfftjax._runtime.arrays import BoxSize, Number, PyTree, RealBlock, RealBlockLike, SeriesLike
 from pfftjax._runtime.primitive import static_int, where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT
@@ -29,6 +29,7 @@ from ._motion import Stage
 from ._outputs import Views
 from ._painting import Kernel
 from ._particles import Particles, to_owners_with_room
+from ._primordial import local_non_gaussianity
 from ._run import Follower, Run, Shared
 from ._simulate import (
     Adjoint,
@@ -80,6 +81,7 @@ class Simulation:
         scale_factors: the start, and the ends of the steps, as ``np.linspace(0.1, 1, 11)``.
         power: the linear power spectrum today, a function of wavenumbers; by default
             `eisenstein_hu` of the cosmology.
+        f_nl: of `local_non_gaussianity`; None for a Gaussian universe.
         finer: cells of the mesh on which forces are computed for each of the plan's, along each
             axis.
         order: of Lagrangian perturbation theory at the start, as in `lpt`.
@@ -109,6 +111,7 @@ class Simulation:
     scale_factors: SeriesLike
     _: dataclasses.KW_ONLY
     power: Power | None = None
+    f_nl: Number | None = None
     finer: int = 2
     order: Literal[1, 2, 3] = 2
     dealias: bool = False
@@ -134,7 +137,12 @@ class Simulation:
     def linear(self, noise: RealBlockLike) -> RealBlock:
         """The linear density contrast today of white noise, this rank's blocks."""
         power = eisenstein_hu(self.cosmology) if self.power is None else self.power
-        return linear_field(noise, self.plan, self.box_size, power)
+        delta = linear_field(noise, self.plan, self.box_size, power)
+        if self.f_nl is None:
+            return delta
+        return local_non_gaussianity(
+            delta, self.plan, self.box_size, power, self.cosmology, self.f_nl
+        )
 
     def start(self, noise: RealBlockLike) -> Particles:
         """The particles at the first scale factor, of a block of white noise."""
