@@ -62,7 +62,7 @@ def _equation(eqn: JaxprEqn) -> JaxprEqn:
         return eqn.replace(primitive=of_copies)
     params = {name: with_copies(value) for name, value in eqn.params.items()}
     if params.get("of_copies") is False:
-        # Of an operation that differentiates functions of its own.
+        # This operation differentiates functions of its own, and has to be told.
         return eqn.replace(params={**params, "of_copies": True})
     if all(value is eqn.params[name] for name, value in params.items()):
         return eqn
