@@ -221,22 +221,6 @@ def simulate(
     outputs: SeriesLike,
     observe: Callable[[Particles], PyTree] | None = None,
 ) -> list[PyTree]: ...
-@overload
-def simulate(
-    particles: Particles,
-    plan: PencilFFT,
-    box_size: BoxSize,
-    cosmology: Cosmology,
-    scale_factors: SeriesLike | object,
-    *,
-    integrator: Integrator = fastpm,
-    kernel: Kernel = "cic",
-    gradient: Gradient = "finite-difference",
-    capacity: int | None = None,
-    adjoint: Adjoint = "reversible",
-    outputs: SeriesLike | None = None,
-    observe: Callable[[Particles], PyTree] | None = None,
-) -> Particles | list[PyTree]: ...
 def simulate(
     particles: Particles,
     plan: PencilFFT,

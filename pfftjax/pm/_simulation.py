@@ -190,6 +190,7 @@ class Simulation:
             ValueError, TypeError, jax.errors.JaxRuntimeError: as `lpt` and `simulate`.
 
         """
+        wanted: dict[str, Any] = {"outputs": outputs, "observe": observe}
         return simulate(
             self.start(noise),
             self.mesh,
@@ -201,8 +202,7 @@ class Simulation:
             gradient=self.gradient,
             capacity=self.capacity,
             adjoint=self.adjoint,
-            outputs=outputs,
-            observe=observe,
+            **wanted,
         )
 
     def density(self, particles: Particles) -> RealBlock:
