@@ -107,7 +107,8 @@ def value_and_grad(
             always, the latter gradients too. What differs in its last digits is a warning.
         ValueError: names and trees that do not fit the arguments.
         TypeError: what JAX refuses to differentiate.
-        NotImplementedError: a `jax.custom_vjp` rule around `allreduce` or `replicate`.
+        NotImplementedError: `allreduce` or `replicate` in a `jax.custom_vjp` function, or in its
+            rule.
 
     Warns:
         UndeclaredArgumentWarning: on more than one rank, once: an argument is differentiated that

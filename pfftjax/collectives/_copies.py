@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
 from jax.typing import ArrayLike
 
@@ -34,7 +36,8 @@ def with_copies(program: PyTree) -> PyTree:
             and other values returned as they are.
 
     Raises:
-        NotImplementedError: a `jax.custom_vjp` function that calls `allreduce` or `replicate`.
+        NotImplementedError: a `jax.custom_vjp` function that calls `allreduce` or `replicate`, or
+            whose rule does.
 
     """
     # First: from JAX 0.12 on the two are one class, whose constants are part of it.
@@ -64,27 +67,58 @@ def _equation(eqn: JaxprEqn) -> JaxprEqn:
     if params.get("of_copies") is False:
         # This operation differentiates functions of its own, and has to be told.
         return eqn.replace(params={**params, "of_copies": True})
-    if all(value is eqn.params[name] for name, value in params.items()):
+    is_same = all(value is eqn.params[name] for name, value in params.items())
+    if eqn.primitive.name.startswith("custom_vjp_call"):
+        if is_same and not _sums_on_the_way_back(eqn):
+            return eqn
+        raise NotImplementedError(
+            "pfftjax.grad: a function with a jax.custom_vjp rule, or the rule, calls allreduce or "
+            "replicate, and its backward pass may or may not sum over the ranks what pfftjax.grad "
+            "sums; keep these two outside of both, give the function a jax.custom_jvp rule, or "
+            "differentiate by jax.grad and pass shared parameters through replicate yourself"
+        )
+    if is_same:
         return eqn
     if eqn.primitive.name.startswith("custom_jvp_call"):
         return _custom_jvp(eqn, params["call_jaxpr"])
-    if eqn.primitive.name.startswith("custom_vjp_call"):
-        raise NotImplementedError(
-            "pfftjax.grad: a function with a jax.custom_vjp rule calls allreduce or replicate, "
-            "and its backward pass may or may not sum over the ranks; keep these two outside of "
-            "the function, give it a jax.custom_jvp rule, or differentiate by jax.grad and pass "
-            "shared parameters through replicate yourself"
-        )
     return eqn.replace(params=params)
 
 
-def _custom_jvp(eqn: JaxprEqn, program: ClosedJaxpr) -> JaxprEqn:
-    """A function with a rule of its own, both changed."""
+def _original(eqn: JaxprEqn) -> Callable[..., Sequence[jax.Array]]:
+    """What an equation with a rule of its own computes; differentiated, it follows that rule."""
 
     def original(*args: ArrayLike) -> Sequence[jax.Array]:
         given = eqn.primitive.get_bind_params(eqn.params)
         functions, params = given if isinstance(given, tuple) else ((), given)
         return eqn.primitive.bind(*functions, *args, **params)
+
+    return original
+
+
+def _sums_on_the_way_back(eqn: JaxprEqn) -> bool:
+    """Whether the rule of a `jax.custom_vjp` function calls `allreduce` or `replicate`."""
+
+    def back(*primals: ArrayLike) -> Sequence[jax.Array]:
+        results, pullback = jax.vjp(_original(eqn), *primals)
+        return pullback([_cotangent(result) for result in results])
+
+    try:
+        rule = jax.make_jaxpr(back)(*(var.aval for var in eqn.invars))
+    except Exception:
+        # The rule refuses, as some do on purpose. If it is ever taken, it says so itself.
+        return False
+    return with_copies(rule) is not rule
+
+
+def _cotangent(result: jax.Array) -> jax.Array | np.ndarray:
+    if jnp.issubdtype(result.dtype, jnp.inexact):
+        return jnp.ones_like(result)
+    return np.zeros(result.shape, jax.dtypes.float0)
+
+
+def _custom_jvp(eqn: JaxprEqn, program: ClosedJaxpr) -> JaxprEqn:
+    """A function with a rule of its own, both changed."""
+    original = _original(eqn)
 
     @jax.custom_jvp
     def changed(*args: ArrayLike) -> Sequence[jax.Array]:

@@ -228,6 +228,45 @@ def test_rules_of_ones_own_and_other_reductions():
             pfftjax.grad(lambda t: unclear(t * x), shared=0)(1.0)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_a_rule_that_alone_sums_over_ranks_is_refused(wrap):
+    """`replicate` as users of other libraries write it: the sum would be taken twice."""
+
+    @jax.custom_vjp
+    def by_hand(theta):
+        return theta, jnp.arange(2)
+
+    by_hand.defvjp(lambda theta: (by_hand(theta), None), lambda _, c: (allreduce(c[0]),))
+    replicated = wrap(by_hand)
+    if SIZE > 1:
+        with pytest.raises(NotImplementedError, match="its backward pass may or may not sum"):
+            pfftjax.grad(lambda t: allreduce(jnp.sum(replicated(t)[0] * x)), shared=0)(1.0)
+
+
+def test_rules_that_have_nothing_to_do_with_ranks():
+    """One that scales its cotangent, and one that refuses, and is not differentiated."""
+
+    @jax.custom_vjp
+    def scaled(theta):
+        return theta, jnp.arange(2)
+
+    scaled.defvjp(lambda theta: (scaled(theta), None), lambda _, c: (10 * c[0],))
+
+    @jax.custom_vjp
+    def guarded(theta):
+        return theta
+
+    def refuse(_, cotangent):
+        raise AssertionError("is not to be differentiated")
+
+    guarded.defvjp(lambda theta: (theta, None), refuse)
+
+    def f(theta):
+        return allreduce(jnp.sum(scaled(theta)[0] * x + jax.lax.stop_gradient(guarded(theta))))
+
+    assert_close(pfftjax.grad(f, shared=0)(1.0), 10 * np.sum(X))
+
+
 def test_partly_shared_trees():
     def f(model, scale):
         return allreduce(scale * jnp.sum(model["theta"] * model["field"] ** 2))
