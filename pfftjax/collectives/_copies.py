@@ -107,7 +107,24 @@ def _sums_on_the_way_back(eqn: JaxprEqn) -> bool:
     except Exception:
         # The rule refuses, as some do on purpose. If it is ever taken, it says so itself.
         return False
-    return with_copies(rule) is not rule
+    return _changes(rule)
+
+
+def _changes(program: PyTree) -> bool:
+    """Whether `with_copies` would change a program, whatever the rules of its functions do.
+
+    Forward rules call the function that they are of, so that to look into their rules has no end.
+    """
+    if isinstance(program, Jaxpr):
+        return any(
+            eqn.primitive in _OF_COPIES
+            or eqn.params.get("of_copies") is False
+            or any(map(_changes, eqn.params.values()))
+            for eqn in program.eqns
+        )
+    if isinstance(program, ClosedJaxpr):
+        return _changes(program.jaxpr)
+    return isinstance(program, (tuple, list)) and any(map(_changes, program))
 
 
 def _cotangent(result: jax.Array) -> jax.Array | np.ndarray:
