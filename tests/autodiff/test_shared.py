@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import pfftjax
 from pfftjax._runtime.communicators import as_communicator
@@ -198,80 +197,6 @@ def test_a_batch_of_parameters():
     expected = jax.vmap(jax.grad(model, 1), (None, 0))(jnp.asarray(X), batch)
     actual = jax.vmap(pfftjax.grad(loss, 1, shared=1), (None, 0))(x, batch)
     assert_close(actual, expected)
-
-
-def test_rules_of_ones_own_and_other_reductions():
-    @jax.custom_jvp
-    def total(y):
-        return allreduce(jnp.sum(y**2))
-
-    total.defjvp(lambda p, t: (total(*p), 2 * allreduce(jnp.sum(p[0] * t[0]))))
-
-    def f(theta):
-        y = theta[0] * x + theta[1] * RANK
-        force = jax.grad(lambda y: allreduce(jnp.sum(y**3)))(y)  # a gradient inside
-        return total(y * allreduce(jnp.max(y), MPI.MAX)) + allreduce(jnp.sum(force))
-
-    def f_model(theta):
-        Y = theta[0] * X + theta[1] * jnp.arange(SIZE)[:, None, None]
-        return jnp.sum((Y * jnp.max(Y)) ** 2) + jnp.sum(3 * Y**2)
-
-    assert_close(pfftjax.value_and_grad(f, shared=0)(THETA), jax.value_and_grad(f_model)(THETA))
-
-    @jax.custom_vjp
-    def unclear(y):
-        return allreduce(jnp.sum(y))
-
-    unclear.defvjp(lambda y: (unclear(y), y), lambda y, c: (c * jnp.ones_like(y),))
-    if SIZE > 1:
-        with pytest.raises(NotImplementedError, match="custom_vjp"):
-            pfftjax.grad(lambda t: unclear(t * x), shared=0)(1.0)
-
-
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
-def test_a_rule_that_alone_sums_over_ranks_is_refused(wrap):
-    """`replicate` as users of other libraries write it: the sum would be taken twice."""
-
-    @jax.custom_vjp
-    def by_hand(theta):
-        return theta, jnp.arange(2)
-
-    by_hand.defvjp(lambda theta: (by_hand(theta), None), lambda _, c: (allreduce(c[0]),))
-    replicated = wrap(by_hand)
-    if SIZE > 1:
-        with pytest.raises(NotImplementedError, match="its backward pass may or may not sum"):
-            pfftjax.grad(lambda t: allreduce(jnp.sum(replicated(t)[0] * x)), shared=0)(1.0)
-
-
-def test_rules_that_have_nothing_to_do_with_ranks():
-    """One that scales its cotangent, and one that refuses, and is not differentiated."""
-
-    @jax.custom_vjp
-    def scaled(theta):
-        return theta, jnp.arange(2)
-
-    traced = []
-
-    def forward(theta):
-        traced.append(theta)
-        return scaled(theta), None
-
-    scaled.defvjp(forward, lambda _, c: (10 * c[0],))
-
-    @jax.custom_vjp
-    def guarded(theta):
-        return theta
-
-    def refuse(_, cotangent):
-        raise AssertionError("is not to be differentiated")
-
-    guarded.defvjp(lambda theta: (theta, None), refuse)
-
-    def f(theta):
-        return allreduce(jnp.sum(scaled(theta)[0] * x + jax.lax.stop_gradient(guarded(theta))))
-
-    assert_close(pfftjax.grad(f, shared=0)(1.0), 10 * np.sum(X))
-    assert len(traced) <= 2  # to look into the rule, and to take it
 
 
 def test_partly_shared_trees():
