@@ -208,7 +208,8 @@ def load_particles(
     cell, offset, momentum = padded
     shares = Particles(cell, offset, momentum, jnp.int32(count), total, (n0, n1, n2), **known)
     if capacity is None:
-        return to_owners_with_room(shares, mesh, default_capacity(total, comm.size))
+        room = default_capacity(total, mesh, known.get("box_size"))
+        return to_owners_with_room(shares, mesh, room)
     return to_owners(shares, mesh, capacity)
 
 

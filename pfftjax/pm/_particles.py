@@ -18,6 +18,7 @@ from pfftjax.collectives import recover
 from pfftjax.fft.internal import sides_of
 from pfftjax.pencils import Pencil, note_block, note_type
 
+from ._capacity import default_capacity
 from ._exchange import Route
 from ._expected import BOXES_DIFFER, SCALE_FACTORS_DIFFER, as_known, expect
 from ._growth import are_positive
@@ -193,12 +194,6 @@ def scaled_index(
     return whole * m + rest * (m // n) + low // n, (low % n).astype(dtype) / n
 
 
-def default_capacity(total: int, ranks: int) -> int:
-    """Room for a quarter more particles than the mean, and for the fluctuations of few."""
-    mean = total / ranks
-    return min(total, math.ceil(1.25 * mean + 6 * mean ** (2 / 3)))
-
-
 def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -> Particles:
     """Send particles to the ranks that own the cells in which they are.
 
@@ -221,7 +216,7 @@ def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -
     """
     check_fits(particles, mesh, "to_owners")
     room = (
-        default_capacity(particles.total, mesh.grid.size)
+        default_capacity(particles.total, mesh)
         if capacity is None
         else static_int(capacity, "capacity", "to_owners", mesh.grid.communicator)
     )

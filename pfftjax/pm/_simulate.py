@@ -14,6 +14,7 @@ from pfftjax._runtime.primitive import static_int, where
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import sides
 
+from ._capacity import default_capacity
 from ._exchange import Route
 from ._expected import as_known
 from ._gravity import Gradient, checked_gradient
@@ -22,7 +23,7 @@ from ._integrators import Integrator, Steps, fastpm
 from ._motion import Motion, Shift, Stage, owned_density_contrast
 from ._outputs import Views
 from ._painting import Kernel, assignment
-from ._particles import Particles, check_fits, default_capacity, to_owners
+from ._particles import Particles, check_fits, to_owners
 from ._positions import Positions
 from ._reversible import follow
 from ._run import Shared
@@ -58,7 +59,7 @@ def density_contrast(
     check_fits(particles, plan.input, "density_contrast")
     assignment(kernel, plan.input, "density_contrast")
     if capacity is None:
-        capacity = max(particles.rows, default_capacity(particles.total, plan.grid.size))
+        capacity = max(particles.rows, default_capacity(particles.total, plan.input))
     positions = particles.positions
     if plan.grid.size > 1:
         route = Route.to_owners(positions, plan.input, capacity)
@@ -83,11 +84,11 @@ def checked_motion(
     return Motion(plan, kernel, gradient, sides(box_size, plan, operation))
 
 
-def checked_capacity(capacity: int | None, total: int, plan: PencilFFT, operation: str) -> int:
+def checked_capacity(capacity: int | None, total: int, motion: Motion, operation: str) -> int:
     """How many particles each rank has room for."""
     if capacity is None:
-        return default_capacity(total, plan.grid.size)
-    return static_int(capacity, "capacity", operation, plan.grid.communicator)
+        return default_capacity(total, motion.plan.input, motion.sides)
+    return static_int(capacity, "capacity", operation, motion.plan.grid.communicator)
 
 
 def _placed(particles: Particles, motion: Motion, operation: str) -> Particles:
@@ -252,7 +253,9 @@ def simulate(
             scale_factors) that returns `Steps`; for outputs it also takes them, as ``outputs=``.
         kernel: "cic" or "tsc".
         gradient: of the potential, as in `gravity`.
-        capacity: particles that each rank has room for, by default a quarter more than the mean.
+        capacity: particles that each rank has room for, by default as many as the fullest rank has
+            in 99 of 100 universes of this size; a quarter more than the mean where `box_size` is
+            traced.
         adjoint: how reverse mode finds the particles of each step: "reversible" follows them
             back from the end, at the memory of one step; "stored" keeps them (40 bytes a particle
             and 4 a mesh cell for each step in float32). Forward mode, and with it Hessian-vector
@@ -317,7 +320,7 @@ def simulate(
             particles = particles.at_scale_factor(ends[0], "scale_factors[0]", "simulate", comm)
             after = None if particles.scale_factor is None else ends[-1]
     constants = motion.constants(cosmology, dtype)
-    given, views, room = (), None, checked_capacity(capacity, particles.total, plan, "simulate")
+    given, views, room = (), None, checked_capacity(capacity, particles.total, motion, "simulate")
     if times is not None:
         if observe is not None:
             observe, given = _closed(observe, particles, room, motion.sides, constants.sides)

@@ -89,9 +89,9 @@ class Simulation:
         integrator: as in `simulate`.
         kernel: as in `simulate`.
         gradient: as in `gravity`.
-        capacity: particles that each rank has room for, by default a quarter more than the mean.
-            Where that is too small, `run` is an error on every rank, and `snapshots` makes room.
-            A number that is given is kept to.
+        capacity: particles that each rank has room for, by default as in `simulate`. Where that is
+            too small, `run` is an error on every rank, and `snapshots` makes room. A number that
+            is given is kept to.
         adjoint: as in `simulate`.
 
     Example:
@@ -276,7 +276,7 @@ class Simulation:
                 motion,
                 None if times is None else Views(of_stages, tuple(times.tolist()), _itself),
                 rows=start.rows,
-                capacity=checked_capacity(self.capacity, start.total, mesh, name),
+                capacity=checked_capacity(self.capacity, start.total, motion, name),
                 total=start.total,
                 mesh_shape=start.mesh_shape,
             ),
