@@ -15,7 +15,7 @@ from jax.core import Tracer
 from pfftjax._runtime.arrays import Number
 from pfftjax.pencils import Pencil
 
-# Of a hundred universes, in how many some rank has more particles than there is room for.
+# This share of all universes has a rank with more particles than there is room for.
 _OVERFLOWS = 0.01
 
 
@@ -38,7 +38,7 @@ def default_capacity(
     mean = total * math.prod(fractions)
     most = 1.25
     if sides is not None and not any(isinstance(side, Tracer) or side <= 0 for side in sides):
-        # Universes of more clustering than that below are to fit into large boxes, too.
+        # The tenth is for universes that cluster more than the spectrum below.
         most = max(1.1, fullest(fractions, tuple(float(x) for x in sides), mesh.grid.size))
     # A layer of particles may lie on each face of the block.
     return min(total, math.ceil(most * mean + 6 * mean ** (2 / 3)))
@@ -78,9 +78,10 @@ def variance(fractions: tuple[float, ...], sides: tuple[float, ...]) -> float:
 
 
 def _modes(fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Waves along an axis, in units of the lowest, and for how many of the box's each stands.
+    """Wavenumbers along an axis, and for how many of the box's waves each of them stands.
 
-    They go up to four waves in a block. Beyond 64 there is one for each twentieth of its size.
+    They are in units of the lowest, and go up to four waves in a block. All up to 64 are there;
+    beyond, one stands for those within a twentieth of its size.
     """
     if fraction == 1:
         return np.zeros(1), np.ones(1)  # the block averages all others
@@ -96,7 +97,7 @@ def _modes(fraction: float) -> tuple[np.ndarray, np.ndarray]:
 def _power(k: np.ndarray) -> np.ndarray:
     """A linear spectrum like that of our universe (Bardeen et al. 1986), with sigma8 = 0.85.
 
-    It is not that of the run, whose parameters may be traced: the rows of an array are not.
+    The spectrum of the run may depend on traced parameters, and a number of rows must not.
     """
     return _AMPLITUDE * _shape(k)
 
@@ -108,7 +109,7 @@ def _shape(k: np.ndarray) -> np.ndarray:
 
 
 def _variance_of_spheres(radius: float) -> float:
-    """That of the mean in spheres, by the trapezoidal rule in log k."""
+    """The variance of the mean in spheres, by the trapezoidal rule in log k, but for amplitude."""
     k = np.geomspace(1e-4, 1e2, 4000)
     x = k * radius
     window = 3 * (np.sin(x) - x * np.cos(x)) / x**3

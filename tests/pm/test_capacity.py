@@ -44,8 +44,8 @@ def test_modes_that_stand_for_many():
 
 
 @on_one_rank
-def test_sigma_8_of_spheres():
-    """Blocks with the volume of spheres of 8 Mpc/h vary about as much as these: 0.85."""
+def test_blocks_with_the_volume_of_spheres_of_8():
+    """They vary about as much as the spheres, by sigma8 = 0.85."""
     side = (4 / 3 * np.pi) ** (1 / 3) * 8
     assert 0.75 < np.sqrt(variance((1 / 16,) * 3, (16 * side,) * 3)) < 0.9
 
