@@ -27,6 +27,12 @@ class Fault:
 
 
 FAULTS = [
+    Fault(
+        "the half of a message that has ended is taken to wait for its partner",
+        "collectives/messages.cc",
+        "{Waits::HalfEnded, &waits}",
+        "{}",
+    ),
     # These mistakes were in the core once.
     Fault(
         "a rank that has left its program is taken to make no calls any more",

@@ -33,7 +33,7 @@ inline int SendrecvInChunks(const Communicator& comm, const void* send, std::int
     const int code = mpi.sendrecv(
         At(send, sent > 0 ? offset : 0, element), sent, element, sent > 0 ? dest : mpi.proc_null,
         tag, At(recv, received > 0 ? offset : 0, element), received, element,
-        received > 0 ? source : mpi.proc_null, tag, comm.control, &arrived);
+        received > 0 ? source : mpi.proc_null, tag, comm.control, &arrived, {});
     return code == 0 && received > 0 && arrived.count != received ? kShortMessage : code;
   };
   const std::int64_t limit = ChunkElements(element);

@@ -64,6 +64,25 @@ struct Side {
   std::int64_t Pieces() const { return IsNothing() ? 0 : count / ChunkElements(element) + 1; }
 };
 
+// Tells the watch what one piece of a message waits for.
+class Waits {
+ public:
+  Waits(Progress& progress, Awaited piece) : progress_(progress), piece_(piece) { Tell(piece); }
+
+  static void HalfEnded(void* waits, bool is_receive) {
+    const Waits& self = *static_cast<const Waits*>(waits);
+    self.Tell(self.piece_.Without(is_receive ? Awaited::kReceiveEnded : Awaited::kSendEnded));
+  }
+
+ private:
+  void Tell(Awaited what) const {
+    progress_.awaited.store(what.number(), std::memory_order_release);
+  }
+
+  Progress& progress_;
+  Awaited piece_;
+};
+
 // Sends `out` and receives `in`, one of which may be nothing, into `y`. Where nothing arrives the
 // result is that of the template, or zero without one. Unless `is_exact`, a message may be shorter
 // than its buffer.
@@ -117,11 +136,13 @@ ffi::Error Exchange(const CallSite& site, const Side& out, const Side& in, const
       const std::int64_t sent = sending ? std::min(send_limit, out.count - i * send_limit) : 0;
       const std::int64_t room = receiving ? std::min(recv_limit, in.count - i * recv_limit) : 0;
       Envelope arrived;
-      const int code = Mpi()->sendrecv(
-          At(out.data, sending ? i * send_limit : 0, out.element), sent, out.element,
-          sending ? out.Rank(comm) : Mpi()->proc_null, channel.send_tag,
-          At(recv, receiving ? i * recv_limit : 0, in.element), room, in.element,
-          receiving ? source : Mpi()->proc_null, recv_tag, channel.comm, &arrived);
+      Waits waits{comm.progress, Awaited::Piece(i, sending, receiving)};
+      const int code =
+          Mpi()->sendrecv(At(out.data, sending ? i * send_limit : 0, out.element), sent,
+                          out.element, sending ? out.Rank(comm) : Mpi()->proc_null,
+                          channel.send_tag, At(recv, receiving ? i * recv_limit : 0, in.element),
+                          room, in.element, receiving ? source : Mpi()->proc_null, recv_tag,
+                          channel.comm, &arrived, {Waits::HalfEnded, &waits});
       if (code != 0) {
         std::array<char, 1024> text{};
         Mpi()->error_text(code, text.data(), text.size());

@@ -88,7 +88,7 @@ class FromTheEnd {
     const int code = Mpi()->sendrecv(
         send, count, element_, sending ? comm_.rank - distance : Mpi()->proc_null, tag, recv,
         count, element_, receiving ? comm_.rank + distance : Mpi()->proc_null, tag, comm_.control,
-        &arrived);
+        &arrived, {});
     return code == 0 && receiving && arrived.count != count ? kShortMessage : code;
   }
 

@@ -18,13 +18,19 @@ namespace pfftjax {
 // An MPI_Comm or an MPI_Request, whichever way the library represents it.
 using MpiHandle = std::intptr_t;
 
-inline constexpr int kMpiApiVersion = 5;
+inline constexpr int kMpiApiVersion = 6;
 
 // Says where a message came from, and how many elements it had; -1 if they are not whole.
 struct Envelope {
   int source = -1;
   int tag = -1;
   std::int64_t count = 0;
+};
+
+// Is told, once, that one half of a sendrecv has ended while the other still waits.
+struct HalfEnded {
+  void (*tell)(void* state, bool is_receive) = nullptr;
+  void* state = nullptr;
 };
 
 struct MpiApi {
@@ -58,7 +64,8 @@ struct MpiApi {
                  MpiHandle comm);
   int (*sendrecv)(const void* send, std::int64_t send_count, Element send_element, int dest,
                   int send_tag, void* recv, std::int64_t recv_count, Element recv_element,
-                  int source, int recv_tag, MpiHandle comm, Envelope* envelope);
+                  int source, int recv_tag, MpiHandle comm, Envelope* envelope,
+                  const HalfEnded& half_ended);
   int (*barrier)(MpiHandle comm);
 
   // The number of the user's MPI_Op at `address`, to be used as a Reduction; -1 if there is no

@@ -194,14 +194,35 @@ int BytesOf(const MPI_Status& status, std::int64_t* bytes) {
 
 int Sendrecv(const void* send, std::int64_t send_count, Element send_element, int dest,
              int send_tag, void* recv, std::int64_t recv_count, Element recv_element, int source,
-             int recv_tag, MpiHandle comm, Envelope* envelope) {
+             int recv_tag, MpiHandle comm, Envelope* envelope, const HalfEnded& half_ended) {
   // Messages go as bytes: MPICH ends the process where one is no whole number of elements.
   const std::int64_t recv_bytes = InfoOf(recv_element).bytes;
+  const int sent = static_cast<int>(send_count * InfoOf(send_element).bytes);
+  const int room = static_cast<int>(recv_count * recv_bytes);
+  std::array<MPI_Request, 2> requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL};  // receive, send
   MPI_Status status;
-  const int code =
-      MPI_Sendrecv(send, static_cast<int>(send_count * InfoOf(send_element).bytes), MPI_BYTE, dest,
-                   send_tag, recv, static_cast<int>(recv_count * recv_bytes), MPI_BYTE, source,
-                   recv_tag, Comm(comm), &status);
+  int code = 0;
+  if (source == MPI_PROC_NULL || dest == MPI_PROC_NULL) {
+    code = MPI_Sendrecv(send, sent, MPI_BYTE, dest, send_tag, recv, room, MPI_BYTE, source,
+                        recv_tag, Comm(comm), &status);
+  } else {
+    code = MPI_Irecv(recv, room, MPI_BYTE, source, recv_tag, Comm(comm), requests.data());
+    if (code != MPI_SUCCESS) return code;
+    code = MPI_Isend(send, sent, MPI_BYTE, dest, send_tag, Comm(comm), &requests[1]);
+    if (code != MPI_SUCCESS) {
+      MPI_Cancel(requests.data());
+      MPI_Wait(requests.data(), &status);
+      return code;
+    }
+    int first = 0;
+    MPI_Status other;
+    code = MPI_Waitany(2, requests.data(), &first, &other);
+    if (first == 0) status = other;
+    if (half_ended.tell) half_ended.tell(half_ended.state, first == 0);
+    // Both are waited for, even where one has failed: MPI may still use their memory.
+    const int second = MPI_Wait(&requests[1 - first], first == 0 ? &other : &status);
+    if (code == MPI_SUCCESS) code = second;
+  }
   if (code != MPI_SUCCESS) return code;
   std::int64_t bytes = 0;
   const int counted = BytesOf(status, &bytes);

@@ -8,27 +8,30 @@ namespace {
 // A rank that has answered so often that it is in the same call need not be asked so soon again.
 constexpr int kMostOfInterest = 5;
 
-// The rank that all of a message is about, or kNobody.
-int OnlyPartner(const Wait& wait) {
-  if (!wait.IsMessage()) return kNobody;
-  if (wait.source == kNobody) return wait.dest;
-  if (wait.dest == kNobody || wait.dest == wait.source) {
-    return wait.source == kAnybody ? kNobody : wait.source;
-  }
-  return kNobody;
-}
-
 // Says whether a receive of `wanted`, a tag or any, takes a message with `tag`.
 bool IsTakenAs(int wanted, int tag) { return wanted < 0 || tag < 0 || wanted == tag; }
 
-// Says whether `partner`, in `there`, takes or gives a part of the message that `rank` is in.
-bool Serves(int partner, const Wait& there, int rank, const Wait& wait) {
-  if (!there.IsMessage()) return false;
-  const bool gives =
-      wait.source == partner && there.dest == rank && IsTakenAs(wait.recv_tag, there.send_tag);
-  const bool takes = wait.dest == partner && (there.source == rank || there.source == kAnybody) &&
-                     IsTakenAs(there.recv_tag, wait.send_tag);
-  return gives || takes;
+// One half of a message, which still waits for this rank.
+struct Half {
+  int partner;
+  bool is_receive;
+};
+
+std::vector<Half> WaitingHalves(const Wait& wait) {
+  std::vector<Half> halves;
+  if (!wait.IsMessage()) return halves;
+  if (wait.source >= 0 && wait.awaited.IsReceive()) halves.push_back({wait.source, true});
+  if (wait.dest >= 0 && wait.awaited.IsSend()) halves.push_back({wait.dest, false});
+  return halves;
+}
+
+// Says whether the partner of a half of the message that `rank` is in, which is in `there`, gives
+// or takes that half. It has not begun to where it waits in an earlier piece of its own.
+bool Serves(const Wait& there, const Half& half, int rank, const Wait& wait) {
+  if (!there.IsMessage() || there.awaited.piece() < wait.awaited.piece()) return false;
+  if (half.is_receive) return there.dest == rank && IsTakenAs(wait.recv_tag, there.send_tag);
+  return (there.source == rank || there.source == kAnybody) &&
+         IsTakenAs(there.recv_tag, wait.send_tag);
 }
 
 }  // namespace
@@ -50,8 +53,9 @@ bool Wait::NeedsAll() const {
 
 void Deadlock::Hear(int rank, const Wait& wait, bool is_later) {
   Answer& answer = answers_[rank];
-  const bool is_still = answer.wait.stage == wait.stage && answer.wait.entered == wait.entered;
-  const int times = is_still ? answer.times + is_later : 1;
+  const bool is_still = answer.wait.stage == wait.stage && answer.wait.entered == wait.entered &&
+                        answer.wait.awaited.number() == wait.awaited.number();
+  const int times = is_still ? answer.times + is_later : is_later;
   answer.times = wait.stage == Stage::kIdle ? 0 : times;
   answer.wait = wait;
 }
@@ -65,12 +69,10 @@ const Wait* Deadlock::Known(int rank, int self, const Wait& here, int times) con
 std::vector<int> Deadlock::Blockers(int rank, const Wait& wait, int self, const Wait& here,
                                     int times) const {
   std::vector<int> blockers;
-  const int partner = OnlyPartner(wait);
-  if (partner != kNobody) {
-    const Wait* there = Known(partner, self, here, times);
+  for (const Half& half : WaitingHalves(wait)) {
+    const Wait* there = Known(half.partner, self, here, times);
     const bool is_in_call = there && (there->IsMessage() || there->NeedsAll());
-    if (is_in_call && !Serves(partner, *there, rank, wait)) blockers.push_back(partner);
-    return blockers;
+    if (is_in_call && !Serves(*there, half, rank, wait)) blockers.push_back(half.partner);
   }
   if (!wait.NeedsAll()) return blockers;
   const std::int64_t wanted = wait.passed + (wait.stage == Stage::kChecking ? 1 : 0);
@@ -106,8 +108,10 @@ std::vector<int> Deadlock::Circle(int self, const Wait& here, int times) const {
 std::set<int> Deadlock::WorthAsking(int self) const {
   std::set<int> ranks;
   for (const auto& [rank, answer] : answers_) {
-    const int partner = answer.times > 0 ? OnlyPartner(answer.wait) : kNobody;
-    if (partner != kNobody && partner != self) ranks.insert(partner);
+    if (answer.times == 0) continue;
+    for (const Half& half : WaitingHalves(answer.wait)) {
+      if (half.partner != self) ranks.insert(half.partner);
+    }
   }
   return ranks;
 }

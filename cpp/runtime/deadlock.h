@@ -2,12 +2,13 @@
 //
 // A rank is known to wait for another one where it can only go on after that one has, and that one
 // is in a call that does nothing for it:
-//   - in a message whose only partner is in a collective, or in a message of other partners or
-//     with another tag;
+//   - in a message, a half of which waits for one that is in a collective, or in a message of
+//   other
+//     partners or with another tag;
 //   - in a collective that every rank takes part in, and that the other one, which is in a
 //     message, has not come to.
-// A message with two partners is none of these, and neither is one of whose two halves the other
-// rank serves one: the rest of it may be over.
+// A half that has ended waits for nobody (Awaited, in progress.h). One that the other rank's call
+// serves may go on even where it has ended there: what was sent is on its way.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ struct Wait {
   int dest = kNobody;
   int send_tag = kAnyTag;
   int recv_tag = kAnyTag;
+  Awaited awaited{};
 
   bool IsMessage() const { return stage != Stage::kIdle && pfftjax::IsMessage(operation); }
   bool NeedsAll() const;  // a collective that no rank leaves before all have come to it

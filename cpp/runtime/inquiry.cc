@@ -41,9 +41,15 @@ void Inquiry::ChooseAmong(std::vector<int>& ranks, std::minstd_rand& random) con
   ranks.resize(kMostAsked);
 }
 
+void Inquiry::Restart() {
+  const std::int64_t asked = asked_;
+  *this = Inquiry();
+  asked_ = asked_in_vain_ = asked;
+}
+
 bool Inquiry::IsLater(int rank, std::int64_t round) {
   std::int64_t& heard = heard_[rank];
-  if (round <= heard) return false;
+  if (round <= std::max(heard, asked_in_vain_)) return false;
   heard = asked_;
   return true;
 }

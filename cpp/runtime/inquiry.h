@@ -30,6 +30,10 @@ class Inquiry {
   // Leaves some out of very many; those under suspicion are asked again, whoever else is.
   void ChooseAmong(std::vector<int>& ranks, std::minstd_rand& random) const;
 
+  // What this rank waits for is another thing from now on: what it has heard so far counts no
+  // more, and neither does what is still to come of earlier rounds.
+  void Restart();
+
   // The number of a round that begins.
   std::int64_t Ask() { return ++asked_; }
   // Whether `rank` was asked, in that round, after the last answer for which this was true. A
@@ -46,6 +50,7 @@ class Inquiry {
   double next_round_;  // seconds of waiting at which to ask
   bool has_timed_out_ = false;
   std::int64_t asked_ = 0;
+  std::int64_t asked_in_vain_ = 0;  // before the latest restart
   std::map<int, std::int64_t> heard_;
 };
 

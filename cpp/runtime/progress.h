@@ -19,6 +19,29 @@ inline constexpr int kDefaultTag = -2;  // any tag where no other library's mess
 
 enum class Stage : std::int32_t { kIdle, kChecking, kRunning };
 
+// What a message waits for, as a number: one of its pieces, and which halves of that one have
+// ended. It changes whenever the message has come further.
+class Awaited {
+ public:
+  static constexpr std::int64_t kSendEnded = 1;
+  static constexpr std::int64_t kReceiveEnded = 2;
+
+  Awaited() = default;
+  explicit Awaited(std::int64_t number) : number_(number) {}
+  static Awaited Piece(std::int64_t index, bool sends, bool receives) {
+    return Awaited(4 * index + (sends ? 0 : kSendEnded) + (receives ? 0 : kReceiveEnded));
+  }
+
+  Awaited Without(std::int64_t half) const { return Awaited(number_ | half); }
+  bool IsSend() const { return (number_ & kSendEnded) == 0; }
+  bool IsReceive() const { return (number_ & kReceiveEnded) == 0; }
+  std::int64_t piece() const { return number_ / 4; }
+  std::int64_t number() const { return number_; }
+
+ private:
+  std::int64_t number_ = 0;
+};
+
 // The meaning of a collective that has failed, or of one before the first.
 inline constexpr std::uint32_t kUnknown = 0;
 
@@ -41,11 +64,13 @@ struct alignas(64) Progress {
 
   process::Atomic<std::int64_t> signature{0};  // of the program that is running
   process::Atomic<std::int64_t> checks{0};  // comparisons over the ranks begun before collectives
-  // Only messages set these: the ranks that one waits for, or kNobody or kAnybody, and its tags.
+  // Only messages set these: the ranks that one waits for, or kNobody or kAnybody, its tags, and
+  // what it waits for.
   process::Atomic<int> source{kNobody};
   process::Atomic<int> dest{kNobody};
   process::Atomic<int> send_tag{kAnyTag};
   process::Atomic<int> recv_tag{kAnyTag};
+  process::Atomic<std::int64_t> awaited{0};  // an Awaited
   // Written by the watch for signal handlers, which can look nothing up: CalledAt of the call that
   // was number `called_for`.
   process::Atomic<const char*> called{nullptr};

@@ -41,9 +41,10 @@ struct State {
   // and how many communicators of the same ranks have got theirs, or wait for them.
   std::int64_t group = 0;
   std::int64_t begun = 0;
-  ShortText called{};  // the user's lines
+  std::int64_t awaited = 0;  // by a message, as in Progress
+  ShortText called{};        // the user's lines
 
-  static constexpr int kNumbers = 20;
+  static constexpr int kNumbers = 21;
   static constexpr int kWords = kNumbers + ShortText::kWords;
   using Words = std::array<std::int64_t, kWords>;
 
@@ -59,6 +60,7 @@ struct State {
     state.dest = now.dest;
     state.send_tag = now.send_tag;
     state.recv_tag = now.recv_tag;
+    state.awaited = now.awaited;
     state.latest = now.MeaningOf(state.passed);
     state.previous = now.MeaningOf(state.passed - 1);
     state.checks = now.checks;
@@ -107,7 +109,7 @@ struct State {
     return words;
   }
   Wait AsWait() const {
-    return {stage, operation, entered, passed, source, dest, send_tag, recv_tag};
+    return {stage, operation, entered, passed, source, dest, send_tag, recv_tag, Awaited(awaited)};
   }
   bool IsPointToPoint() const { return IsMessage(operation); }
   // Whether it makes no more calls, seen from here: where all ranks have come to a departure, it
@@ -146,7 +148,7 @@ struct State {
     each(self.question, self.passed, self.stage, self.operation, self.element, self.count,
          self.departures, self.comm, self.is_gathering, self.entered, self.source, self.dest,
          self.send_tag, self.recv_tag, self.latest, self.previous, self.round, self.checks,
-         self.group, self.begun);
+         self.group, self.begun, self.awaited);
   }
 };
 

@@ -40,6 +40,7 @@ constexpr double kSlowestCopy = 50e6;
 // others have answered.
 struct Watched {
   std::int64_t entered = -1;
+  std::int64_t awaited = 0;
   double since = 0.0;  // when it was first seen, as the watch counts time
   Inquiry inquiry;
   Deadlock deadlock;
@@ -150,8 +151,9 @@ class Watch {
       const int to = comm.progress.dest;
       const State here = State::Of(comm, entered);
       if (answer.question != entered || here.stage == Stage::kIdle) continue;
-      // Read again: what was read in between may be of the call after the one asked about.
-      if (comm.progress.entered != entered) continue;
+      // Read again: what was read in between may be of the call after the one asked about. A
+      // message may wait for something else than it did when it asked.
+      if (comm.progress.entered != entered || here.awaited != watched.awaited) continue;
       Inquiry& inquiry = watched.inquiry;
       inquiry.answers[source] = answer;
       const bool is_later = inquiry.IsLater(source, answer.round);
@@ -161,10 +163,12 @@ class Watch {
       int& times = inquiry.suspicions[source];
       times = why.empty() ? 0 : times + is_later;
       if (times > 0 && is_later) inquiry.Postpone(now_ - watched.since);
-      // Twice, a while apart: the first may have crossed with the end of the wait. A message waits
-      // for either partner, and may have come from one that has left since.
+      // Twice, a while apart: the first may have crossed with the end of the wait. The half of a
+      // message that has ended waits for nobody: its partner may have left since.
+      const Awaited awaited(here.awaited);
       const bool certain = here.IsPointToPoint()
-                               ? Suspected(watched, comm, from) && Suspected(watched, comm, to)
+                               ? (awaited.IsReceive() && Suspected(watched, comm, from)) ||
+                                     (awaited.IsSend() && Suspected(watched, comm, to))
                                : times >= kRounds;
       if (times >= kRounds && certain) AbortJob((Waits(comm, here) + ", but " + why).c_str());
     }
@@ -188,8 +192,8 @@ class Watch {
               watched.inquiry.answers.at(circle[i]).Say();
     }
     text += "; and that rank waits for rank " + std::to_string(comm.rank) +
-            ": none of them can go on. Let one of them come to the other's call first; sendrecv "
-            "sends and receives at once";
+            ": none of them can go on. Look at ranks and tags, or let one of them come to the "
+            "other's call first; sendrecv sends and receives at once";
     AbortJob(text.c_str());
   }
 
@@ -212,7 +216,7 @@ class Watch {
 
   // Says whether nothing can come from (or be taken by) `rank`, which may be kNobody or kAnybody.
   static bool Suspected(const Watched& watched, const Communicator& comm, int rank) {
-    if (rank == kNobody) return true;
+    if (rank == kNobody) return false;
     if (rank == kAnybody) {
       for (int other = 0; other < comm.size; ++other) {
         if (other != comm.rank && !Suspected(watched, comm, other)) return false;
@@ -286,8 +290,15 @@ class Watch {
         comm.progress.called = lines_.insert(CalledAt(comm)).first->c_str();
         comm.progress.called_for = entered;
       }
+      watched.awaited = comm.progress.awaited;
       watched.since = now_;
       return;
+    }
+    if (const std::int64_t awaited = comm.progress.awaited; awaited != watched.awaited) {
+      watched.awaited = awaited;
+      watched.inquiry.Restart();
+      watched.deadlock = Deadlock();
+      watched.since = now_;
     }
     const double waited = now_ - watched.since;
     if (watched.inquiry.HasTimedOut(waited)) Report(comm, watched, waited);

@@ -84,14 +84,17 @@ int Barrier(MpiHandle comm) { return Collective(comm, {}); }
 
 int Sendrecv(const void* send, std::int64_t send_count, Element send_element, int dest,
              int send_tag, void* recv, std::int64_t recv_count, Element recv_element, int source,
-             int recv_tag, MpiHandle comm, Envelope* envelope) {
+             int recv_tag, MpiHandle comm, Envelope* envelope, const HalfEnded& half_ended) {
   if (const int code = Begin()) return code;
   const std::int64_t bytes = InfoOf(recv_element).bytes;
   Comm& on = CommOf(comm);
   Request* const receive = on.Post(recv, recv_count * bytes, source, recv_tag);
   Request* const sent = on.Send(send, send_count * InfoOf(send_element).bytes, dest, send_tag);
-  WaitFor(receive);
-  WaitFor(sent);
+  Request* const both[] = {receive, sent};
+  int first = 0;
+  WaitForAny(both, 2, &first);
+  if (half_ended.tell) half_ended.tell(half_ended.state, first == 0);
+  WaitFor(both[1 - first]);
   const int code = receive->code != 0 ? receive->code : sent->code;
   *envelope = {receive->source, receive->tag,
                receive->bytes % bytes == 0 ? receive->bytes / bytes : -1};

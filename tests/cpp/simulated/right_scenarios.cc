@@ -96,6 +96,41 @@ void LateRanks(Case& c) {
   });
 }
 
+// A ring of sendrecvs to which some ranks come late: in the others one half of the message ends
+// long before the other, and their neighbours go on to the next ring, or to the end.
+void LatePartners(Case& c) {
+  Options options = OptionsOf(c);
+  options.max_chunk_bytes = c.random.Chance(0.5) ? 64 : options.max_chunk_bytes;
+  SetOptions(c, options);
+  c.job.scheduler.pace.stops = 0;
+  c.job.network.eager_bytes = c.random.Chance(0.5) ? 0 : 64;
+  const std::int64_t rings = c.random.Between(1, 3);
+  const std::int64_t count = c.random.Between(1, 300);
+  const bool turns = c.random.Chance(0.7);
+  std::vector<Time> delays;
+  for (int rank = 0; rank < c.job.ranks; ++rank) {
+    delays.push_back(c.random.Chance(0.6) ? 0 : c.random.Spread(kSecond, 40 * kSecond));
+  }
+  c.Run([&](Rank& rank) {
+    rank.Begin(true);
+    rank.job.scheduler.Sleep(delays[static_cast<std::size_t>(rank.rank)]);
+    for (std::int64_t i = 0; i < rings; ++i) {
+      const std::int32_t to = turns && i % 2 == 1 ? rank.size() - 1 : 1;
+      const auto tag = static_cast<std::int32_t>(10 + i);
+      Array x(ffi::U8, {count});
+      Array y(ffi::U8, {count});
+      std::fill(x.data.begin(), x.data.end(), static_cast<char>(i + 3 * rank.rank));
+      Expect(CallOn<std::int32_t, std::int32_t, std::int32_t, std::int32_t>(
+          "pfftjax_sendrecv", Site(kWorld), rank.size() - to, to, tag, tag, x, y));
+      const int from = (rank.rank + rank.size() - to) % rank.size();
+      Expect(std::all_of(y.data.begin(), y.data.end(),
+                         [&](char byte) { return byte == static_cast<char>(i + 3 * from); }),
+             "a message of a ring is wrong");
+    }
+    rank.End();
+  });
+}
+
 // A network on which the ranks learn of the same thing nearly two seconds apart, which is the
 // watch's patience: its answers cross with what they are about.
 void SlowNetwork(Case& c) {
@@ -196,6 +231,7 @@ std::vector<Scenario> RightScenarios() {
           {"split", 6, 16, SplitExchanges},
           {"threads", 5, 8, Threads},
           {"late_ranks", 3, 8, LateRanks},
+          {"late_partners", 3, 8, LatePartners},
           {"many_ranks", 0.25, 64, ManyRanks, 64},
           {"slow_network", 8, 8, SlowNetwork},
           {"stopped_in_check", 4, 8, StoppedInCheck},

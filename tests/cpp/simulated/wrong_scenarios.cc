@@ -239,13 +239,38 @@ void OtherPartners(Case& c) {
   });
 }
 
+// A ring of sendrecvs in which one rank sends, or receives, with another tag: one half of its
+// message goes on, and one half of its neighbour's.
+void HalfMessage(Case& c) {
+  Calm(c);
+  c.job.network.eager_bytes = c.random.Chance(0.5) ? 0 : c.job.network.eager_bytes;
+  const auto rank_of = static_cast<int>(c.random.Below(c.job.ranks));
+  const bool sends_otherwise = c.random.Chance(0.5);
+  const std::int64_t count = c.random.Between(1, 100);
+  std::vector<std::string> words = Differ();
+  words.push_back("none of them can go on");
+  c.MustEnd(words, kSoon);
+  c.Run([&](Rank& rank) {
+    rank.Begin(true);
+    rank.Compute();
+    const std::int32_t tag = rank.rank == rank_of ? 12 : 11;
+    Array x(ffi::U8, {count});
+    Array y(ffi::U8, {count});
+    EndJobOn(CallOn<std::int32_t, std::int32_t, std::int32_t, std::int32_t>(
+        "pfftjax_sendrecv", Site(kWorld), rank.size() - 1, 1, sends_otherwise ? tag : 11,
+        sends_otherwise ? 11 : tag, x, y));
+    rank.End();
+  });
+}
+
 }  // namespace
 
 std::vector<Scenario> WrongScenarios() {
   return {{"missing_call", 4, 16, MissingCall},    {"other_program", 2, 16, OtherProgram},
           {"checked_calls", 2, 16, CheckedCalls},  {"early_end", 2, 16, EarlyEnd},
           {"lonely_message", 2, 8, LonelyMessage}, {"dead_rank", 1, 8, DeadRank},
-          {"two_threads", 1, 8, TwoThreads},       {"other_partners", 2, 16, OtherPartners}};
+          {"two_threads", 1, 8, TwoThreads},       {"other_partners", 2, 16, OtherPartners},
+          {"half_message", 2, 8, HalfMessage}};
 }
 
 }  // namespace pfftjax::simulated
