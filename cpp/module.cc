@@ -27,6 +27,7 @@
 #include "pm/mesh.h"
 #include "runtime/agreement.h"
 #include "runtime/call_sites.h"
+#include "runtime/crossing.h"
 #include "runtime/departure.h"
 #include "runtime/handlers.h"
 #include "runtime/node.h"
@@ -183,9 +184,12 @@ NB_MODULE(_native, m) {
       },
       nb::arg("address"), nb::arg("world_ranks"),
       "Registers the communicator whose MPI_Comm is at `address`.");
-  m.def("duplicate_start", [](std::int64_t number, const std::string& operation) {
-    ThrowOn(MakePrivateStart(Known(number), operation), "duplicate");
-  });
+  m.def(
+      "duplicate_start",
+      [](std::int64_t number, const std::string& operation, const std::string& line) {
+        ThrowOn(MakePrivateStart(Known(number), operation, line), "duplicate");
+      },
+      nb::arg("number"), nb::arg("operation"), nb::arg("line") = "");
   m.def("duplicate_poll", [](std::int64_t number) {
     bool done = false;
     ThrowOn(MakePrivatePoll(Known(number), &done), "duplicate");
@@ -297,5 +301,7 @@ NB_MODULE(_native, m) {
       },
       nb::arg("number"), nb::arg("text"), nb::call_guard<nb::gil_scoped_release>(),
       "Empty if `text` is the same on all ranks, else how it differs. Collective.");
+  m.def("note_thread", &NoteThread,
+        "Says that this process has another thread of Python's, which may communicate.");
   m.def("abort_job", [](const std::string& text) { AbortJob(text.c_str()); }, nb::arg("text"));
 }

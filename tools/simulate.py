@@ -26,7 +26,7 @@ CORE = (
     "base/pages collectives/collectives collectives/exchange collectives/messages "
     "collectives/same collectives/scan collectives/split pencils/box pencils/pencils "
     "pencils/redistribute pencils/stream pm/owners runtime/agreement runtime/call "
-    "runtime/background runtime/call_sites runtime/communicator runtime/deadlock "
+    "runtime/background runtime/call_sites runtime/communicator runtime/crossing runtime/deadlock "
     "runtime/departure runtime/gathering runtime/inquiry runtime/node runtime/profile "
     "runtime/shared_memory runtime/terminate runtime/watch runtime/window"
 ).split()

@@ -28,6 +28,12 @@ class Fault:
 
 FAULTS = [
     Fault(
+        "a process of several threads is taken to make its calls one after the other",
+        "runtime/crossing.cc",
+        "return has_threads->load();",
+        "return false;",
+    ),
+    Fault(
         "the half of a message that has ended is taken to wait for its partner",
         "collectives/messages.cc",
         "{Waits::HalfEnded, &waits}",
@@ -55,7 +61,7 @@ FAULTS = [
     Fault(
         "nobody asks why the duplicates of a communicator are not made",
         "runtime/gathering.cc",
-        "if (gathering.inquiry.IsTimeToAsk(gathering.waited)) Ask(comm, gathering);",
+        "if (gathering.inquiry.IsTimeToAsk(gathering.waited, is_urgent)) Ask(comm, gathering);",
         "",
     ),
     Fault(

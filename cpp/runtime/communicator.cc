@@ -86,6 +86,10 @@ Communicator* FindCommunicator(std::int64_t number) {
 
 std::int64_t CommunicatorCount() { return communicator_count->load(); }
 
+int WorldRank(const Communicator& comm, int rank) {
+  return comm.world_ranks.empty() ? rank : comm.world_ranks[static_cast<std::size_t>(rank)];
+}
+
 int MakePrivate(Communicator& comm, const std::string& operation) {
   constexpr auto kPause = std::chrono::microseconds(100);
   if (comm.is_private) return 0;
@@ -97,10 +101,11 @@ int MakePrivate(Communicator& comm, const std::string& operation) {
   }
 }
 
-int MakePrivateStart(Communicator& comm, const std::string& operation) {
+int MakePrivateStart(Communicator& comm, const std::string& operation, const std::string& line) {
   if (comm.is_duplicating) return 0;  // by a call that was interrupted
   comm.is_duplicating = true;
   comm.gathers_for = operation;
+  if (!line.empty()) comm.gathers_at = ", called at " + line;
   if (comm.size > 1) {
     comm.is_gathering.store(true, std::memory_order_release);
     StartWatch();

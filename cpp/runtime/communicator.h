@@ -32,9 +32,10 @@ struct Communicator : Place {
   process::Atomic<bool> is_duplicating{false};  // from its first collective on, for good
   MpiHandle duplicating[2] = {};                // requests of MakePrivateStart
   // Whether this rank waits for the others to come and make the duplicates with it, for which
-  // operation it does, and how often it has looked.
+  // operation it does, where that was called (as CalledAt says it), and how often it has looked.
   process::Atomic<bool> is_gathering{false};
   std::string gathers_for;
+  std::string gathers_at;
   process::Atomic<std::int64_t> looks{0};
   // Its ranks, as MPI_COMM_WORLD numbers them: these can be asked before the duplicates are there.
   // Empty for MPI_COMM_WORLD itself. As a hash, they are alike on all ranks.
@@ -79,11 +80,15 @@ std::int64_t AddCommunicator(const void* address, std::vector<int> world_ranks =
 Communicator* FindCommunicator(std::int64_t number);
 std::int64_t CommunicatorCount();
 
+// The number of a rank of it in MPI_COMM_WORLD.
+int WorldRank(const Communicator& comm, int rank);
+
 // Makes the private duplicates if they are missing, for an operation that errors name. Collective;
 // returns MPI's error code.
 int MakePrivate(Communicator& comm, const std::string& operation);
-// The same without waiting: start, then poll until true.
-int MakePrivateStart(Communicator& comm, const std::string& operation);
+// The same without waiting: start, then poll until true. `line` is the user's.
+int MakePrivateStart(Communicator& comm, const std::string& operation,
+                     const std::string& line = {});
 int MakePrivatePoll(Communicator& comm, bool* done);
 
 // The communicator and the tag that a point-to-point message travels on. Before the private

@@ -51,6 +51,14 @@ bool Wait::NeedsAll() const {
   }
 }
 
+bool Wait::WaitsFor(int rank, const Wait& there) const {
+  if (there.stage != Stage::kIdle) return false;
+  const std::vector<Half> halves = WaitingHalves(*this);
+  return (NeedsAll() && there.passed < Wanted()) ||
+         std::any_of(halves.begin(), halves.end(),
+                     [rank](const Half& half) { return half.partner == rank; });
+}
+
 void Deadlock::Hear(int rank, const Wait& wait, bool is_later) {
   Answer& answer = answers_[rank];
   const bool is_still = answer.wait.stage == wait.stage && answer.wait.entered == wait.entered &&
@@ -75,7 +83,7 @@ std::vector<int> Deadlock::Blockers(int rank, const Wait& wait, int self, const 
     if (is_in_call && !Serves(*there, half, rank, wait)) blockers.push_back(half.partner);
   }
   if (!wait.NeedsAll()) return blockers;
-  const std::int64_t wanted = wait.passed + (wait.stage == Stage::kChecking ? 1 : 0);
+  const std::int64_t wanted = wait.Wanted();
   const auto consider = [&](int other) {
     const Wait* there = Known(other, self, here, times);
     if (there && there->IsMessage() && there->passed < wanted) blockers.push_back(other);

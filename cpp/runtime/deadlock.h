@@ -34,6 +34,10 @@ struct Wait {
 
   bool IsMessage() const { return stage != Stage::kIdle && pfftjax::IsMessage(operation); }
   bool NeedsAll() const;  // a collective that no rank leaves before all have come to it
+  // Says whether `rank`, which is in no call on this communicator, has to come to one first.
+  bool WaitsFor(int rank, const Wait& there) const;
+  // The number of the collective that it has not got beyond.
+  std::int64_t Wanted() const { return passed + (stage == Stage::kChecking ? 1 : 0); }
 };
 
 class Deadlock {

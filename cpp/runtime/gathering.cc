@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/crossing.h"
 #include "runtime/watch.h"
 
 namespace pfftjax {
@@ -12,6 +13,9 @@ namespace {
 // How often a rank that waits for a communicator's duplicates looks for them between two answers
 // that are to be believed: what the other rank did before it left has arrived by then.
 constexpr std::int64_t kLooks = 10;
+
+// How often all ranks must have said that they wait for each other.
+constexpr int kRoundsTogether = 3;
 
 // The number of communicators of these ranks whose duplicates this rank has begun to make. A rank
 // that has left the program must have begun as many as each of the others, or one of them waits
@@ -26,9 +30,10 @@ std::int64_t CountBegun(std::uint64_t group) {
 }
 
 std::string Gathers(const Communicator& comm) {
+  const std::string& at = comm.gathers_at;
   return comm.Where() + " (communicator " + std::to_string(comm.number) + ") waits in " +
-         comm.gathers_for + " for the other ranks to come to their first collective on this " +
-         "communicator";
+         comm.gathers_for + (at.empty() ? at : at + ",") +
+         " for the other ranks to come to their first collective on this communicator";
 }
 
 // "rank 1 (rank 3 of MPI_COMM_WORLD)"
@@ -44,6 +49,10 @@ std::string Member(const Communicator& comm, int rank) {
 State Gatherings::Answer(const State& asked) {
   State answer = State::Anywhere(asked.question);
   answer.group = asked.group;
+  if (const Communicator* mine = answer.is_gathering ? FindCommunicator(answer.comm) : nullptr) {
+    answer.waits_for_asker = mine->group == static_cast<std::uint64_t>(asked.group);
+    answer.count = mine->looks;
+  }
   // This is read after the departures in the answer: a rank that has left begins no others.
   answer.begun = CountBegun(static_cast<std::uint64_t>(asked.group));
   return answer;
@@ -60,7 +69,20 @@ void Gatherings::Look(const Communicator& comm, double passed) {
   gathering.looks = comm.looks;
   gathering.waited += passed;
   if (gathering.inquiry.HasTimedOut(gathering.waited)) Report(comm, gathering);
-  if (gathering.inquiry.IsTimeToAsk(gathering.waited)) Ask(comm, gathering);
+  const bool is_urgent = std::any_of(gathering.together.begin(), gathering.together.end(),
+                                     [](const auto& entry) { return entry.second.times > 0; });
+  if (gathering.inquiry.IsTimeToAsk(gathering.waited, is_urgent)) Ask(comm, gathering);
+}
+
+bool Gatherings::IsWaitingFor(const Communicator& comm, int world_rank) const {
+  const auto found = gatherings_.find(comm.number);
+  if (!comm.is_gathering || found == gatherings_.end()) return false;
+  for (const auto& [rank, answer] : found->second.inquiry.answers) {
+    if (WorldRank(comm, rank) == world_rank) {
+      return !answer.is_gathering && answer.begun < CountBegun(comm.group);
+    }
+  }
+  return false;
 }
 
 void Gatherings::Ask(const Communicator& comm, Gathering& gathering) {
@@ -90,12 +112,21 @@ void Gatherings::Hear(int world_rank, const State& answer) {
   inquiry.answers[rank] = answer;
   int& times = inquiry.suspicions[rank];
   std::int64_t& looks = gathering.suspected_at[rank];
+  Together& together = gathering.together[rank];
+  const bool is_later = inquiry.IsLater(rank, answer.round);
+  if (!answer.waits_for_asker) {
+    together = {};
+  } else if (is_later &&
+             (together.times == 0 || (comm->looks >= together.looks + kLooks &&
+                                      answer.count >= together.looks_there + kLooks))) {
+    together = {together.times + 1, comm->looks, answer.count};
+  }
+  AbortIfAllAreThere(*comm, gathering);
   // A rank that came and has its duplicates may have ended while a third one is stopped.
   const bool has_come = answer.begun >= CountBegun(comm->group);
   if (!answer.IsLeaving() || has_come) {
     times = 0;
-  } else if (inquiry.IsLater(rank, answer.round) &&
-             (times == 0 || comm->looks >= looks + kLooks)) {
+  } else if (is_later && (times == 0 || comm->looks >= looks + kLooks)) {
     ++times;
     looks = comm->looks;
     inquiry.Postpone(gathering.waited);
@@ -105,6 +136,24 @@ void Gatherings::Hear(int world_rank, const State& answer) {
             " has ended; every rank of a communicator must make the same collectives: let all "
             "of them call " +
             comm->gathers_for + ", or make a communicator of those that do")
+               .c_str());
+}
+
+void Gatherings::AbortIfAllAreThere(const Communicator& comm, const Gathering& gathering) {
+  const int wanted = kRoundsTogether + (comm.rank == 0 ? 0 : 1);  // the first of them speaks
+  std::string others;
+  for (int rank = 0; rank < comm.size; ++rank) {
+    if (rank == comm.rank) continue;
+    const auto found = gathering.together.find(rank);
+    if (found == gathering.together.end() || found->second.times < wanted) return;
+    const State& there = gathering.inquiry.answers.at(rank);
+    if (there.has_threads) return;
+    if (others.empty()) others = Member(comm, rank) + " " + there.SayAnywhere();
+  }
+  if (HasThreads()) return;
+  AbortJob((Gathers(comm) + ", and so do all of these for a communicator of the same ranks, but " +
+            "not for this one: " + others +
+            ". Make every rank call on the same communicators in the same order")
                .c_str());
 }
 

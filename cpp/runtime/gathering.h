@@ -26,18 +26,32 @@ class Gatherings {
 
   // Called at each tick for each communicator; `passed` seconds after the last time.
   void Look(const Communicator& comm, double passed);
+  // Says whether this rank waits for a rank of MPI_COMM_WORLD to come to that communicator, as far
+  // as it has heard.
+  bool IsWaitingFor(const Communicator& comm, int world_rank) const;
   // Judges an answer of rank `world_rank` of MPI_COMM_WORLD.
   void Hear(int world_rank, const State& answer);
 
  private:
+  // How often in a row a rank has said that it waits for the same ranks on a communicator, and how
+  // often both had looked at that time.
+  struct Together {
+    int times = 0;
+    std::int64_t looks = 0;
+    std::int64_t looks_there = 0;
+  };
   struct Gathering {
     double waited = 0.0;
     std::int64_t looks = 0;
     Inquiry inquiry;
     std::map<int, std::int64_t> suspected_at;  // how often this rank had looked
+    std::map<int, Together> together;
   };
 
   void Ask(const Communicator& comm, Gathering& gathering);
+  // All ranks of `comm` wait to be all, and go on looking: each of them has come, but to another
+  // communicator of the same ranks.
+  static void AbortIfAllAreThere(const Communicator& comm, const Gathering& gathering);
   [[noreturn]] static void Report(const Communicator& comm, const Gathering& gathering);
 
   Send send_question_;

@@ -42,9 +42,15 @@ struct State {
   std::int64_t group = 0;
   std::int64_t begun = 0;
   std::int64_t awaited = 0;  // by a message, as in Progress
-  ShortText called{};        // the user's lines
+  // It is in no call on the communicator that it was asked about, but waits on number `comm`, in
+  // call number `entered` of that; whether it waits there for the rank that asks; and whether its
+  // process has several threads, one of which may come.
+  bool is_elsewhere = false;
+  bool waits_for_asker = false;
+  bool has_threads = false;
+  ShortText called{};  // the user's lines
 
-  static constexpr int kNumbers = 21;
+  static constexpr int kNumbers = 24;
   static constexpr int kWords = kNumbers + ShortText::kWords;
   using Words = std::array<std::int64_t, kWords>;
 
@@ -80,17 +86,21 @@ struct State {
                 Element::kBool, 0, *announced_departures, 0};
     for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
       const Communicator* comm = FindCommunicator(i);
-      if (comm->is_gathering) {
-        found.comm = comm->number;
-        found.is_gathering = true;
-        return found;
-      }
+      if (comm->is_gathering) return OfGathering(*comm, question);
       if (found.stage == Stage::kIdle) {
         const State here = Of(*comm, question);
         if (here.stage != Stage::kIdle) found = here;
       }
     }
     return found;
+  }
+  // Tells that this rank waits for the others to come to a communicator's first collective.
+  static State OfGathering(const Communicator& comm, std::int64_t question) {
+    State state{question,       0, Stage::kIdle,          Operation::kNone,
+                Element::kBool, 0, *announced_departures, comm.number};
+    state.is_gathering = true;
+    state.called = ShortText(comm.gathers_at);
+    return state;
   }
   static State From(const Words& words) {
     State state{};
@@ -120,6 +130,7 @@ struct State {
   std::string Say() const {
     const std::string after = ", after " + std::to_string(passed - (InCollective() ? 1 : 0)) +
                               " collectives on this communicator";
+    if (is_elsewhere) return SayElsewhere();
     if (stage == Stage::kIdle) {
       return (IsLeaving() ? "has ended" : "is in no operation of pfftjax") + after;
     }
@@ -128,16 +139,21 @@ struct State {
   }
   // The same of an answer from Anywhere: "is in alltoall float32[12] on communicator 0".
   std::string SayAnywhere() const {
-    const std::string where = "communicator " + std::to_string(comm);
-    if (is_gathering) return "waits for the other ranks to come to a first collective on " + where;
-    if (stage == Stage::kIdle) {
-      return IsLeaving() ? "has ended" : "is in no operation of pfftjax";
-    }
-    return "is in " + Describe(operation, element, count) + " on " + where;
+    if (is_gathering || stage != Stage::kIdle) return SayElsewhere();
+    return IsLeaving() ? "has ended" : "is in no operation of pfftjax";
   }
   bool InCollective() const { return stage == Stage::kRunning && !IsPointToPoint(); }
 
  private:
+  std::string SayElsewhere() const {
+    const std::string where = "communicator " + std::to_string(comm);
+    if (is_gathering) {
+      const std::string at = called.Text();
+      return "waits" + (at.empty() ? at : at + ",") +
+             " for the other ranks to come to a first collective on " + where;
+    }
+    return "is in " + Describe(operation, element, count) + " on " + where + called.Text();
+  }
   // All kNumbers of them, in the order in which they travel.
   template <typename Self, typename Visit>
   static void ForEachNumber(Self& self, Visit&& visit) {
@@ -148,7 +164,8 @@ struct State {
     each(self.question, self.passed, self.stage, self.operation, self.element, self.count,
          self.departures, self.comm, self.is_gathering, self.entered, self.source, self.dest,
          self.send_tag, self.recv_tag, self.latest, self.previous, self.round, self.checks,
-         self.group, self.begun, self.awaited);
+         self.group, self.begun, self.awaited, self.is_elsewhere, self.waits_for_asker,
+         self.has_threads);
   }
 };
 

@@ -18,6 +18,7 @@
 #include "base/options.h"
 #include "base/stepped_clock.h"
 #include "runtime/communicator.h"
+#include "runtime/crossing.h"
 #include "runtime/deadlock.h"
 #include "runtime/errors.h"
 #include "runtime/gathering.h"
@@ -44,6 +45,7 @@ struct Watched {
   double since = 0.0;  // when it was first seen, as the watch counts time
   Inquiry inquiry;
   Deadlock deadlock;
+  Crossings crossings;
 };
 
 struct Outgoing {
@@ -133,9 +135,49 @@ class Watch {
     while (Receive(comm, kAskTag, &source, &asked)) {
       State answer = Gatherings::AreMeantBy(asked.question) ? Gatherings::Answer(asked)
                                                             : State::Of(comm, asked.question);
+      if (!Gatherings::AreMeantBy(asked.question) && answer.stage == Stage::kIdle) {
+        AddElsewhere(answer, comm, WorldRank(comm, source));
+      }
+      answer.has_threads = HasThreads();
       answer.round = asked.round;
       Send(comm, source, kAnswerTag, answer);
     }
+  }
+
+  // Adds to the answer of this rank, which is in no call on `comm`, on which other communicator it
+  // waits, and whether it does so for the one that asks.
+  void AddElsewhere(State& answer, const Communicator& comm, int asker) {
+    for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
+      const Communicator& other = *FindCommunicator(i);
+      if (&other == &comm || other.size == 1) continue;
+      const State there = other.is_gathering ? State::OfGathering(other, answer.question)
+                                             : State::Of(other, answer.question);
+      if (there.stage == Stage::kIdle && !there.is_gathering) continue;
+      answer.is_elsewhere = true;
+      answer.is_gathering = there.is_gathering;
+      answer.operation = there.operation;
+      answer.element = there.element;
+      answer.count = there.count;
+      answer.called = there.called;
+      answer.comm = other.number;
+      answer.entered = there.entered;
+      answer.waits_for_asker = there.is_gathering ? gatherings_.IsWaitingFor(other, asker)
+                                                  : IsWaitingFor(other, there, asker);
+      return;
+    }
+  }
+
+  // Says whether this rank, in `here`, waits for a rank that has answered that it is in no call on
+  // that communicator.
+  bool IsWaitingFor(const Communicator& comm, const State& here, int world_rank) {
+    const Watched& watched = watched_[comm.number];
+    if (watched.entered != here.entered || watched.awaited != here.awaited) return false;
+    for (const auto& [rank, answer] : watched.inquiry.answers) {
+      if (WorldRank(comm, rank) == world_rank) {
+        return here.AsWait().WaitsFor(rank, answer.AsWait());
+      }
+    }
+    return false;
   }
 
   void Collect(const Communicator& comm, Watched& watched) {
@@ -159,6 +201,8 @@ class Watch {
       const bool is_later = inquiry.IsLater(source, answer.round);
       watched.deadlock.Hear(source, answer.AsWait(), is_later);
       AbortIfCircular(comm, here, watched);
+      watched.crossings.Hear(source, here, answer, is_later);
+      AbortIfCrossing(comm, here, source, watched);
       const std::string why = WhyNever(here, source, answer);
       int& times = inquiry.suspicions[source];
       times = why.empty() ? 0 : times + is_later;
@@ -195,6 +239,21 @@ class Watch {
             ": none of them can go on. Look at ranks and tags, or let one of them come to the "
             "other's call first; sendrecv sends and receives at once";
     AbortJob(text.c_str());
+  }
+
+  // Twice: the first time the other rank already had its own answer from this one.
+  static void AbortIfCrossing(const Communicator& comm, const State& here, int rank,
+                              const Watched& watched) {
+    const State& there = watched.inquiry.answers.at(rank);
+    // The first of them speaks, and the other one if it does not; one that gathers does not.
+    const bool is_first = there.is_gathering || WorldRank(comm, comm.rank) < WorldRank(comm, rank);
+    if (HasThreads() || there.has_threads) return;
+    if (watched.crossings.Times(rank) < kRounds + (is_first ? 0 : 1)) return;
+    AbortJob((Waits(comm, here) + "; it waits for rank " + std::to_string(rank) + ", which " +
+              there.Say() +
+              ", and waits there for this rank: neither can go on. Let all ranks of " +
+              "a communicator make its calls, in one order with those on other communicators")
+                 .c_str());
   }
 
   // A rank that receives from itself waits for nobody: what it has sent before is there, and has
@@ -298,30 +357,35 @@ class Watch {
       watched.awaited = awaited;
       watched.inquiry.Restart();
       watched.deadlock = Deadlock();
+      watched.crossings = Crossings();
       watched.since = now_;
     }
     const double waited = now_ - watched.since;
     if (watched.inquiry.HasTimedOut(waited)) Report(comm, watched, waited);
     Warn(comm, watched, waited);
     AbortIfAlone(comm, watched, waited);
-    if (comm.is_private && watched.inquiry.IsTimeToAsk(waited, watched.deadlock.IsPossible())) {
+    const bool is_urgent = watched.deadlock.IsPossible() || watched.crossings.ArePossible();
+    if (comm.is_private && watched.inquiry.IsTimeToAsk(waited, is_urgent)) {
       Ask(comm, entered, watched);
     }
   }
 
-  // Once: that a message waits for long and its partner too, where it is not certain that neither
-  // can go on. It may be a very large one; or its tag may be another one, say.
+  // Once: that a message waits for long and its partner too, or two ranks for each other on
+  // different communicators, where it is not certain that neither can go on. The message may be a
+  // very large one; or its tag may be another one, say. Another thread may come.
   void Warn(const Communicator& comm, const Watched& watched, double waited) {
     if (has_warned_ || waited < kSecondsToWarn) return;
     const State here = State::Of(comm, watched.entered);
     for (const auto& [rank, there] : watched.inquiry.answers) {
-      const bool is_message = here.IsPointToPoint() || there.IsPointToPoint();
-      if (here.stage == Stage::kIdle || there.stage == Stage::kIdle || !is_message) continue;
+      const bool is_message =
+          there.stage != Stage::kIdle && (here.IsPointToPoint() || there.IsPointToPoint());
+      const bool is_crossing = watched.crossings.Times(rank) > 0;
+      if (here.stage == Stage::kIdle || !(is_message || is_crossing)) continue;
       has_warned_ = true;
       process::WriteError("pfftjax: warning: " + Waits(comm, here) + ", and has waited for " +
                           std::to_string(static_cast<int>(waited)) + " s, while rank " +
                           std::to_string(rank) + " " + there.Say() +
-                          ". If they never go on, look at ranks, tags and order; "
+                          ". If they never go on, look at communicators, ranks, tags and order; "
                           "PFFTJAX_TIMEOUT=60 ends such a wait\n");
       return;
     }

@@ -9,23 +9,15 @@ What is called outside of jit is compiled once for all lines that do the same. S
 each time, with the number of calls that the communicator has begun.
 """
 
-import functools
-import os
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-import jax
-import jaxlib
-from jax.extend import source_info_util
-
 from .communicators import Communicator
 from .ffi import native
+from .user_code import user_line
 
 _Result = TypeVar("_Result")
-
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_JAX = tuple(os.path.dirname(os.path.abspath(str(m.__file__))) + os.sep for m in (jax, jaxlib))
 
 # The operations of the C++ core whose primitives have other names.
 _NAMES = {
@@ -42,32 +34,6 @@ class _Here(threading.local):
 
 
 _here = _Here()
-
-
-@functools.cache
-def _is_users(path: str) -> bool:
-    return not path.startswith((_HERE, *_JAX)) and not path.startswith("<frozen ")
-
-
-def user_line() -> str:
-    """The innermost line outside of pfftjax and JAX, as "model.py:17"; empty where there is none.
-
-    Inside a lowering rule, that of the operation's call, and not of what has it lowered.
-    """
-    trace = source_info_util.current().traceback
-    if trace is None:
-        return ""
-    for code, instruction in zip(*trace.raw_frames(), strict=True):
-        path = code.co_filename
-        if not _is_users(path):
-            continue
-        line = next(
-            (line for start, end, line in code.co_lines() if start <= instruction < end and line),
-            code.co_firstlineno,
-        )
-        here = os.getcwd() + os.sep
-        return f"{path.removeprefix(here)}:{line}"
-    return ""
 
 
 def note_lowered(comm: int, key: str, before: str, signature: int, program: int) -> None:

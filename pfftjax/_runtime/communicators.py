@@ -16,6 +16,7 @@ from . import launcher
 from .ffi import library_version, native
 from .options import options
 from .ordering import communicates
+from .user_code import user_line
 from .waiting import ALL_IMPORT, wait_for
 
 
@@ -67,7 +68,7 @@ def _make_private(comm: Communicator, operation: str, waits_for: str) -> None:
 
     The watch looks after this wait as after those of calls.
     """
-    native.duplicate_start(comm.number, operation)
+    native.duplicate_start(comm.number, operation, user_line())
     made = functools.partial(native.duplicate_poll, comm.number)
     wait_for(made, comm.rank, comm.size, waits_for)
     # Ranks that check, profile, or cut messages, in different ways would wait for each other.

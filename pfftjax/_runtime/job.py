@@ -89,6 +89,7 @@ def join_job() -> None:
 
     - Functions inside JAX are wrapped (`ordering`, `while_loop`). Where JAX is newer than the
       tested ones, or another one than they know, rank 0 warns of what that degrades.
+    - `threading.Thread.start` tells the watch that the process has several threads.
     - `sys.excepthook` and `threading.excepthook` show the exception as before, and end the job.
     - An exit handler, `MPI.Finalize` and an attribute of MPI_COMM_SELF wait for what is under way
       and for the other ranks, before MPI is finalized.
@@ -101,10 +102,25 @@ def join_job() -> None:
     if text is not None and world.rank == 0:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     _abort_on_error()
+    _note_threads()
     # Registered after JAX's own exit handlers, so run before them, and long before mpi4py
     # finalizes MPI.
     atexit.register(_leave)
     _leave_before_finalize()
+
+
+def _note_threads() -> None:
+    """Tell the watch of threads, any of which may make the call that another rank waits for."""
+    if threading.active_count() > 1:
+        native.note_thread()
+    start = threading.Thread.start
+
+    @functools.wraps(start)
+    def note_and_start(self: threading.Thread) -> None:
+        native.note_thread()
+        start(self)
+
+    threading.Thread.start = note_and_start
 
 
 def _abort_on_error() -> None:

@@ -102,8 +102,9 @@ def test_a_new_communicator_that_not_every_rank_comes_to():
     """The first collective on it waits for its duplicates to be made, which all ranks make."""
     ended = assert_ends_in_error(
         NEW + "if RANK == 0: pc.allreduce(x, comm=new)",
-        rf"rank {RANKS - 1} of {RANKS} \(communicator 1\) waits in allreduce for the other ranks "
-        r"to come to their first collective on this communicator, but rank \d "
+        rf"rank {RANKS - 1} of {RANKS} \(communicator 1\) waits in allreduce, called at "
+        r"\S+, for the other ranks to come to their first collective on this communicator, but "
+        r"rank \d "
         r"(\(rank \d of MPI_COMM_WORLD\) )?has ended",
         "let all of them call allreduce, or make a communicator of those that do",
         ranks=RANKS,
@@ -124,7 +125,8 @@ for comm in (new, another):
 pc.allreduce(x, comm=new if RANK == 0 else another)
 """,
         r"after 3\.\d s \(PFFTJAX_TIMEOUT\) rank \d of \d \(communicator \d\) waits in allreduce",
-        r"waits for the other ranks to come to a first collective on communicator \d",
+        r"waits, called at \S+, for the other ranks to come to a first collective on "
+        r"communicator \d",
         ranks=RANKS,
         PFFTJAX_TIMEOUT="2",
     )

@@ -270,8 +270,49 @@ CASES |= {
             pc.duplicate(comm)
         now(pc.allreduce(x, comm=comms[RANK]))  # <a>
         """,
-        (r"\(PFFTJAX_TIMEOUT\) rank \d of 2 \(communicator \d\) .*allreduce.*, called at {a}, ",),
-        environment={"PFFTJAX_TIMEOUT": "2"},
+        (
+            r"waits in the check before allreduce.*, called at {a}, .* waits for rank \d, which "
+            r"is in allreduce .* on communicator \d, called at {a}, .*neither can go on",
+        ),
+        times=1,
+    ),
+    "two communicators that are new": Misuse(
+        """
+        comms = [MPI.COMM_WORLD.Dup() for _ in range(2)]
+        now(pc.allreduce(x, comm=comms[RANK]))  # <a>
+        """,
+        (
+            r"waits in allreduce, called at {a}, for the other ranks .*, but not for this one: "
+            r"rank \d waits, called at {a}, for the other ranks",
+        ),
+        times=1,
+    ),
+    "a communicator that is new and one that is not": Misuse(
+        """
+        comm = MPI.COMM_WORLD.Dup()
+        if RANK == 0:
+            now(pc.allreduce(x, comm=comm))  # <a>
+        else:
+            now(f(z))
+        """,
+        (
+            r"alltoall.*, called at {f}, .* waits for rank 0, which waits, called at {a}, for the "
+            r"other ranks to come to a first collective on communicator 1, .*neither can go on",
+        ),
+        times=1,
+    ),
+    "a message and another communicator": Misuse(
+        """
+        comm = MPI.COMM_WORLD.Dup()
+        pc.duplicate(comm)
+        if RANK == 0:
+            now(pc.recv(x, 1))  # <a>
+        now(pc.allreduce(x, comm=comm))  # <b>
+        if RANK == 1:
+            pc.send(x, 0)
+        """,
+        (r"(recv|allreduce).*, called at ({a}|{b}), .*neither can go on",),
+        times=1,
     ),
     "a start without a wait on one rank": Misuse(
         """
@@ -291,8 +332,10 @@ CASES |= {
     ),
 }
 
-# A bcast may end on a rank before all have come to it, so that nobody is certain here.
-WARNED = Misuse(
+# It is not certain that these never go on: each is warned of, and PFFTJAX_TIMEOUT ends it.
+WARNED = {}
+# A bcast may end on a rank before all have come to it.
+WARNED["a message and a bcast"] = Misuse(
     """
     h = jax.jit(lambda x: pc.bcast(x, 1))  # <h>
     now(h(x))
@@ -309,6 +352,23 @@ WARNED = Misuse(
         r"\(PFFTJAX_TIMEOUT\) rank \d of 2 .* is in (bcast|recv) .*, called at ({h}|{a}), ",
     ),
     environment={"PFFTJAX_TIMEOUT": "9"},
+)
+# The other thread might make the call that is waited for.
+WARNED["two communicators and two threads"] = Misuse(
+    """
+    import threading
+    threading.Thread(target=time.sleep, args=(20,), daemon=True).start()
+    comms = [MPI.COMM_WORLD.Dup() for _ in range(2)]
+    for comm in comms:
+        pc.duplicate(comm)
+    now(pc.allreduce(x, comm=comms[RANK]))  # <a>
+    """,
+    (
+        r"warning: rank \d of 2 .* before allreduce.*, called at {a}, .* has waited for 8 s, "
+        r"while rank \d is in allreduce .* on communicator \d, called at {a}",
+        r"\(PFFTJAX_TIMEOUT\) rank \d of 2 .* allreduce .*, called at {a}, ",
+    ),
+    environment={"PFFTJAX_TIMEOUT": "10"},
 )
 # All that these compute is right, and something goes nowhere.
 LOST = {
@@ -415,6 +475,6 @@ def test_misuse(name, tmp_path):
     assert check(CASES[name], tmp_path) < SECONDS_TO_END
 
 
-def test_a_wait_that_may_end_is_warned_of(tmp_path):
-    """What ends it is PFFTJAX_TIMEOUT."""
-    check(WARNED, tmp_path)
+@pytest.mark.parametrize("name", WARNED)
+def test_a_wait_that_may_end_is_warned_of(name, tmp_path):
+    check(WARNED[name], tmp_path)

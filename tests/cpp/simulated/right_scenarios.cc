@@ -1,7 +1,9 @@
 // Right programs: whatever the weather, all data are right, nobody is ended, and nothing is left.
 #include <algorithm>
+#include <array>
 
 #include "base/options.h"
+#include "runtime/crossing.h"
 #include "scenario.h"
 
 namespace pfftjax::simulated {
@@ -57,7 +59,7 @@ void ManyRanks(Case& c) {
   RunSteps(c, {"alltoall", "alltoallv", "transpose", "halo", "particles"}, 3);
 }
 
-// Two threads of each rank, each with a communicator of its own.
+// Two threads of each rank, each with a communicator of its own, one of which may come late.
 void Threads(Case& c) {
   std::vector<Step> first = DrawSteps(c, {}, 5);
   std::vector<Step> second = DrawSteps(c, {"alltoall", "halo", "ring", "split", "reductions"}, 5);
@@ -66,11 +68,21 @@ void Threads(Case& c) {
   }
   for (Step& step : second) step.comm = kOther;
   const bool makes_private = c.random.Chance(0.7);
+  std::vector<std::array<Time, 2>> delays;
+  for (int rank = 0; rank < c.job.ranks; ++rank) {
+    std::array<Time, 2> late{};
+    if (c.random.Chance(0.5)) late[c.random.Chance(0.5)] = c.random.Spread(kSecond, 40 * kSecond);
+    delays.push_back(late);
+  }
   c.Run([&](Rank& rank) {
     rank.Begin(makes_private);
+    NoteThread();
+    const auto& late = delays[static_cast<std::size_t>(rank.rank)];
     process::Thread thread([&] {
+      rank.job.scheduler.Sleep(late[1]);
       for (const Step& step : second) RunStep(rank, step);
     });
+    rank.job.scheduler.Sleep(late[0]);
     for (const Step& step : first) RunStep(rank, step);
     thread.join();
     rank.End();

@@ -3,6 +3,7 @@
 
 #include "base/options.h"
 #include "plain_calls.h"
+#include "runtime/crossing.h"
 #include "scenario.h"
 
 namespace pfftjax::simulated {
@@ -202,6 +203,7 @@ void TwoThreads(Case& c) {
       }
     };
     if (rank.rank == 0) {
+      NoteThread();
       process::Thread other(work);
       work();
       other.join();
@@ -263,14 +265,34 @@ void HalfMessage(Case& c) {
   });
 }
 
+// One rank makes its calls on two communicators of the same ranks in another order than the rest.
+void OtherCommunicator(Case& c) {
+  Calm(c);
+  const auto rank_of = static_cast<int>(c.random.Below(c.job.ranks));
+  const bool makes_private = c.random.Chance(0.5);
+  const Call call = c.random.OneOf(kCalls);
+  const std::int64_t calls = c.random.Between(0, 2);
+  c.MustEnd({"neither can go on", "but not for this one"}, kSoon);
+  c.Run([&](Rank& rank) {
+    rank.Begin(makes_private);
+    for (std::int64_t i = 0; i < calls; ++i) EndJobOn(Make(rank, kWorld, call, 3));
+    rank.Compute();
+    const bool is_other = rank.rank == rank_of;
+    EndJobOn(Make(rank, is_other ? kOther : kWorld, call, 3));
+    EndJobOn(Make(rank, is_other ? kWorld : kOther, call, 3));
+    rank.End();
+  });
+}
+
 }  // namespace
 
 std::vector<Scenario> WrongScenarios() {
-  return {{"missing_call", 4, 16, MissingCall},    {"other_program", 2, 16, OtherProgram},
-          {"checked_calls", 2, 16, CheckedCalls},  {"early_end", 2, 16, EarlyEnd},
-          {"lonely_message", 2, 8, LonelyMessage}, {"dead_rank", 1, 8, DeadRank},
-          {"two_threads", 1, 8, TwoThreads},       {"other_partners", 2, 16, OtherPartners},
-          {"half_message", 2, 8, HalfMessage}};
+  return {
+      {"missing_call", 4, 16, MissingCall},    {"other_program", 2, 16, OtherProgram},
+      {"checked_calls", 2, 16, CheckedCalls},  {"early_end", 2, 16, EarlyEnd},
+      {"lonely_message", 2, 8, LonelyMessage}, {"dead_rank", 1, 8, DeadRank},
+      {"two_threads", 1, 8, TwoThreads},       {"other_partners", 2, 16, OtherPartners},
+      {"half_message", 2, 8, HalfMessage},     {"other_communicator", 2, 16, OtherCommunicator}};
 }
 
 }  // namespace pfftjax::simulated
