@@ -1,7 +1,9 @@
-"""Where the user's program is: the line that calls pfftjax, for the texts of errors."""
+"""Where the user's program is: the line that calls pfftjax, for errors and warnings."""
 
 import functools
 import os
+import sys
+from types import FrameType
 
 import jax
 import jaxlib
@@ -35,3 +37,18 @@ def user_line() -> str:
         here = os.getcwd() + os.sep
         return f"{path.removeprefix(here)}:{line}"
     return ""
+
+
+def stacklevel() -> int:
+    """What the caller gives `warnings.warn`, so that a warning is of the user's innermost line.
+
+    1, the caller itself, where no line outside of pfftjax and JAX leads there.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            return level
+        frame = frame.f_back
+        level += 1
+    return 1

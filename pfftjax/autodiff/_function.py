@@ -239,7 +239,7 @@ class OverRanks:
         if not self.leaves_it_to_jax:
             self._compare_shared(dict(zip(self.positions, values, strict=True)), what)
 
-    def warn(self, stacklevel: int = 3) -> None:
+    def warn(self) -> None:
         """Say of arguments that are differentiated that nobody has said whose they are.
 
         Afterwards, when the function has been traced: its pencils have been made by then.
@@ -254,7 +254,6 @@ class OverRanks:
                 self.function,
                 self.operation,
                 self.comm,
-                stacklevel + 1,
             )
 
     def refuse_own(self) -> None:

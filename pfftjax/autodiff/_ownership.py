@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import where
+from pfftjax._runtime.user_code import stacklevel
 from pfftjax.pencils.internal import is_block, is_distributed
 
 
@@ -196,7 +197,6 @@ def warn_of_undeclared(
     function: Function,
     operation: str,
     comm: Communicator,
-    stacklevel: int,
 ) -> None:
     """Say so, once, of a differentiated argument that may be shared and is not declared."""
     if comm.rank != 0:
@@ -216,7 +216,7 @@ def warn_of_undeclared(
             "knows. If it is the same on every rank, its gradient is only this rank's part: say "
             f"shared={_spelt(name)}. If it is this rank's own, say own={_spelt(name)}",
             UndeclaredArgumentWarning,
-            stacklevel=stacklevel,
+            stacklevel=stacklevel(),
         )
 
 

@@ -287,6 +287,11 @@ def _said(call):
     return [text for each in CONTROL.allgather(texts) for text in each]
 
 
+def test_what_nobody_has_declared_is_said_of_the_users_line():
+    texts = _said(lambda: jax.jit(pfftjax.grad(lambda t: allreduce(3 * t)))(1.0))
+    assert len(texts) == (SIZE > 1)
+
+
 def test_what_nobody_has_declared_is_said_once():
     plan = pfftjax.PencilFFT((6, 5, 4), pfftjax.ProcessGrid(), real=True)
     block = plan.input.local_block(jnp.asarray(random((6, 5, 4))))
