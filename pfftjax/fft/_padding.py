@@ -69,7 +69,8 @@ def truncate_spectrum(y: FieldLike, plan: Plan, smaller_plan: Plan) -> Field:
     Modes beyond the Nyquist frequencies of the coarser mesh are left out. Those of both signs of
     a Nyquist frequency m / 2, m even, look the same on it and are added up, so that truncating
     undoes padding. For "rfft" there is one of them, which is doubled: ``smaller_plan.inverse``
-    gets the real field that it should have, because it ignores what is not Hermitian.
+    gets the real field that it should have, because it ignores what is not Hermitian. Factors of
+    the norm are taken care of: the modes that are left are those of the same field.
 
     Args:
         y: this rank's block of the spectrum, of shape ``(..., *plan.output.local_shape)``.
