@@ -3,8 +3,7 @@
 // A rank is known to wait for another one where it can only go on after that one has, and that one
 // is in a call that does nothing for it:
 //   - in a message, a half of which waits for one that is in a collective, or in a message of
-//   other
-//     partners or with another tag;
+//     other partners or with another tag;
 //   - in a collective that every rank takes part in, and that the other one, which is in a
 //     message, has not come to.
 // A half that has ended waits for nobody (Awaited, in progress.h). One that the other rank's call
