@@ -5,9 +5,6 @@
 namespace pfftjax {
 namespace {
 
-// Two ranks that have several threads are not asked so soon again after so many answers.
-constexpr int kMostOfInterest = 5;
-
 process::Own<process::Atomic<bool>> has_threads;
 
 }  // namespace

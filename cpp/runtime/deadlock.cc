@@ -5,9 +5,6 @@
 namespace pfftjax {
 namespace {
 
-// A rank that has answered so often that it is in the same call need not be asked so soon again.
-constexpr int kMostOfInterest = 5;
-
 // Says whether a receive of `wanted`, a tag or any, takes a message with `tag`.
 bool IsTakenAs(int wanted, int tag) { return wanted < 0 || tag < 0 || wanted == tag; }
 

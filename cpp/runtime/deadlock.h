@@ -19,6 +19,9 @@
 
 namespace pfftjax {
 
+// A rank that has answered so often that it is in the same call need not be asked so soon again.
+inline constexpr int kMostOfInterest = 5;
+
 // One rank is in this, on one communicator.
 struct Wait {
   Stage stage = Stage::kIdle;

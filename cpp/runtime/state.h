@@ -80,12 +80,13 @@ struct State {
     return state;
   }
   // Tells what this rank does, on whatever communicator, to a rank that waits for it on one that
-  // the watch cannot talk over yet.
-  static State Anywhere(std::int64_t question) {
+  // the watch cannot talk over yet; on any but one, to a rank that waits for it on that one.
+  static State Anywhere(std::int64_t question, const Communicator* but = nullptr) {
     State found{question,       0, Stage::kIdle,          Operation::kNone,
                 Element::kBool, 0, *announced_departures, 0};
     for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
       const Communicator* comm = FindCommunicator(i);
+      if (comm == but) continue;
       if (comm->is_gathering) return OfGathering(*comm, question);
       if (found.stage == Stage::kIdle) {
         const State here = Of(*comm, question);
@@ -117,6 +118,18 @@ struct State {
     ForEachNumber(*this, [&word](auto number) { *word++ = static_cast<std::int64_t>(number); });
     called.Write(words.data() + kNumbers);
     return words;
+  }
+  // Adds to what this rank says of a communicator on which it is in no call what it does `there`.
+  void AddElsewhere(const State& there, bool waits_for) {
+    is_elsewhere = true;
+    waits_for_asker = waits_for;
+    is_gathering = there.is_gathering;
+    operation = there.operation;
+    element = there.element;
+    count = there.count;
+    called = there.called;
+    comm = there.comm;
+    entered = there.entered;
   }
   Wait AsWait() const {
     return {stage, operation, entered, passed, source, dest, send_tag, recv_tag, Awaited(awaited)};

@@ -147,24 +147,11 @@ class Watch {
   // Adds to the answer of this rank, which is in no call on `comm`, on which other communicator it
   // waits, and whether it does so for the one that asks.
   void AddElsewhere(State& answer, const Communicator& comm, int asker) {
-    for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
-      const Communicator& other = *FindCommunicator(i);
-      if (&other == &comm || other.size == 1) continue;
-      const State there = other.is_gathering ? State::OfGathering(other, answer.question)
-                                             : State::Of(other, answer.question);
-      if (there.stage == Stage::kIdle && !there.is_gathering) continue;
-      answer.is_elsewhere = true;
-      answer.is_gathering = there.is_gathering;
-      answer.operation = there.operation;
-      answer.element = there.element;
-      answer.count = there.count;
-      answer.called = there.called;
-      answer.comm = other.number;
-      answer.entered = there.entered;
-      answer.waits_for_asker = there.is_gathering ? gatherings_.IsWaitingFor(other, asker)
-                                                  : IsWaitingFor(other, there, asker);
-      return;
-    }
+    const State there = State::Anywhere(answer.question, &comm);
+    const Communicator& other = *FindCommunicator(there.comm);
+    if (other.size == 1 || (there.stage == Stage::kIdle && !there.is_gathering)) return;
+    answer.AddElsewhere(there, there.is_gathering ? gatherings_.IsWaitingFor(other, asker)
+                                                  : IsWaitingFor(other, there, asker));
   }
 
   // Says whether this rank, in `here`, waits for a rank that has answered that it is in no call on

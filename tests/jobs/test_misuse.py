@@ -49,6 +49,12 @@ def differ(program, *says):
     return Misuse(program, (first, *says[1:]), times=1)
 
 
+TWO_COMMUNICATORS = """
+comms = [MPI.COMM_WORLD.Dup() for _ in range(2)]
+for comm in comms:
+    pc.duplicate(comm)
+now(pc.allreduce(x, comm=comms[RANK]))  # <a>
+"""
 CASES = {
     "counts": differ(
         "now(jax.jit(lambda x: pc.allreduce(x))(x[:, : 1 + RANK]))  # <a>",
@@ -264,12 +270,7 @@ CASES |= {
         ),
     ),
     "two communicators": Misuse(
-        """
-        comms = [MPI.COMM_WORLD.Dup() for _ in range(2)]
-        for comm in comms:
-            pc.duplicate(comm)
-        now(pc.allreduce(x, comm=comms[RANK]))  # <a>
-        """,
+        TWO_COMMUNICATORS,
         (
             r"waits in the check before allreduce.*, called at {a}, .* waits for rank \d, which "
             r"is in allreduce .* on communicator \d, called at {a}, .*neither can go on",
@@ -356,13 +357,10 @@ WARNED["a message and a bcast"] = Misuse(
 # The other thread might make the call that is waited for.
 WARNED["two communicators and two threads"] = Misuse(
     """
-    import threading
-    threading.Thread(target=time.sleep, args=(20,), daemon=True).start()
-    comms = [MPI.COMM_WORLD.Dup() for _ in range(2)]
-    for comm in comms:
-        pc.duplicate(comm)
-    now(pc.allreduce(x, comm=comms[RANK]))  # <a>
-    """,
+import threading
+threading.Thread(target=time.sleep, args=(20,), daemon=True).start()
+"""
+    + TWO_COMMUNICATORS,
     (
         r"warning: rank \d of 2 .* before allreduce.*, called at {a}, .* has waited for 8 s, "
         r"while rank \d is in allreduce .* on communicator \d, called at {a}",
