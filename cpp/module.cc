@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <array>
 #include <initializer_list>
@@ -116,6 +117,19 @@ NB_MODULE(_native, m) {
         "FFI handlers for arrays on GPUs by name, as capsules; for use after load_device.");
   m.def("load_device", &gpu::LoadDevice, nb::arg("path"), "Loads the runtime of the GPUs.");
   m.def("load_mpi", &LoadMpi, nb::arg("path"), "Loads the backend of one MPI family.");
+  m.def("prepare_to_finalize", &PrepareToFinalize, nb::call_guard<nb::gil_scoped_release>(),
+        "Waits for the other ranks to end, and ends the threads that call MPI.");
+  m.def(
+      "prepare_to_finalize_at_exit",
+      [] {
+        static const pid_t process = getpid();  // a child of fork must not speak MPI
+        if (Py_AtExit([] {
+              if (getpid() == process) PrepareToFinalize();
+            }) != 0) {
+          throw std::runtime_error("Python has no room for another exit function");
+        }
+      },
+      "Lets Python do so after its own exit handlers, before what was registered earlier.");
   m.def("finalized", [] { return !Mpi() || Finalized() || Mpi()->finalized(); });
   m.def(
       "configure",

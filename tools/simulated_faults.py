@@ -28,6 +28,12 @@ class Fault:
 
 FAULTS = [
     Fault(
+        "the watch still asks MPI when MPI_Finalize begins",
+        "runtime/communicator.cc",
+        "  StopWatch();\n",
+        "",
+    ),
+    Fault(
         "a process of several threads is taken to make its calls one after the other",
         "runtime/crossing.cc",
         "return has_threads->load();",

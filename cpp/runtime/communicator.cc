@@ -27,15 +27,16 @@ void BecomePrivate(Communicator& comm) {
   comm.is_gathering.store(false, std::memory_order_release);
 }
 
-void AtFinalize() {
+}  // namespace
+
+void PrepareToFinalize() {
+  if (!Mpi() || *finalized) return;
   Leave();  // where MPI is finalized by hand on some ranks and the others just end
   *finalized = true;
   LeaveLastCalls();
   StopBackground();
   StopWatch();
 }
-
-}  // namespace
 
 std::string Communicator::Where() const {
   return "rank " + std::to_string(rank) + " of " + std::to_string(size);
@@ -54,7 +55,7 @@ void LoadMpi(const std::string& path) {
     throw std::runtime_error(path + " is from another version of pfftjax; reinstall pfftjax");
   }
   *mpi = api;
-  Mpi()->on_finalize(AtFinalize);
+  Mpi()->on_finalize(PrepareToFinalize);
 }
 
 bool Finalized() { return *finalized; }

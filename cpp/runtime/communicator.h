@@ -70,6 +70,11 @@ void LoadMpi(const std::string& path);
 
 // True from the start of MPI_Finalize on: no MPI call may be made any more.
 bool Finalized();
+// Waits until every rank ends, refuses calls from then on, and ends the threads that call MPI.
+// Before MPI_Finalize: from its first line on MPICH locks no more, and a thread of ours that is in
+// MPI then, or comes to it, destroys what the other one uses. MPI_Finalize itself does this only
+// for those who reach it by another way than ours. Later calls do nothing.
+void PrepareToFinalize();
 
 inline constexpr std::int64_t kMaxCommunicators = 1 << 16;
 

@@ -17,6 +17,7 @@ import warnings
 from types import TracebackType
 
 import jax
+import mpi4py
 from mpi4py import MPI
 
 from . import device as _device  # noqa: F401 (before anything starts a backend)
@@ -159,17 +160,23 @@ def _abort_on_error() -> None:
 def _leave_before_finalize() -> None:
     """Finish the asynchronous work of a program that finalizes MPI itself first.
 
-    A wait inside MPI_Finalize comes too late for MPICH, which ends in an error if another thread
-    was in MPI when it began. A caller gets there who had taken the function from mpi4py before.
+    A wait inside MPI_Finalize comes too late for MPICH, which locks no more from its first line
+    on: if another thread is in MPI then, such as the watch, the heap is destroyed, or the job ends
+    in an error. A caller gets there who had taken the function from mpi4py before.
     """
     finalize = MPI.Finalize
 
     @functools.wraps(finalize)
     def leave_and_finalize() -> None:
         _leave()
+        native.prepare_to_finalize()
         finalize()
 
     MPI.Finalize = leave_and_finalize
+    # Where nobody calls it, mpi4py does: in a function that it has left with Python, as this does,
+    # and Python calls the latest first.
+    if mpi4py.rc.initialize if mpi4py.rc.finalize is None else mpi4py.rc.finalize:
+        native.prepare_to_finalize_at_exit()
     # MPI begins to finalize by deleting this.
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: _leave())
     MPI.COMM_SELF.Set_attr(keyval, True)

@@ -1,5 +1,6 @@
 """Starts a job of several ranks from a test and says how it ended."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -65,24 +66,35 @@ def run(script, ranks=2, limit=150.0, preamble=PREAMBLE, arguments=(), **environ
     return Ended(process.returncode, output, ended - min(marks) if marks else None)
 
 
-def _stacks(session):
-    """Where the processes of a session are: what the system says of their threads, and, where
+def _descendants(root):
+    """The process `root` and all that it has started: ranks may have a session of their own."""
+    parents = {}
+    for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = status.read_text().rpartition(")")[2].split()
+            parents[int(status.parent.name)] = int(fields[1])
+    found = [root]
+    for process in found:
+        found += [child for child, parent in parents.items() if parent == process]
+    return found
+
+
+def _stacks(root):
+    """Where `root` and its descendants are: what the system says of their threads, and, where
     there is gdb, their stacks.
     """
     found = []
-    for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
+    for process in _descendants(root):
+        status = pathlib.Path(f"/proc/{process}/stat")
         try:
             fields = status.read_text().rpartition(")")[2].split()
-            if int(fields[3]) != session:
-                continue
             command = (status.parent / "cmdline").read_text().split("\0")[:3]
             waits = [(t / "wchan").read_text() for t in (status.parent / "task").iterdir()]
         except OSError:  # it has ended
             continue
-        pid = status.parent.name
-        found.append(f"-- process {pid} {command} {fields[0]}, waits of its threads: {waits}")
+        found.append(f"-- process {process} {command} {fields[0]}, waits of its threads: {waits}")
         if shutil.which("gdb"):
-            ask = ["gdb", "-p", pid, "-batch", "-ex", "thread apply all backtrace 40"]
+            ask = ["gdb", "-p", str(process), "-batch", "-ex", "thread apply all backtrace 40"]
             stacks = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
             found += [
                 line[:200] for line in stacks.splitlines() if line.startswith(("#", "Thread"))

@@ -44,6 +44,10 @@ void LetGo(Process& process, Event& event, Time delay) {
 void Progress() {
   Process& process = CurrentProcess();
   if (process.is_finalized) scheduler->Fail("a call of MPI's after MPI_Finalize");
+  // MPICH locks no more then, so that such calls destroy what the other thread uses.
+  if (process.finalizing && process.finalizing != scheduler->current()) {
+    scheduler->Fail("a call of MPI's while another thread is in MPI_Finalize");
+  }
   for (Event* event : std::exchange(process.to_leave, {})) {
     scheduler->Schedule(*event, scheduler->now() + scheduler->random.Below(kMicrosecond));
   }

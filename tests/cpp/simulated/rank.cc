@@ -64,6 +64,8 @@ void Rank::Leave() {
 }
 
 void Rank::Finalize() {
+  PrepareToFinalize();
+  CurrentProcess().finalizing = job.scheduler.current();
   CurrentProcess().at_finalize();
   // MPI_Finalize ends what this rank has begun.
   Progress();

@@ -47,6 +47,7 @@ class Random {
 };
 
 struct Event;
+struct Task;
 
 // Each rank has a process of its own, with its static objects.
 struct Process {
@@ -59,6 +60,7 @@ struct Process {
   int waits_in_mpi = 0;          // threads in a call of MPI's that waits
   std::vector<Event*> to_leave;  // what goes on when this rank next calls MPI
   void (*at_finalize)() = nullptr;
+  const Task* finalizing = nullptr;  // the thread that is in MPI_Finalize
   bool is_finalized = false;
   int open_requests = 0;
   // Holds what this rank knows of the others' progress (memory.h).
