@@ -240,10 +240,11 @@ void Message::Happen() {
       const char* source = sending ? data : copy.data();
       if (sending && sender->is_dead) return;
       if (!receiver.is_dead) {
-        std::memcpy(receive.data, source, static_cast<std::size_t>(std::min(bytes, receive.room)));
+        const std::int64_t taken = std::min(bytes, receive.room);
+        if (taken > 0) std::memcpy(receive.data, source, static_cast<std::size_t>(taken));
         receive.request->source = from;
         receive.request->tag = tag;
-        receive.request->bytes = std::min(bytes, receive.room);
+        receive.request->bytes = taken;
         receive.request->knowledge = std::move(knowledge);
         receive.request->Complete(bytes > receive.room ? kErrorTruncate : 0);
       }
