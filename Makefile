@@ -1,6 +1,6 @@
 # make demo     everything from a fresh machine to an N-body simulation, a picture and a spectrum
 # make test     everything from a fresh machine to all tests (python3 >= 3.11, a C++17 compiler)
-# make lint     ruff, clang-format, pyright, the layers of the tree and the length of its files
+# make lint     ruff, clang-format, pyright, the layers of the tree, the length of its files, the names in docs
 # make validate the simulation against theory, as the table of docs/validation.md
 # make bench    the collectives, the FFT and the particle mesh beside their peers, on 2 ranks
 # make peers    those of the peers that can be installed here, in an environment of their own
@@ -77,7 +77,7 @@ lint: setup
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(WITH_PATH) $(BIN)/pyright --verifytypes pfftjax --ignoreexternal
-	$(WITH_PATH) JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q tests/test_layers.py
+	$(WITH_PATH) JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q tests/test_layers.py tests/test_reference.py
 
 format: setup
 	$(BIN)/ruff check --fix .
