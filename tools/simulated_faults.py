@@ -29,7 +29,7 @@ class Fault:
 FAULTS = [
     Fault(
         "the watch still asks MPI when MPI_Finalize begins",
-        "runtime/communicator.cc",
+        "runtime/departure.cc",
         "  StopWatch();\n",
         "",
     ),

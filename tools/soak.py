@@ -31,7 +31,7 @@ from tools import launcher
 LATE = 5.0
 # Under a timeout nothing is waited for longer than SHORT, but all ranks are stopped for SUSPENDED.
 TIMEOUT, SHORT, SUSPENDED = 12, 2.0, 15.0
-# What is computed meanwhile takes ten times as long where other jobs have the cores.
+# Other jobs on the machine can make what is computed meanwhile take ten times as long.
 SHORT_WORK = 0.25
 LONGEST_JOB = 300.0
 # XLA gets more threads than a job has programs under way. With fewer, programs that wait for other

@@ -5,6 +5,7 @@
 
 #include "runtime/agreement.h"
 #include "runtime/call_sites.h"
+#include "runtime/departure.h"
 
 namespace pfftjax {
 namespace {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "runtime/agreement.h"
-#include "runtime/background.h"
 #include "runtime/departure.h"
 #include "runtime/terminate.h"
 #include "runtime/watch.h"
@@ -17,7 +16,6 @@ namespace pfftjax {
 namespace {
 
 process::Own<const MpiApi*> mpi;
-process::Own<process::Atomic<bool>> finalized;
 
 process::Own<std::array<process::Atomic<Communicator*>, kMaxCommunicators>> communicators;
 process::Own<process::Atomic<std::int64_t>> communicator_count;
@@ -28,15 +26,6 @@ void BecomePrivate(Communicator& comm) {
 }
 
 }  // namespace
-
-void PrepareToFinalize() {
-  if (!Mpi() || *finalized) return;
-  Leave();  // where MPI is finalized by hand on some ranks and the others just end
-  *finalized = true;
-  LeaveLastCalls();
-  StopBackground();
-  StopWatch();
-}
 
 std::string Communicator::Where() const {
   return "rank " + std::to_string(rank) + " of " + std::to_string(size);
@@ -57,8 +46,6 @@ void LoadMpi(const std::string& path) {
   *mpi = api;
   Mpi()->on_finalize(PrepareToFinalize);
 }
-
-bool Finalized() { return *finalized; }
 
 std::int64_t AddCommunicator(const void* address, std::vector<int> world_ranks) {
   const std::int64_t number = communicator_count->load();

@@ -68,14 +68,6 @@ const MpiApi* Mpi();
 // Opens the backend at `path`; throws std::runtime_error with the loader's words.
 void LoadMpi(const std::string& path);
 
-// True from the start of MPI_Finalize on: no MPI call may be made any more.
-bool Finalized();
-// Waits until every rank ends, refuses calls from then on, and ends the threads that call MPI.
-// Before MPI_Finalize: from its first line on MPICH locks no more, and a thread of ours that is in
-// MPI then, or comes to it, destroys what the other one uses. MPI_Finalize itself does this only
-// for those who reach it by another way than ours. Later calls do nothing.
-void PrepareToFinalize();
-
 inline constexpr std::int64_t kMaxCommunicators = 1 << 16;
 
 // Adds the communicator whose MPI_Comm lies at `address`; the next free number. No communication.

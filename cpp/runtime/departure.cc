@@ -41,6 +41,7 @@ process::Own<process::Mutex> mutex;
 process::Own<Departure> of_the_program;
 process::Own<Departure> for_good;
 process::Own<Held> held;
+process::Own<process::Atomic<bool>> finalized;
 
 // A communicator on which a call of another thread is under way, or null.
 const Communicator* UnderWay() {
@@ -130,6 +131,15 @@ void Leave(Departure& departure) {
   while (!Poll(departure)) process::SleepFor(kPause);
 }
 
+// Waits for calls that had just begun when calls were refused.
+void LeaveLastCalls() {
+  SteppedClock clock(kLongestStep);
+  while (const Communicator* comm = UnderWay()) {
+    if (clock.Look() > kLongestWait) AbortUnder(*comm);
+    process::SleepFor(kPause);
+  }
+}
+
 }  // namespace
 
 void LeaveStart() { Start(*of_the_program); }
@@ -160,12 +170,15 @@ void Leave() {
   WarnOfWhatIsLost();
 }
 
-void LeaveLastCalls() {
-  SteppedClock clock(kLongestStep);
-  while (const Communicator* comm = UnderWay()) {
-    if (clock.Look() > kLongestWait) AbortUnder(*comm);
-    process::SleepFor(kPause);
-  }
+void PrepareToFinalize() {
+  if (!Mpi() || *finalized) return;
+  Leave();  // where MPI is finalized by hand on some ranks and the others just end
+  *finalized = true;
+  LeaveLastCalls();
+  StopBackground();
+  StopWatch();
 }
+
+bool Finalized() { return *finalized; }
 
 }  // namespace pfftjax

@@ -3,7 +3,7 @@
 //
 // There are two departures, which all ranks come to. The first ends the program: nobody calls
 // before all have come to it. After it, exit handlers that were registered before pfftjax was
-// imported may still communicate; the second, in MPI_Finalize, ends these too.
+// imported may still communicate; the second, before MPI_Finalize, ends these too.
 #pragma once
 
 namespace pfftjax {
@@ -18,7 +18,12 @@ bool LeavePoll();
 bool LeaveIsStuck();
 // Both departures, until done.
 void Leave();
-// After Leave, when calls are refused: waits for those that had just begun.
-void LeaveLastCalls();
+// Leaves, refuses calls from then on, and ends the threads of pfftjax that call MPI. This comes
+// before MPI_Finalize: from its first line on MPICH locks no more, and a thread that is in MPI
+// then, or comes to it, destroys what the other one uses. Inside MPI_Finalize it does what is left
+// to do for a program that got there past the wrapped one. Later calls do nothing.
+void PrepareToFinalize();
+// Says whether it has come to refuse calls: no MPI call may be made any more.
+bool Finalized();
 
 }  // namespace pfftjax

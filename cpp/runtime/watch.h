@@ -18,7 +18,7 @@ void StartWatch();
 // Lets the thread call `look` at each of its ticks, as long as it runs: for what goes on where no
 // call waits for it. It must neither wait nor throw.
 void AlsoWatch(std::function<void()> look);
-// Ends it and waits for it. Called at the start of MPI_Finalize.
+// Ends it and waits for it. Called before MPI_Finalize.
 void StopWatch();
 
 // This rank makes no further calls before all ranks have come to this departure (departure.h);

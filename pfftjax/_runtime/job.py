@@ -173,9 +173,10 @@ def _leave_before_finalize() -> None:
         finalize()
 
     MPI.Finalize = leave_and_finalize
-    # Where nobody calls it, mpi4py does: in a function that it has left with Python, as this does,
-    # and Python calls the latest first.
-    if mpi4py.rc.initialize if mpi4py.rc.finalize is None else mpi4py.rc.finalize:
+    # Where the program does not call it, mpi4py finalizes MPI when Python has ended. Python calls
+    # exit functions from the latest to the first, and so this one before mpi4py's.
+    rc = mpi4py.rc
+    if rc.finalize or (rc.finalize is None and rc.initialize):
         native.prepare_to_finalize_at_exit()
     # MPI begins to finalize by deleting this.
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: _leave())

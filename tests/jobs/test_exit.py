@@ -144,6 +144,47 @@ def test_exit_handlers_that_communicate():
     _assert_no_crash(ended)
 
 
+def test_threads_that_call_mpi_end_before_finalize_by_hand():
+    """MPICH locks no more in MPI_Finalize. A rank warns of what it has not received just before it
+    ends them; MPI begins to finalize by deleting attributes, the latest first."""
+    ended = assert_succeeds(
+        """
+        if RANK == 0:
+            pc.send(x, 1, tag=7)
+        pc.barrier()
+        begins = lambda *_: print("MPI_Finalize begins", file=sys.stderr, flush=True)
+        if RANK == 1:
+            MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=begins), True)
+        MPI.Finalize()
+        """,
+        limit=50,
+    )
+    assert re.search(r"rank 1 .*has not received(?s:.*)MPI_Finalize begins", ended.output), ended
+    _assert_no_crash(ended)
+
+
+def test_threads_that_call_mpi_end_before_finalize_at_exit():
+    """Python calls what it has left to libc's abort between pfftjax's exit function and mpi4py's,
+    so that MPI_Finalize is never called on rank 1."""
+    ended = run(
+        """
+        import ctypes
+        from mpi4py import MPI
+        if MPI.COMM_WORLD.rank == 1:
+            ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)
+        import jax.numpy as jnp
+        from pfftjax import collectives as pc
+        if MPI.COMM_WORLD.rank == 0:
+            pc.send(jnp.ones(3), 1, tag=7)
+        pc.barrier()
+        """,
+        preamble="",
+        limit=50,
+    )
+    assert ended.status != 0, ended.output
+    assert re.search("rank 1 of 2 .*has not received a message", ended.output), ended.output
+
+
 # Seconds after which the watch, were it wrong, would have ended the job: it asks twice.
 LATE = 6
 
