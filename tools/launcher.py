@@ -25,9 +25,9 @@ def family() -> str:
 
 
 @functools.cache
-def _scratch() -> tempfile.TemporaryDirectory[str]:
+def _scratch(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
     """Where jobs keep their files; removed when this process ends."""
-    return tempfile.TemporaryDirectory(prefix="pfftjax-")
+    return tempfile.TemporaryDirectory(prefix="pfftjax-", dir=parent)
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -35,9 +35,12 @@ def environment(**extra: str) -> dict[str, str]:
 
     Each has a folder for temporary files of its own: Open MPI's mpirun keeps a session there under
     its process number, leaves it behind when it is killed, and where it finds one of an earlier
-    process of the same number it does not start ("listener thread failed to start").
+    process of the same number it does not start ("listener thread failed to start"). Its ranks
+    share memory in files that are called by 16 bits of a hash of that number: two jobs at a time
+    that have the same ones crash, unless each has a folder for them, too.
     """
     here = str(pathlib.Path(sys.executable).parent)
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     return {
         **os.environ,
         "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -50,6 +53,7 @@ def environment(**extra: str) -> dict[str, str]:
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": tempfile.mkdtemp(dir=_scratch().name),
+        "OMPI_MCA_btl_sm_backing_directory": tempfile.mkdtemp(dir=_scratch(memory).name),
         **extra,
     }
 
