@@ -1,4 +1,8 @@
-"""Starts a job of several ranks from a test and says how it ended."""
+"""Starts a job of several ranks from a test and says how it ended.
+
+A program prints a line as one text, `print(f"{a} {b}")`: its output is not buffered, and the
+pieces of `print(a, b)` mix with those of other ranks.
+"""
 
 import contextlib
 import dataclasses

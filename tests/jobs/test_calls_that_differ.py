@@ -187,7 +187,7 @@ def differ(expected):
             raise AssertionError(f"{name} differs, and nobody said so")
         pc.recover()
         assert float(pc.allreduce(1.0)) == SIZE, name
-    print("all", turn + 1, "named", flush=True)
+    print(f"all {turn + 1} named", flush=True)
 """
 
 

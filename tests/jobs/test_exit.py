@@ -75,7 +75,7 @@ def test_computing_after_finalize():
     ended = assert_ends_in_error(
         """
         MPI.Finalize()
-        print("total", jax.jit(jnp.sum)(x), flush=True)
+        print(f"total {jax.jit(jnp.sum)(x)}", flush=True)
         pc.allreduce(x).block_until_ready()
         """,
         r"total 6\.0",

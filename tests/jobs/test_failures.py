@@ -314,7 +314,7 @@ with warnings.catch_warnings(record=True) as warned:
         [thread.start() for thread in started]; [thread.join() for thread in started]
         assert [float(result) for result in results] == [over.size] * threads_here, results
 said = [str(one.message) for one in warned if "threads of this process" in str(one.message)]
-print(len(said), "warnings of few threads on rank", RANK, said[:1])
+print(f"{len(said)} warnings of few threads on rank {RANK} {said[:1]}")
 """
 
 

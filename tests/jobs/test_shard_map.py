@@ -197,7 +197,7 @@ for case in (*CASES, *EXTRA):
         model = lambda X: jnp.sum(w * jnp.sin(case.model(X)))
         gradient = jax.jit(over_ranks(jax.grad(loss)))(array)
         check(gradient, jax.grad(model)(jnp.asarray(X))[RANK])
-    print(case.name, "agrees", flush=True)
+    print(f"{case.name} agrees\\n", end="", flush=True)
 """
 
 

@@ -40,7 +40,7 @@ def test_operations_have_their_names_in_a_trace(tmp_path):
             for event in events
             if event.get("ph") == "X" and "hlo_op" in event.get("args", {})
         )
-        print("seen", dict(seen), flush=True)
+        print(f"seen {dict(seen)}", flush=True)
         assert seen["alltoall"] == 4
         assert seen["sendrecv"] == seen["allreduce"] == 1
         made = "fft_across halo_exchange fft_of_lines order_by_owner move_rows return_rows paint"
