@@ -23,6 +23,7 @@ from pfftjax._runtime import primitive
 from pfftjax._runtime.ffi import native
 from pfftjax.pencils import block
 from pfftjax.pm import _by_xla, _exchange, _painting
+from pfftjax.pm._assignment import Assignment
 from tests import gpu_programs as programs
 from tests.distributed import grids
 from tests.helpers import CONTROL, RANK, SIZE, assert_close, random
@@ -200,23 +201,25 @@ def test_painting():
     and on ranks without cells."""
     grid = grids()[-1]
     cases = [
-        (pfftjax.Pencil((5, 4, 3), grid), 2, "float32", _SLOPES),
-        (pfftjax.Pencil((1, 7, 2), grid), 2, "float64", _VALUE),
-        (pfftjax.Pencil((1, 4, 1), grid), 3, "float64", _CURVATURES),
+        (pfftjax.Pencil((5, 4, 3), grid), Assignment(2), "float32", _SLOPES),
+        (pfftjax.Pencil((1, 7, 2), grid), Assignment(2, shift=1), "float64", _VALUE),
+        (pfftjax.Pencil((1, 4, 1), grid), Assignment(3), "float64", _CURVATURES),
+        (pfftjax.Pencil((5, 4, 3), grid), Assignment(4, shift=1), "float64", _CURVATURES),
+        (pfftjax.Pencil((3, 4, 5), grid), Assignment(1), "float64", _VALUE),
     ]
     pairs, operands = [], []
-    for pencil, points, dtype, orders in cases:
+    for pencil, assignment, dtype, orders in cases:
         at = _particles(pencil, dtype)
-        x, y, z = pencil.local_shape
-        ghosts = 2 * points - 3
-        field = random((2, x + ghosts, y + ghosts, z), dtype, 5)
-        params = {"orders": orders, "points": points, "pencil": pencil}
+        field = random((2, *assignment.padded(pencil)), dtype, 5)
+        params = {"orders": orders, "assignment": assignment, "pencil": pencil}
         for ours, theirs, rest in (
             (_painting.paint_p, _by_xla.paint, [random((9, 2, len(orders)), dtype, 6)]),
             (_painting.readout_p, _by_xla.readout, [field]),
             (_painting.along_p, _by_xla.readout_along, [field, random((9, 3), dtype, 7)]),
             (_painting.across_p, _by_xla.readout_across, [field, random((9, 2), dtype, 8)]),
         ):
+            if len(rest) > 1 and assignment.points == 1:
+                continue  # it has no slopes
             if len(rest) > 1:
                 params = {**params, "orders": _VALUE}
             pairs.append([functools.partial(f, **params) for f in (ours.bind, theirs)])
@@ -243,7 +246,7 @@ def test_particles_that_are_not_here():
     pencil = pfftjax.Pencil((2 * SIZE, 4, 3), grids()[-1])
     cell, used = jnp.zeros((3, 3), jnp.int32), jnp.int32(3)
     here = jnp.full((3, 3), 0.5).at[:, 0].add(2 * RANK)
-    options = {"orders": _VALUE, "points": 2, "pencil": pencil}
+    options = {"orders": _VALUE, "assignment": Assignment(2), "pencil": pencil}
     values = jnp.ones((3, 1, 1))
     paint = jax.jit(lambda *args: _by_xla.paint(*args, values, **options))
     order = jax.jit(functools.partial(_by_xla.order_by_owner, pencil=pencil))

@@ -17,6 +17,7 @@ from ._integrators import Steps as Steps
 from ._integrators import bullfrog as bullfrog
 from ._integrators import fastpm as fastpm
 from ._integrators import leapfrog as leapfrog
+from ._interlacing import paint_interlaced as paint_interlaced
 from ._lpt import lpt as lpt
 from ._noise import fixed_amplitudes as fixed_amplitudes
 from ._noise import nested_noise as nested_noise

@@ -16,6 +16,8 @@ from pfftjax._runtime.ffi import native
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import coordinate
 
+from ._assignment import Assignment, weights
+
 # Offsets of so many cells or more are in no box that has room for them.
 _MOST = float(native.most_cells)
 
@@ -52,31 +54,6 @@ def _start(pencil: Pencil, axis: int) -> jax.Array | int:
     return part * size + jnp.minimum(part, rest)
 
 
-def _spline(fraction: jax.Array, point: jax.Array | int, points: int, order: int) -> jax.Array:
-    """Weight of one of the points that a particle reaches along an axis: a B-spline of 2 or 3
-    points (CIC, TSC; Hockney & Eastwood 1988, section 5-3), differentiated `order` times.
-    """
-    one = jnp.ones_like(fraction)
-    d = fraction - (fraction >= 0.5)  # from the nearest point
-    if points == 2:
-        weights = [1 - fraction, fraction] if order == 0 else [-one, one]
-    elif order == 0:
-        weights = [0.5 * (0.5 - d) ** 2, 0.75 - d * d, 0.5 * (0.5 + d) ** 2]
-    else:
-        weights = [d - 0.5, -2 * d, d + 0.5] if order == 1 else [one, -2 * one, one]
-    last = weights.pop()
-    for number, weight in reversed([*enumerate(weights)]):
-        last = jnp.where(point == number, weight, last)
-    return last
-
-
-def padded(pencil: Pencil, points: int) -> tuple[int, int, int]:
-    """The shape of this rank's block with its ghosts, which are along axes 0 and 1."""
-    x, y, z = pencil.local_shape
-    ghosts = 2 * points - 3
-    return x + ghosts, y + ghosts, z
-
-
 class _Stencil:
     """The mesh points near each particle, in the block with its ghosts.
 
@@ -89,7 +66,12 @@ class _Stencil:
     """
 
     def __init__(
-        self, cell: jax.Array, offset: jax.Array, used: jax.Array, pencil: Pencil, points: int
+        self,
+        cell: jax.Array,
+        offset: jax.Array,
+        used: jax.Array,
+        pencil: Pencil,
+        assignment: Assignment,
     ) -> None:
         wrapped, fraction, somewhere = _located(cell, offset, pencil)
         start = jnp.stack([jnp.asarray(_start(pencil, axis), jnp.int32) for axis in range(3)])
@@ -101,17 +83,16 @@ class _Stencil:
         self.used = filled & here
         self.lost = jnp.any(filled & ~here) | (used < 0) | (used > self.rows)
         # Unused rows are computed as well, and so need a place in the block.
-        self._fraction = jnp.where(self.used[:, None], fraction, 0)
-        nearest = (self._fraction >= 0.5).astype(jnp.int32) if points == 3 else 0
-        self._first = jnp.where(self.used[:, None], local, 0) + nearest
-        self._points, self._n2 = points, pencil.global_shape[2]
-        self.padded = padded(pencil, points)
+        first, self._rest = assignment.placed(jnp.where(self.used[:, None], fraction, 0))
+        self._first = jnp.where(self.used[:, None], local, 0) + first
+        self._assignment, self._n2 = assignment, pencil.global_shape[2]
+        self.padded = assignment.padded(pencil)
 
     def over_points(self, body: Callable[[Point, State], State], state: State) -> State:
         """`body(point, state)` for one point after the other: a loop over lines along axis 2, so
         that programs stay short, and temporaries are those of a few points at a time.
         """
-        n = self._points
+        n = self._assignment.points
 
         def over_line(line: jax.Array, state: State) -> State:
             for k in range(n):
@@ -123,15 +104,18 @@ class _Stencil:
     def weight(self, point: Point, order: Order) -> jax.Array:
         """The weight of a point for each row, or a derivative of it: (rows,)."""
         x, y, z = (
-            _spline(self._fraction[:, axis], number, self._points, order[axis])
-            for axis, number in enumerate(point)
+            _chosen(
+                weights(self._rest[:, axis], self._assignment.points, order[axis]), point[axis]
+            )
+            for axis in range(3)
         )
         return x * y * z
 
     def at(self, point: Point) -> tuple[slice | jax.Array, ...]:
         """The index of a point in a padded field (components, ...), for each row."""
         x, y, z = (self._first[:, axis] + number for axis, number in enumerate(point))
-        return slice(None), x, y, (z - (self._points - 2)) % self._n2  # no ghosts along axis 2
+        before = self._assignment.before
+        return slice(None), x + before, y + before, z % self._n2  # no ghosts along axis 2
 
     def read(self, field: jax.Array, point: Point) -> jax.Array:
         """The field there: (components, rows)."""
@@ -140,6 +124,14 @@ class _Stencil:
     def checked(self, y: jax.Array) -> jax.Array:
         """`y`, or NaN where a particle is lost."""
         return jnp.where(self.lost, jnp.nan, y)
+
+
+def _chosen(values: list[jax.Array], number: jax.Array | int) -> jax.Array:
+    """The value of that number."""
+    *others, chosen = values
+    for i, value in reversed([*enumerate(others)]):
+        chosen = jnp.where(number == i, value, chosen)
+    return chosen
 
 
 def _of_particles(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -153,10 +145,10 @@ def _of_particles(function: Callable[..., jax.Array]) -> Callable[..., jax.Array
         used: jax.Array,
         *operands: jax.Array,
         orders: Orders,
-        points: int,
+        assignment: Assignment,
         pencil: Pencil,
     ) -> jax.Array:
-        return function(_Stencil(cell, offset, used, pencil, points), *operands, orders)
+        return function(_Stencil(cell, offset, used, pencil, assignment), *operands, orders)
 
     return by_xla
 

@@ -13,11 +13,11 @@ from jax.core import Tracer
 from pfftjax._runtime.arrays import Number, PyTree, RealBlock, Scalar, Vectors
 from pfftjax.fft import PencilFFT
 
+from ._assignment import Kernel, assignment_of
 from ._gravity import KEPT, Gradient, gravity_with_ghosts
 from ._growth import Cosmology
-from ._painting import Kernel, assignment, paint, readout_padded
+from ._painting import paint, readout_padded
 from ._particles import Particles
-from ._positions import Positions
 
 
 class Stage(NamedTuple):
@@ -59,12 +59,9 @@ class Constants(NamedTuple):
     sides: tuple[Scalar, ...] | None
 
 
-def owned_density_contrast(
-    positions: Positions, total: int, plan: PencilFFT, kernel: Kernel
-) -> RealBlock:
-    """The density contrast of particles that are on the ranks that own them."""
-    mean = total / math.prod(plan.shape)
-    return paint(positions, plan.input, kernel=kernel) / mean - 1
+def contrast(counts: RealBlock, total: int, plan: PencilFFT) -> RealBlock:
+    """The density contrast of painted particles, of so many on all ranks."""
+    return counts / (total / math.prod(plan.shape)) - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,10 +86,9 @@ class Motion:
     def force(self, particles: Particles, constants: Constants) -> Vectors:
         """-grad phi at each particle, with laplacian phi = 3/2 Omega_m delta."""
         mesh = self.plan.input
-        form = assignment(self.kernel, mesh, "force")
-        delta = owned_density_contrast(
-            particles.positions, particles.total, self.plan, self.kernel
-        )
+        form = assignment_of(self.kernel, mesh, "force")
+        counts = paint(particles.positions, mesh, kernel=self.kernel)
+        delta = contrast(counts, particles.total, self.plan)
         field = gravity_with_ghosts(
             1.5 * constants.omega_m * delta,
             self.plan,
@@ -101,7 +97,7 @@ class Motion:
             before=form.before,
             after=form.after,
         )
-        return readout_padded(field, particles.positions, mesh, form.points)
+        return readout_padded(field, particles.positions, mesh, form)
 
     def drifted(self, particles: Particles, drift: Scalar, constants: Constants) -> Particles:
         """The particles moved by their momenta, on the ranks where they are."""

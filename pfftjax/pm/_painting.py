@@ -14,7 +14,6 @@ ranks that own their cells, and the field has ghosts.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,33 +28,11 @@ from pfftjax._runtime.primitive import where, zero_tangent
 from pfftjax.pencils import Pencil, halo_exchange, halo_reduce
 
 from . import _by_xla
-from ._by_xla import SLOPES, Order, Orders, padded
+from ._assignment import Assignment, Kernel, assignment_of
+from ._by_xla import SLOPES, Order, Orders
 from ._positions import Places, Positions, as_positions, checked_mesh
 
-Kernel = Literal["cic", "tsc"]
-
 _VALUE: Orders = ((0, 0, 0),)
-
-
-class _Assignment(NamedTuple):
-    """points: how many a kernel reaches along each axis. before, after: ghosts that it needs."""
-
-    points: int
-    before: int
-    after: int
-
-
-_ASSIGNMENTS = {"cic": _Assignment(2, 0, 1), "tsc": _Assignment(3, 1, 2)}
-
-
-def assignment(kernel: Kernel, pencil: Pencil, operation: str) -> _Assignment:
-    """The kernel of that name."""
-    if not isinstance(kernel, str) or kernel not in _ASSIGNMENTS:
-        raise ValueError(
-            f"{where(operation, pencil.grid.communicator)}: kernel must be one of "
-            f"{', '.join(_ASSIGNMENTS)}, got {kernel!r}"
-        )
-    return _ASSIGNMENTS[kernel]
 
 
 def _primitive(
@@ -69,11 +46,12 @@ def _primitive(
     mlir.register_lowering(primitive, mlir.lower_fun(by_xla, multiple_results=False))
     mlir.register_lowering(
         primitive,
-        lambda ctx, *operands, orders, points, pencil: rule(
+        lambda ctx, *operands, orders, assignment, pencil: rule(
             ctx,
             *operands,
             orders=np.asarray(orders, np.int64).reshape(-1),
-            points=np.int64(points),
+            points=np.int64(assignment.points),
+            shift=np.int64(assignment.shift),
             **on(pencil),
         ),
         platform="cpu",
@@ -116,7 +94,7 @@ def one_by_one(
 readout_p = _primitive(
     "readout",
     _by_xla.readout,
-    lambda cell, offset, used, field, *, orders, points, pencil: ShapedArray(
+    lambda cell, offset, used, field, *, orders, assignment, pencil: ShapedArray(
         (cell.shape[0], field.shape[0], len(orders)), field.dtype
     ),
 )
@@ -124,8 +102,8 @@ readout_p = _primitive(
 paint_p = _primitive(
     "paint",
     _by_xla.paint,
-    lambda cell, offset, used, values, *, orders, points, pencil: ShapedArray(
-        (values.shape[1], *padded(pencil, points)), values.dtype
+    lambda cell, offset, used, values, *, orders, assignment, pencil: ShapedArray(
+        (values.shape[1], *assignment.padded(pencil)), values.dtype
     ),
 )
 
@@ -136,7 +114,7 @@ paint_p = _primitive(
 along_p = _primitive(
     "readout_along",
     _by_xla.readout_along,
-    lambda cell, offset, used, field, displacement, *, orders, points, pencil: ShapedArray(
+    lambda cell, offset, used, field, displacement, *, orders, assignment, pencil: ShapedArray(
         (cell.shape[0], field.shape[0]), field.dtype
     ),
 )
@@ -144,7 +122,7 @@ along_p = _primitive(
 across_p = _primitive(
     "readout_across",
     _by_xla.readout_across,
-    lambda cell, offset, used, field, values, *, orders, points, pencil: ShapedArray(
+    lambda cell, offset, used, field, values, *, orders, assignment, pencil: ShapedArray(
         (cell.shape[0], 3), field.dtype
     ),
 )
@@ -209,22 +187,39 @@ def _raised(orders: Orders, points: int) -> tuple[Orders, list[list[tuple[int, i
     return tuple(higher), places
 
 
+def _is_moving(offset_dot: jax.Array | ad.Zero, assignment: Assignment) -> bool:
+    """Whether positions have a tangent; refuse one that would be silently zero."""
+    if isinstance(offset_dot, ad.Zero):
+        return False
+    if assignment.points == 1:
+        raise TypeError(
+            "paint and readout by 'ngp' have no derivative in positions, as a particle gives all "
+            "to one mesh point: take 'cic', 'tsc' or 'pcs', or jax.lax.stop_gradient(positions)"
+        )
+    return True
+
+
 def _readout_jvp(
-    primals: Operands, tangents: Operands, *, orders: Orders, points: int, pencil: Pencil
+    primals: Operands,
+    tangents: Operands,
+    *,
+    orders: Orders,
+    assignment: Assignment,
+    pencil: Pencil,
 ) -> tuple[jax.Array, jax.Array | ad.Zero]:
     *particles, field = primals
     _, offset_dot, _, field_dot = tangents
-    at_orders = functools.partial(readout_p.bind, points=points, pencil=pencil)
+    at_orders = functools.partial(readout_p.bind, assignment=assignment, pencil=pencil)
     y = at_orders(*particles, field, orders=orders)
     terms = []
     if not isinstance(field_dot, ad.Zero):
         terms.append(at_orders(*particles, field_dot, orders=orders))
-    higher, places = _raised(orders, points)
-    if isinstance(offset_dot, ad.Zero) or not higher:
+    higher, places = _raised(orders, assignment.points)
+    if not _is_moving(offset_dot, assignment) or not higher:
         pass
     elif orders == _VALUE:
         along = along_p.bind(
-            *particles, field, offset_dot, orders=orders, points=points, pencil=pencil
+            *particles, field, offset_dot, orders=orders, assignment=assignment, pencil=pencil
         )
         terms.append(along[:, :, None])
     else:
@@ -241,17 +236,22 @@ def _readout_jvp(
 
 
 def _paint_jvp(
-    primals: Operands, tangents: Operands, *, orders: Orders, points: int, pencil: Pencil
+    primals: Operands,
+    tangents: Operands,
+    *,
+    orders: Orders,
+    assignment: Assignment,
+    pencil: Pencil,
 ) -> tuple[jax.Array, jax.Array | ad.Zero]:
     *particles, values = primals
     _, offset_dot, _, values_dot = tangents
-    at_orders = functools.partial(paint_p.bind, points=points, pencil=pencil)
+    at_orders = functools.partial(paint_p.bind, assignment=assignment, pencil=pencil)
     field = at_orders(*particles, values, orders=orders)
     terms = []
     if not isinstance(values_dot, ad.Zero):
         terms.append(at_orders(*particles, values_dot, orders=orders))
-    higher, places = _raised(orders, points)
-    if not isinstance(offset_dot, ad.Zero) and higher:
+    higher, places = _raised(orders, assignment.points)
+    if _is_moving(offset_dot, assignment) and higher:
         if orders == _VALUE:
             moved = values * offset_dot[:, None, :]
         else:
@@ -297,7 +297,8 @@ def paint(
             `Route`).
         pencil: the mesh, as `PencilFFT.input`: axes 0 and 1 split, whole along axis 2.
         values: what each particle deposits, (rows,) or (rows, components); 1 by default.
-        kernel: "cic", cloud in cell, or "tsc", triangular-shaped cloud.
+        kernel: "ngp", nearest grid point; "cic", cloud in cell; "tsc", triangular-shaped cloud;
+            or "pcs", piecewise cubic spline: B-splines of 1 to 4 points along each axis.
 
     Returns:
         This rank's block, ``local_shape`` or ``(components, *local_shape)`` of the pencil, of the
@@ -310,7 +311,8 @@ def paint(
             position is not finite.
 
     Differentiable in `values` and in positions, to any order (derivatives of CIC are those of a
-    piecewise linear function). Its adjoint in `values` is `readout`.
+    piecewise linear function). NGP is not differentiable in positions, which is a TypeError. Its
+    adjoint in `values` is `readout`.
 
     Example:
         >>> from pfftjax import Pencil, ProcessGrid
@@ -322,25 +324,34 @@ def paint(
         True
 
     """
-    checked_mesh(pencil, "paint")
-    form = assignment(kernel, pencil, "paint")
-    at = as_positions(positions, pencil, "paint")
+    return painted(positions, pencil, values, assignment_of(kernel, pencil, "paint"), "paint")
+
+
+def painted(
+    positions: Places,
+    pencil: Pencil,
+    values: RowsLike | None,
+    assignment: Assignment,
+    operation: str,
+) -> RealBlock:
+    """`paint` for the user's operation of that name."""
+    checked_mesh(pencil, operation)
+    at = as_positions(positions, pencil, operation)
     rows, dtype = at.offset.shape[0], at.offset.dtype
-    values = jnp.ones(rows, dtype) if values is None else _real(values, dtype, pencil, "paint")
+    values = jnp.ones(rows, dtype) if values is None else _real(values, dtype, pencil, operation)
     if values.ndim not in (1, 2) or values.shape[0] != rows:
         raise ValueError(
-            f"{where('paint', pencil.grid.communicator)}: values must be ({rows},) or "
+            f"{where(operation, pencil.grid.communicator)}: values must be ({rows},) or "
             f"({rows}, components), one row for each particle, got {values.shape}"
         )
     with_ghosts = paint_p.bind(
         *at,
         values.reshape(rows, -1, 1) if rows else values.reshape(0, *(values.shape[1:] or (1,)), 1),
         orders=_VALUE,
-        points=form.points,
+        assignment=assignment,
         pencil=pencil,
     )
-    width = (form.before, form.after)
-    field = halo_reduce(with_ghosts, pencil, (width, width))
+    field = halo_reduce(with_ghosts, pencil, assignment.width)
     return field[0] if values.ndim == 1 else field
 
 
@@ -373,16 +384,15 @@ def readout(
 
     """
     checked_mesh(pencil, "readout")
-    form = assignment(kernel, pencil, "readout")
+    form = assignment_of(kernel, pencil, "readout")
     at = as_positions(positions, pencil, "readout")
     field = _real(field, at.offset.dtype, pencil, "readout")
     here = where("readout", pencil.grid.communicator)
     pencil.check_block(field, here, what="the field")
     if field.ndim > 4:
         raise ValueError(f"{here}: the field must be (components, *block), got {field.shape}")
-    width = (form.before, form.after)
-    with_ghosts = halo_exchange(field if field.ndim == 4 else field[None], pencil, (width, width))
-    values = readout_padded(with_ghosts, at, pencil, form.points)
+    with_ghosts = halo_exchange(field if field.ndim == 4 else field[None], pencil, form.width)
+    values = readout_padded(with_ghosts, at, pencil, form)
     return values if field.ndim == 4 else values[:, 0]
 
 
@@ -396,8 +406,8 @@ def _real(x: ArrayLike, dtype: np.dtype, pencil: Pencil, operation: str) -> jax.
 
 
 def readout_padded(
-    with_ghosts: jax.Array, at: Positions, pencil: Pencil, points: int
+    with_ghosts: jax.Array, at: Positions, pencil: Pencil, assignment: Assignment
 ) -> jax.Array:
     """Components (components, *block with ghosts) at particles: (rows, components)."""
-    values = readout_p.bind(*at, with_ghosts, orders=_VALUE, points=points, pencil=pencil)
+    values = readout_p.bind(*at, with_ghosts, orders=_VALUE, assignment=assignment, pencil=pencil)
     return values[:, :, 0]

@@ -13,7 +13,7 @@ from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import sides
 
-from ._painting import Kernel, assignment
+from ._assignment import Kernel, assignment_of
 from ._spectral import field as checked
 from ._spectral import real_plan
 
@@ -49,8 +49,9 @@ def power_spectrum(
 
     Not all shells of painted particles are right: smaller structures appear in them as aliases,
     which `kernel` does not remove. They are below a per cent up to half of the Nyquist wavenumber
-    pi n / L with CIC and up to 0.7 of it with TSC, and grow fast beyond (docs/validation.md has
-    the measurement). For more, paint on a finer mesh.
+    pi n / L with CIC and up to 0.7 of it with TSC, and grow fast beyond. Of an interlaced density
+    (`density_contrast(..., interlaced=True)`, `paint_interlaced`) they are below a per cent up to
+    0.9 of it with any of CIC, TSC and PCS. docs/validation.md has the measurement.
 
     Args:
         field: this rank's block, ``(*plan.input.local_shape,)``; one of integers becomes
@@ -108,7 +109,7 @@ def power_spectrum(
     ks = plan.wavenumbers(tuple(lengths), dtype)
     for painted in (kernel, kernel if other is None else other_kernel):
         if painted is not None:
-            points = assignment(painted, plan.input, "power_spectrum").points
+            points = assignment_of(painted, plan.input, "power_spectrum").points
             for k, n, side in zip(ks, plan.shape, lengths, strict=True):
                 power = power / jnp.sinc(k * (side / n / (2 * np.pi))) ** points
 

@@ -14,15 +14,17 @@ from pfftjax._runtime.primitive import static_int, where
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import sides
 
+from ._assignment import Kernel, assignment_of
 from ._capacity import default_capacity
 from ._exchange import Route
 from ._expected import as_known
 from ._gravity import Gradient, checked_gradient
 from ._growth import Cosmology, check_cosmology
 from ._integrators import Integrator, Steps, fastpm
-from ._motion import Motion, Shift, Stage, owned_density_contrast
+from ._interlacing import paint_interlaced
+from ._motion import Motion, Shift, Stage, contrast
 from ._outputs import Views
-from ._painting import Kernel, assignment
+from ._painting import paint
 from ._particles import Particles, check_fits, to_owners
 from ._positions import Positions
 from ._reversible import follow
@@ -37,6 +39,7 @@ def density_contrast(
     plan: PencilFFT,
     *,
     kernel: Kernel = "cic",
+    interlaced: bool = False,
     capacity: int | None = None,
 ) -> RealBlock:
     """The density contrast of particles on a mesh: this rank's block, of mean zero.
@@ -45,7 +48,8 @@ def density_contrast(
         particles: on any ranks: on more than one they are first sent to their owners, which costs
             what `to_owners` does, without the momenta.
         plan: ``PencilFFT(shape, grid, real=True)`` of the mesh.
-        kernel: "cic" or "tsc".
+        kernel: "ngp", "cic", "tsc" or "pcs", as in `paint`.
+        interlaced: paint by `paint_interlaced`, for spectra that are right up to higher k.
         capacity: particles that each rank has room for, as in `to_owners`; by default also as many
             as there are rows.
 
@@ -57,7 +61,7 @@ def density_contrast(
     """
     real_plan(plan, "density_contrast")
     check_fits(particles, plan.input, "density_contrast")
-    assignment(kernel, plan.input, "density_contrast")
+    assignment_of(kernel, plan.input, "density_contrast")
     if capacity is None:
         capacity = max(particles.rows, default_capacity(particles.total, plan.input))
     positions = particles.positions
@@ -65,7 +69,11 @@ def density_contrast(
         route = Route.to_owners(positions, plan.input, capacity)
         sent = route.send(positions.cell), route.send(positions.offset)
         positions = Positions(*sent, route.count)
-    return owned_density_contrast(positions, particles.total, plan, kernel)
+    if interlaced:
+        counts = paint_interlaced(positions, plan, kernel=kernel)
+    else:
+        counts = paint(positions, plan.input, kernel=kernel)
+    return contrast(counts, particles.total, plan)
 
 
 def checked_motion(
@@ -79,7 +87,7 @@ def checked_motion(
     """How particles move, if all of it fits together."""
     real_plan(plan, operation)
     check_cosmology(cosmology, where(operation, plan.grid.communicator))
-    assignment(kernel, plan.input, operation)
+    assignment_of(kernel, plan.input, operation)
     checked_gradient(gradient, where(operation, plan.grid.communicator))
     return Motion(plan, kernel, gradient, sides(box_size, plan, operation))
 
@@ -251,7 +259,7 @@ def simulate(
             may also run backward.
         integrator: `fastpm`, `bullfrog`, `leapfrog`, or any function of (cosmology,
             scale_factors) that returns `Steps`; for outputs it also takes them, as ``outputs=``.
-        kernel: "cic" or "tsc".
+        kernel: "ngp", "cic", "tsc" or "pcs", as in `paint`.
         gradient: of the potential, as in `gravity`.
         capacity: particles that each rank has room for, by default as many as the fullest rank has
             in 99 of 100 universes of this size; a quarter more than the mean where `box_size` is

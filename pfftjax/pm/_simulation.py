@@ -19,6 +19,7 @@ from pfftjax.fft import PencilFFT
 from pfftjax.pencils import Pencil
 from pfftjax.spectral.internal import sides
 
+from ._assignment import Kernel
 from ._expected import as_known
 from ._field import Power, eisenstein_hu, linear_field
 from ._gravity import Gradient
@@ -27,8 +28,8 @@ from ._integrators import Integrator, bullfrog
 from ._lpt import lpt
 from ._motion import Stage
 from ._outputs import Views
-from ._painting import Kernel
 from ._particles import Particles, to_owners_with_room
+from ._power_spectrum import PowerSpectrum, power_spectrum
 from ._primordial import local_non_gaussianity
 from ._run import Follower, Run, Shared
 from ._simulate import (
@@ -205,12 +206,23 @@ class Simulation:
             **wanted,
         )
 
-    def density(self, particles: Particles) -> RealBlock:
-        """The density contrast of particles, this rank's block on the points of `plan`."""
+    def density(self, particles: Particles, *, interlaced: bool = False) -> RealBlock:
+        """The density contrast of particles, this rank's block on the points of `plan`, painted
+        by the kernel of the simulation as in `density_contrast`.
+        """
         if particles.mesh_shape != self.plan.shape:
             particles = particles.rescaled(self.plan.input)
         capacity = None if self.capacity is None else max(self.capacity, particles.rows)
-        return density_contrast(particles, self.plan, kernel=self.kernel, capacity=capacity)
+        return density_contrast(
+            particles, self.plan, kernel=self.kernel, interlaced=interlaced, capacity=capacity
+        )
+
+    def power_spectrum(self, particles: Particles, *, interlaced: bool = True) -> PowerSpectrum:
+        """The power spectrum of particles on the points of `plan`, without the smoothing of the
+        kernel: `pfftjax.pm.power_spectrum` of `density`. No shot noise is subtracted.
+        """
+        delta = self.density(particles, interlaced=interlaced)
+        return power_spectrum(delta, self.plan, self.box_size, kernel=self.kernel)
 
     def snapshots(
         self,

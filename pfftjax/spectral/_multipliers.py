@@ -28,7 +28,7 @@ Assignment = Literal["ngp", "cic", "tsc", "pcs"]
 Kernel: TypeAlias = Callable[..., ArrayLike]
 
 # The window of a B-spline of order p is sinc^p along each axis (Hockney & Eastwood 1988, 5-3).
-_ORDERS = {"ngp": 1, "cic": 2, "tsc": 3, "pcs": 4}
+ORDERS = {"ngp": 1, "cic": 2, "tsc": 3, "pcs": 4}
 
 
 def apply(
@@ -290,7 +290,7 @@ def deconvolve(
     5-3; Jing 2005, equation 18, without the aliases).
 
     Arguments, result and errors are those of `apply`, of plans of the kinds fft and rfft. `kernel`
-    is "cic" or "tsc", as given to `pfftjax.pm.paint`, "ngp" or "pcs"; others are a ValueError.
+    is "ngp", "cic", "tsc" or "pcs", as given to `pfftjax.pm.paint`; others are a ValueError.
     `times` is how often the field was smoothed: 2 for painting and readout together. At the
     Nyquist frequency of an axis it multiplies by (pi / 2)^p, and noise with it.
 
@@ -305,11 +305,11 @@ def deconvolve(
     """
     begin = here("deconvolve", plan)
     check_periodic(plan, "deconvolve")
-    if not isinstance(kernel, str) or kernel not in _ORDERS:
-        raise ValueError(f"{begin}: kernel must be one of {', '.join(_ORDERS)}, got {kernel!r}")
+    if not isinstance(kernel, str) or kernel not in ORDERS:
+        raise ValueError(f"{begin}: kernel must be one of {', '.join(ORDERS)}, got {kernel!r}")
     if isinstance(times, bool) or not isinstance(times, int) or times < 0:
         raise ValueError(f"{begin}: times is how often the field was smoothed, got {times!r}")
-    power = _ORDERS[kernel] * times
+    power = ORDERS[kernel] * times
 
     def inverse_window(*k: Reals) -> Reals:
         # Cells have side 1 in a box of sides n. numpy's sinc has pi in its argument.

@@ -298,8 +298,8 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="tabulated: k and power must be vectors of one"):
         tabulated([[1.0, 2.0]] * 2, [[1.0, 2.0]] * 2)
     field = jnp.zeros(block)
-    with pytest.raises(ValueError, match="kernel must be one of cic, tsc, got 'ngp'"):
-        traced(power_spectrum, block, plan, kernel="ngp")
+    with pytest.raises(ValueError, match="kernel must be one of ngp, cic, tsc, pcs, got 'pqs'"):
+        traced(power_spectrum, block, plan, kernel="pqs")
     with pytest.raises(ValueError, match=r"power_spectrum on rank .*: one field at a time"):
         traced(power_spectrum, (2, *block), plan)
     with pytest.raises(TypeError, match=r"power_spectrum on rank .*: the field is complex128"):

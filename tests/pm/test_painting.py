@@ -20,7 +20,8 @@ from tests.pm.universe import at_home, interpolated, painted
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2)]
 
-KERNELS = ("cic", "tsc")
+SMOOTH = ("cic", "tsc", "pcs")  # with derivatives in positions
+KERNELS = ("ngp", *SMOOTH)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +172,7 @@ def _loss(put, get, offset, values, field):
     return jnp.sum(values * at**2)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", SMOOTH)
 def test_derivatives_up_to_the_third(kernel):
     """Each against differences of the one before; the second in both orders."""
     grid = grids()[len(grids()) // 2]
@@ -228,7 +229,7 @@ def test_derivatives_up_to_the_third(kernel):
     assert abs(total(third, 1.0) - rate) < 1e-7 * abs(rate)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", SMOOTH)
 def test_tangents(kernel):
     """Of each element, in positions and in what is painted or read."""
     pencils = [Pencil(SHAPE, grid) for grid in grids()]
@@ -270,6 +271,27 @@ def test_tangents(kernel):
         mesh, at = ((a - b) / (2 * step) for a, b in zip(*ends, strict=True))
         assert_block(next(results), mesh, pencil, 1e-8)
         assert np.abs(next(results) - at[RANK]).max() < 1e-8 * np.abs(at).max()
+
+
+def test_the_nearest_point_has_no_slope():
+    """A zero would be no mistake that anybody sees. In what is painted there is one."""
+    pencil = Pencil(SHAPE, grids()[0])
+    cells, fractions, used, _ = _particles(pencil)
+    field = pencil.local_block(random(SHAPE, seed=2))
+
+    def read(offset, field):
+        at = Positions(cells[RANK], offset, used[RANK])
+        return jnp.sum(readout(field, at, pencil, kernel="ngp"))
+
+    def put(offset, values):
+        at = Positions(cells[RANK], offset, used[RANK])
+        return jnp.sum(paint(at, pencil, values=values, kernel="ngp") ** 2)
+
+    for function, operand in ((read, field), (put, jnp.ones(4))):
+        with pytest.raises(TypeError, match=r"'ngp' have no derivative.* take 'cic'"):
+            jax.grad(function)(jnp.asarray(fractions[RANK]), operand)
+        slope = jax.jit(jax.grad(function, argnums=1))(jnp.asarray(fractions[RANK]), operand)
+        assert np.abs(slope).max(initial=0) > 0 or used[RANK] == 0
 
 
 def test_vmap_is_a_loop():
@@ -351,10 +373,11 @@ def test_what_is_refused():
     pencil = Pencil((4, 5, 6), grids()[0])
     at, field = np.zeros((2, 3)), np.zeros(pencil.local_shape)
     here = rf" on rank {RANK} of {SIZE}: "
-    with pytest.raises(ValueError, match="paint" + here + "kernel must be one of cic, tsc, got"):
-        paint(at, pencil, kernel="ngp")
-    with pytest.raises(ValueError, match="readout" + here + "kernel must be one of cic, tsc, got"):
-        readout(field, at, pencil, kernel="pcs")
+    names = "kernel must be one of ngp, cic, tsc, pcs, got"
+    with pytest.raises(ValueError, match="paint" + here + names):
+        paint(at, pencil, kernel="pqs")
+    with pytest.raises(ValueError, match="readout" + here + names):
+        readout(field, at, pencil, kernel=["cic"])
     for bad in (np.zeros(3), np.zeros((2, 2)), np.zeros((1, 2, 3))):
         with pytest.raises(ValueError, match="paint" + here + r"positions must be \(rows, 3\)"):
             paint(bad, pencil)

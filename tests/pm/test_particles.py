@@ -206,9 +206,9 @@ def test_what_is_no_cosmology():
 @pytest.mark.wrong_types
 @pytest.mark.parametrize("kernel", [["cic"], None, 2, {"cic": 1}])
 def test_what_is_no_kernel(kernel):
-    with pytest.raises(ValueError, match="kernel must be one of cic, tsc, got"):
+    with pytest.raises(ValueError, match="kernel must be one of ngp, cic, tsc, pcs, got"):
         density_contrast(_start(), PLAN, kernel=kernel)
-    with pytest.raises(ValueError, match="kernel must be one of cic, tsc, got"):
+    with pytest.raises(ValueError, match="kernel must be one of ngp, cic, tsc, pcs, got"):
         force(_start(), PLAN, BOX, cosmology(), kernel=kernel)
 
 

@@ -421,8 +421,8 @@ def test_what_is_refused():
         traced(particles, PencilFFT(plan.shape, plan.grid))
     with pytest.raises(TypeError, match="simulate" + here + "the integrator must return pm.Steps"):
         traced(particles, plan, lambda *_: (np.zeros(2), np.zeros(2)))
-    with pytest.raises(ValueError, match="kernel must be one of cic, tsc, got 'pcs'"):
-        traced(particles, plan, kernel="pcs")
+    with pytest.raises(ValueError, match="kernel must be one of ngp, cic, tsc, pcs, got 'pqs'"):
+        traced(particles, plan, kernel="pqs")
     with pytest.raises(ValueError, match="gradient must be finite-difference or spectral"):
         traced(particles, plan, gradient="exact")
     with pytest.raises(ValueError, match="capacity cannot be negative"):

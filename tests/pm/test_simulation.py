@@ -18,6 +18,7 @@ from pfftjax.pm import (
     fastpm,
     linear_field,
     lpt,
+    power_spectrum,
     simulate,
     tabulated,
 )
@@ -64,12 +65,16 @@ def test_a_run_is_what_its_functions_do():
         where = simulation.mesh, BOX, cosmology(), ENDS
         end = simulate(start, *where, capacity=432, **options)
         coarse = end.rescaled(simulation.plan.input)
-        delta = density_contrast(coarse, simulation.plan, kernel=simulation.kernel, capacity=432)
-        return end, delta
+        painted = {"kernel": simulation.kernel, "capacity": 432}
+        delta = density_contrast(coarse, simulation.plan, **painted)
+        clean = density_contrast(coarse, simulation.plan, **painted, interlaced=True)
+        return end, delta, power_spectrum(clean, *at, kernel=simulation.kernel)
 
     @jax.jit
     def both():
-        ours = [(end := x.run(noise), x.density(end)) for x in (usual, unusual)]
+        ours = [
+            (end := x.run(noise), x.density(end), x.power_spectrum(end)) for x in (usual, unusual)
+        ]
         its = by_hand(usual, eisenstein_hu(cosmology()), 2)
         return ours, [its, by_hand(unusual, other["power"], 1)]
 

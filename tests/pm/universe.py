@@ -93,10 +93,17 @@ def at_home(pencil, rows, seed=0, *, smooth=False):
 
 
 def _kernel(distance, kernel, xp):
-    """The assignment kernel (Hockney & Eastwood 1988) as a function of the distance."""
+    """The assignment kernel (Hockney & Eastwood 1988; of PCS, Sefusatti et al. 2016) as a function
+    of the distance of a mesh point from a particle.
+    """
     x = xp.abs(distance)
+    if kernel == "ngp":
+        return xp.where((distance > -0.5) & (distance <= 0.5), 1.0, 0.0)
     if kernel == "cic":
         return xp.maximum(0, 1 - x)
+    if kernel == "pcs":
+        inner, outer = 4 - 6 * x**2 + 3 * x**3, xp.maximum(0, 2 - x) ** 3
+        return xp.where(x < 1, inner, outer) / 6
     return xp.where(x < 0.5, 0.75 - x**2, xp.where(x < 1.5, 0.5 * (1.5 - x) ** 2, 0))
 
 

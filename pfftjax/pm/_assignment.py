@@ -1,0 +1,93 @@
+"""Assignment kernels: how a particle is shared out among the mesh points near it.
+
+They are the B-splines of 1 to 4 points along each axis (Hockney & Eastwood 1988, section 5-3).
+"""
+
+import itertools
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from pfftjax._runtime.primitive import where
+from pfftjax.pencils import Pencil
+from pfftjax.spectral.internal import ORDERS
+from pfftjax.spectral.internal import Assignment as Name
+
+Kernel: TypeAlias = Name
+
+
+class Assignment(NamedTuple):
+    """Which points a particle reaches along each axis, as in cpp/pm/assignment.h.
+
+    Attributes:
+        points: how many.
+        shift: 1 where particles are painted half a cell further up along each axis, 0 otherwise.
+
+    """
+
+    points: int
+    shift: int = 0
+
+    @property
+    def _lead(self) -> int:
+        """Half cells from which points are counted: the first is floor(fraction + lead / 2)."""
+        return self.shift + 2 - self.points
+
+    @property
+    def before(self) -> int:
+        """Ghosts that a block needs before its first cell."""
+        return max(0, -(self._lead // 2))
+
+    @property
+    def after(self) -> int:
+        """Ghosts that it needs after its last one."""
+        return self._lead // 2 + self._lead % 2 + self.points - 1
+
+    @property
+    def width(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Ghosts before and after, along axes 0 and 1."""
+        each = (self.before, self.after)
+        return each, each
+
+    def padded(self, pencil: Pencil) -> tuple[int, int, int]:
+        """The shape of this rank's block with its ghosts."""
+        x, y, z = pencil.local_shape
+        ghosts = self.before + self.after
+        return x + ghosts, y + ghosts, z
+
+    def placed(self, fraction: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The first point, counted from the particle's cell, and the rest of the way in [0, 1]."""
+        whole, is_by_half = divmod(self._lead, 2)
+        is_upper = fraction >= (0.5 if is_by_half else 2.0)
+        rest = fraction + jnp.where(is_upper, -0.5, 0.5) if is_by_half else fraction
+        return whole + is_upper.astype(jnp.int32), rest
+
+
+def assignment_of(kernel: Kernel, pencil: Pencil, operation: str) -> Assignment:
+    """The kernel of that name."""
+    if not isinstance(kernel, str) or kernel not in ORDERS:
+        raise ValueError(
+            f"{where(operation, pencil.grid.communicator)}: kernel must be one of "
+            f"{', '.join(ORDERS)}, got {kernel!r}"
+        )
+    return Assignment(ORDERS[kernel])
+
+
+def weights(rest: jax.Array, points: int, order: int) -> list[jax.Array]:
+    """The weight of each point that a particle reaches, differentiated `order` times.
+
+    By the recursion of de Boor (1978, chapter X): a spline is a mean of two that have a point
+    less, and its derivative their difference.
+    """
+    if points == 1:
+        return [jnp.ones_like(rest)]
+    nothing = jnp.zeros_like(rest)
+    fewer = [nothing, *weights(rest, points - 1, max(order - 1, 0)), nothing]
+    sides = itertools.pairwise(fewer)
+    if order > 0:
+        return [left - right for left, right in sides]
+    return [
+        ((rest + (points - 1 - i)) * left + ((1 + i) - rest) * right) / (points - 1)
+        for i, (left, right) in enumerate(sides)
+    ]
