@@ -187,7 +187,7 @@ def _raised(orders: Orders, points: int) -> tuple[Orders, list[list[tuple[int, i
     return tuple(higher), places
 
 
-def _is_moving(offset_dot: jax.Array | ad.Zero, assignment: Assignment) -> bool:
+def _is_moving(offset_dot: object, assignment: Assignment) -> bool:
     """Whether positions have a tangent; refuse one that would be silently zero."""
     if isinstance(offset_dot, ad.Zero):
         return False
