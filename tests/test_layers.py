@@ -1,5 +1,5 @@
 """The layers of the design: each imports only from those before it, and JAX's insides from one
-place only."""
+place only. And what tools take for granted of the sources."""
 
 import ast
 import collections
@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tools.launcher import ROOT
+from tools.mutants.__main__ import MUTANTS
 
 CPP_LAYERS = ["base", "mpi", "runtime", "collectives", "pencils", "fft", "pm", "gpu"]
 # These are not in cpp/: a header of XLA's, and two that tests put in the place of something.
@@ -111,6 +112,12 @@ def test_a_folder_of_the_core_includes_only_from_those_before():
 def test_no_two_files_of_the_core_have_one_name():
     names = collections.Counter(path.name for path in (ROOT / "cpp").rglob("*.*"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_what_mutants_change_is_there():
+    """Once in its file, or `make mutants` has nothing to break and calls it stale."""
+    stale = [m.what for m in MUTANTS if m.file.read_text().count(m.old) != 1]
+    assert stale == []
 
 
 def test_files_are_short():

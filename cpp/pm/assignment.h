@@ -28,9 +28,8 @@ struct Assignment {
   constexpr std::int64_t after() const { return lowest() + (is_by_half() ? 1 : 0) + points - 1; }
 };
 
-// The weights of the points that a particle reaches; `t` in [0, 1] is the rest of fraction + lead
-// /
-// 2. By the recursion of de Boor (1978, chapter X): a spline is a mean of two that have a point
+// The weights of the points that a particle reaches, `t` in [0, 1] beyond floor(fraction + lead /
+// 2). By the recursion of de Boor (1978, chapter X): a spline is a mean of two that have a point
 // less.
 template <typename T, int kPoints>
 void Weights(T t, T (&w)[kPoints]) {

@@ -31,7 +31,7 @@ struct Stencil {
   std::int64_t plane;                    // the first of those along axis 0
   std::int64_t line[kPoints * kPoints];  // where the lines along axis 2 begin
   std::int64_t z[kPoints];
-  T rest[kAxes];  // `t` of Weights
+  T rest[kAxes];  // along each axis, `t` of Weights
 };
 
 template <typename T, int kPoints, int kShift>
@@ -99,6 +99,7 @@ class Painter {
               component[stencil.line[i] + stencil.z[k]] += share * z[k];
             }
           };
+          // Most particles have all of their planes, and a loop of known length is faster.
           if (last - first == kPoints) {
             for (int i = 0; i < kPoints * kPoints; ++i) add(i);
           } else {

@@ -4,17 +4,15 @@ They are the B-splines of 1 to 4 points along each axis (Hockney & Eastwood 1988
 """
 
 import itertools
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from pfftjax._runtime.primitive import where
 from pfftjax.pencils import Pencil
-from pfftjax.spectral.internal import ORDERS
-from pfftjax.spectral.internal import Assignment as Name
-
-Kernel: TypeAlias = Name
+from pfftjax.spectral.internal import Assignment as Kernel
+from pfftjax.spectral.internal import order_of
 
 
 class Assignment(NamedTuple):
@@ -66,12 +64,7 @@ class Assignment(NamedTuple):
 
 def assignment_of(kernel: Kernel, pencil: Pencil, operation: str) -> Assignment:
     """The kernel of that name."""
-    if not isinstance(kernel, str) or kernel not in ORDERS:
-        raise ValueError(
-            f"{where(operation, pencil.grid.communicator)}: kernel must be one of "
-            f"{', '.join(ORDERS)}, got {kernel!r}"
-        )
-    return Assignment(ORDERS[kernel])
+    return Assignment(order_of(kernel, where(operation, pencil.grid.communicator)))
 
 
 def weights(rest: jax.Array, points: int, order: int) -> list[jax.Array]:

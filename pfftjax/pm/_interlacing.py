@@ -18,7 +18,7 @@ def paint_interlaced(
 ) -> RealBlock:
     """Deposit particles on a periodic mesh, as `paint`, without half of the aliases.
 
-    What is smaller than two cells appears on a mesh as an alias, a wave that is not there.
+    A wave that is shorter than two cells appears on a mesh as another, longer one: its alias.
     Particles are painted twice, as they are and half a cell further up along each axis, and the
     mean of both is taken in Fourier space, the second moved back. Aliases from an odd number of
     sampling wavenumbers away, which are the largest ones, then cancel (Hockney & Eastwood 1988,

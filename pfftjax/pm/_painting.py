@@ -324,6 +324,7 @@ def paint(
         True
 
     """
+    checked_mesh(pencil, "paint")
     return painted(positions, pencil, values, assignment_of(kernel, pencil, "paint"), "paint")
 
 
@@ -334,8 +335,7 @@ def painted(
     assignment: Assignment,
     operation: str,
 ) -> RealBlock:
-    """`paint` for the user's operation of that name."""
-    checked_mesh(pencil, operation)
+    """`paint` on a mesh, for the user's operation of that name."""
     at = as_positions(positions, pencil, operation)
     rows, dtype = at.offset.shape[0], at.offset.dtype
     values = jnp.ones(rows, dtype) if values is None else _real(values, dtype, pencil, operation)

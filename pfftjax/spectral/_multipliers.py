@@ -28,7 +28,7 @@ Assignment = Literal["ngp", "cic", "tsc", "pcs"]
 Kernel: TypeAlias = Callable[..., ArrayLike]
 
 # The window of a B-spline of order p is sinc^p along each axis (Hockney & Eastwood 1988, 5-3).
-ORDERS = {"ngp": 1, "cic": 2, "tsc": 3, "pcs": 4}
+_ORDERS = {"ngp": 1, "cic": 2, "tsc": 3, "pcs": 4}
 
 
 def apply(
@@ -274,6 +274,13 @@ def top_hat(x2: Reals) -> Reals:
     return jnp.where(near, series, 3 * (jnp.sin(x) - x * jnp.cos(x)) / x**3)
 
 
+def order_of(kernel: Assignment, here: str) -> int:
+    """The order of the assignment kernel of that name."""
+    if not isinstance(kernel, str) or kernel not in _ORDERS:
+        raise ValueError(f"{here}: kernel must be one of {', '.join(_ORDERS)}, got {kernel!r}")
+    return _ORDERS[kernel]
+
+
 def deconvolve(
     x: FieldLike,
     plan: Plan,
@@ -305,11 +312,10 @@ def deconvolve(
     """
     begin = here("deconvolve", plan)
     check_periodic(plan, "deconvolve")
-    if not isinstance(kernel, str) or kernel not in ORDERS:
-        raise ValueError(f"{begin}: kernel must be one of {', '.join(ORDERS)}, got {kernel!r}")
+    order = order_of(kernel, begin)
     if isinstance(times, bool) or not isinstance(times, int) or times < 0:
         raise ValueError(f"{begin}: times is how often the field was smoothed, got {times!r}")
-    power = ORDERS[kernel] * times
+    power = order * times
 
     def inverse_window(*k: Reals) -> Reals:
         # Cells have side 1 in a box of sides n. numpy's sinc has pi in its argument.

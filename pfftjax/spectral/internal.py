@@ -1,7 +1,7 @@
 """Names of `pfftjax.spectral` for the folders above it, beside the public ones."""
 
-from ._multipliers import ORDERS as ORDERS
 from ._multipliers import Assignment as Assignment
+from ._multipliers import order_of as order_of
 from ._operands import here as here
 from ._operands import inverse_square as inverse_square
 from ._operands import odd_wavenumbers as odd_wavenumbers

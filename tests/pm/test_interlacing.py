@@ -17,7 +17,7 @@ from pfftjax.pm import (
 )
 from tests.distributed import assert_block, grids, total
 from tests.helpers import CONTROL, RANK, drawn, random
-from tests.pm.universe import at_home, painted
+from tests.pm.universe import at_home, painted, small_noise, small_plan, small_start
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2)]
 
@@ -73,11 +73,10 @@ def test_against_numpy(data):
         assert abs(mass - values.sum()) <= 1e-12 * max(np.abs(values).sum(), 1)
 
 
-def _scattered(plan, count, seed=4):
-    """So many particles at random, on the ranks that own them, and all of their positions."""
-    u = np.random.default_rng(seed).random((count, 3)) * plan.shape
-    mine = np.array_split(u, plan.grid.size)[RANK]
-    return mine, u
+def _scattered(plan, count):
+    """This rank's share of so many particles at random, wherever they are."""
+    u = np.random.default_rng(4).random((count, 3)) * plan.shape
+    return np.array_split(u, plan.grid.size)[RANK]
 
 
 def _to_mesh(mine, plan, count):
@@ -90,12 +89,13 @@ def _to_mesh(mine, plan, count):
 
 @pytest.mark.parametrize("kernel", ["tsc", "pcs"])
 def test_spectra_are_right_up_to_nine_tenths_of_nyquist(kernel):
-    """Of particles at random, whose spectrum is as high where aliases come from. A mesh four times
-    as fine says what is right; without interlacing the error is ten times the bound.
+    """The particles are at random, and their spectrum is as high where aliases come from as below.
+    A mesh four times as fine says what is right; without interlacing the error is far beyond the
+    bound.
     """
     n, count = 16, 4000
     coarse, fine = (PencilFFT((m,) * 3, grids()[-1], real=True) for m in (n, 4 * n))
-    mine, _ = _scattered(coarse, count)
+    mine = _scattered(coarse, count)
 
     @jax.jit
     def spectra(mine):
@@ -118,7 +118,6 @@ def test_derivatives():
     """In positions and in values, against differences."""
     plan = PencilFFT((4, 5, 6), grids()[-1], real=True)
     cells, fractions, used = at_home(plan.input, 5, seed=5, smooth=True)
-    # Off the places where a derivative jumps on the mesh that is moved, too.
     weights = plan.input.local_block(random(plan.shape, seed=2))
     values, way = random(fractions.shape[:2], seed=3), random(fractions.shape, seed=4)
 
@@ -144,8 +143,6 @@ def test_derivatives():
 
 def test_the_contrast_of_particles():
     """`density_contrast` is this of particles anywhere, and has mean zero."""
-    from tests.pm.universe import small_noise, small_plan, small_start
-
     plan = small_plan(grids()[-1])
     noise = small_noise(plan)
 

@@ -71,15 +71,17 @@ MUTANTS = [
     Mutant(
         "noise by the cell's place in the block",
         PM / "_noise.py",
-        "high, low = _global_index(pencil)",
-        "high, low = _global_index(pencil); low = low - low.reshape(-1)[0]",
+        "high, low = _global_index(pencil.global_shape, [pencil.indices(axis) for axis in axes])",
+        "high, low = _global_index(pencil.global_shape, [pencil.indices(axis) for axis in axes]); "
+        "low = low - low.reshape(-1)[0]",
         "tests/pm/test_noise.py",
     ),
     Mutant(
         "what is painted beyond the block is lost",
         PM / "_painting.py",
-        "field = halo_reduce(padded, pencil, (width, width))",
-        "a, (m, n, _) = form.before, pencil.local_shape; field = padded[:, a : a + m, a : a + n]",
+        "field = halo_reduce(with_ghosts, pencil, assignment.width)",
+        "a, (m, n, _) = assignment.before, pencil.local_shape; "
+        "field = with_ghosts[:, a : a + m, a : a + n]",
         "tests/pm/test_painting.py",
     ),
     Mutant(
@@ -92,7 +94,7 @@ MUTANTS = [
     Mutant(
         "the derivative of readout in positions is left out",
         PM / "_painting.py",
-        "if isinstance(offset_dot, ad.Zero) or not higher:",
+        "if not _is_moving(offset_dot, assignment) or not higher:",
         "if True:",
         "tests/pm/test_painting.py",
     ),
@@ -128,10 +130,10 @@ MUTANTS = [
         "tests/pm/test_gravity.py",
     ),
     Mutant(
-        "FastPM's kick by the force at the middle of the step",
+        "FastPM's first half of a kick by the force at the end of the step",
         PM / "_integrators.py",
-        "first = (middle.momentum - ends.momentum[:-1]) / ends.momentum_rate[:-1]",
-        "first = (middle.momentum - ends.momentum[:-1]) / middle.momentum_rate",
+        "after = jnp.concatenate([pulls[0] / at_ends[:-1], zero])",
+        "after = jnp.concatenate([pulls[0] / at_ends[1:], zero])",
         "tests/pm/test_integrators.py",
         1,
     ),
@@ -145,16 +147,31 @@ MUTANTS = [
     Mutant(
         "the second order has the sign of the first",
         PM / "_lpt.py",
-        "psi2 = displacement(-second,",
-        "psi2 = displacement(second,",
+        "displacement(-second,",
+        "displacement(second,",
         "tests/pm/test_lpt.py",
     ),
     Mutant(
-        "the second derivative of TSC is flat",
-        CXX / "pm" / "painting.cc",
-        "      w[1] = -2;\n",
-        "      w[1] = -1;\n",
+        "the derivative of a kernel keeps a term",
+        CXX / "pm" / "assignment.h",
+        "w[i] = fewer[i - 1] - fewer[i];",
+        "w[i] = fewer[i - 1];",
         "tests/pm/test_painting.py",
+    ),
+    Mutant(
+        "a thread paints planes of others",
+        CXX / "pm" / "painting.cc",
+        "low(part), low(part + 1), field);",
+        "low(part), planes, field);",
+        "tests/jobs/test_painting.py",
+        0,
+    ),
+    Mutant(
+        "the second of two interlaced meshes is not moved back",
+        PM / "_interlacing.py",
+        "(plain + back * moved) / 2",
+        "(plain + moved) / 2",
+        "tests/pm/test_interlacing.py",
     ),
     Mutant(
         "particles at the end of a box stay outside",
