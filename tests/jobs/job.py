@@ -32,6 +32,8 @@ jax.block_until_ready(pc.allreduce(0))  # MPI and the watch are up
 """
 
 SECONDS_TO_END = 10.0
+# A job that hangs is shown in this time, before pytest ends its test at 240 s and all is lost.
+SECONDS_FOR_STACKS = 60.0
 # Ranks of the tests that tools/repeat.py runs on several numbers of them.
 RANKS = int(os.environ.get("PFFTJAX_TEST_RANKS", "2"))
 
@@ -87,6 +89,7 @@ def _stacks(root):
     """Where `root` and its descendants are: what the system says of their threads, and, where
     there is gdb, their stacks.
     """
+    end = time.monotonic() + SECONDS_FOR_STACKS
     found = []
     for process in _descendants(root):
         status = pathlib.Path(f"/proc/{process}/stat")
@@ -98,12 +101,21 @@ def _stacks(root):
             continue
         found.append(f"-- process {process} {command} {fields[0]}, waits of its threads: {waits}")
         if shutil.which("gdb"):
-            ask = ["gdb", "-p", str(process), "-batch", "-ex", "thread apply all backtrace 40"]
-            stacks = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
-            found += [
-                line[:200] for line in stacks.splitlines() if line.startswith(("#", "Thread"))
-            ]
+            found += _frames(process, end - time.monotonic())
     return "\n".join(found)
+
+
+def _frames(process, seconds):
+    """The stacks of all threads of a process, if gdb has them in so many seconds."""
+    ask = ["gdb", "-p", str(process), "-batch", "-ex", "thread apply all backtrace 40"]
+    try:
+        ended = subprocess.run(
+            ask, capture_output=True, text=True, check=False, timeout=max(seconds, 1)
+        )
+    except subprocess.TimeoutExpired:
+        return ["(gdb took too long)"]
+    lines = ended.stdout.splitlines()
+    return [line[:200] for line in lines if line.startswith(("#", "Thread"))]
 
 
 def assert_ends_in_error(script, *texts, **options):

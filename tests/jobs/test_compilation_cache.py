@@ -4,7 +4,7 @@ import pytest
 
 from tests.jobs.job import assert_succeeds
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 SCRIPT = """
 import collections

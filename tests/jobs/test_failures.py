@@ -7,7 +7,7 @@ import pytest
 from tests.jobs.job import RANKS, assert_ends_in_error, assert_succeeds, run
 from tools import launcher
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

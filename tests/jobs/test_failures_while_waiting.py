@@ -7,7 +7,7 @@ import pytest
 
 from tests.jobs.job import RANKS, assert_ends_in_error, assert_succeeds, run
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 SOME_RANKS = """
 from mpi4py import MPI

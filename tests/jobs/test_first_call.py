@@ -4,7 +4,7 @@ import pytest
 
 from tests.jobs.job import assert_ends_in_error, assert_succeeds
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.mark.parametrize(

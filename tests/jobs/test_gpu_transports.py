@@ -8,7 +8,7 @@ from tests.jobs.job import PREAMBLE, assert_ends_in_error, assert_succeeds
 from tools import fake_device
 from tools.fake_device import nccl
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 # `using(name)` gives a communicator on which GPUs exchange so.
 TRANSPORTS = """

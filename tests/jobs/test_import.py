@@ -9,7 +9,7 @@ import pytest
 
 from tools import launcher
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 
 def _python(code, **environment):

@@ -8,7 +8,7 @@ from tests.jobs.job import assert_ends_in_error, assert_succeeds
 from tools import fake_device
 from tools.fake_device import nccl
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 ROW = re.compile(r"^(\S.*?) +(\d+) +(\d+) +([\d.]+) +([\d.]+) +(?:(\d+) %|-) +([\d.]+|-)$", re.M)
 

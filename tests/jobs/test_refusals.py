@@ -7,7 +7,7 @@ import pytest
 from tests.jobs.job import assert_succeeds
 from tools.launcher import ROOT
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")

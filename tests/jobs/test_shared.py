@@ -6,7 +6,7 @@ import pytest
 
 from tests.jobs.job import PREAMBLE, assert_succeeds
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 LOSS = """
 def loss(theta):

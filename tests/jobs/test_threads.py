@@ -8,7 +8,7 @@ import pytest
 
 from tools.launcher import ROOT
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 CORE = (
     "base/pages",
     *(f"runtime/{name}" for name in "node background shared_memory window".split()),

@@ -4,7 +4,7 @@ import pytest
 
 from tests.jobs.job import assert_succeeds
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 
 def test_operations_have_their_names_in_a_trace(tmp_path):
