@@ -78,6 +78,12 @@ FAULTS = [
         "const bool has_come = false;",
     ),
     Fault(
+        "a rank whose duplicates are late is taken for one on another communicator",
+        "runtime/gathering.cc",
+        "!answer.waits_for_asker || answer.begun != CountBegun(comm->group)",
+        "!answer.waits_for_asker",
+    ),
+    Fault(
         "sizes: who waits for rank 0's choice does not see that it has made none",
         "runtime/node.cc",
         "is_made() || note.round.load(std::memory_order_acquire) == round",

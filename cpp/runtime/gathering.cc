@@ -47,14 +47,16 @@ std::string Member(const Communicator& comm, int rank) {
 }  // namespace
 
 State Gatherings::Answer(const State& asked) {
+  const auto group = static_cast<std::uint64_t>(asked.group);
+  const std::int64_t begun = CountBegun(group);
   State answer = State::Anywhere(asked.question);
   answer.group = asked.group;
+  // This is read after the departures in the answer: a rank that has left begins no others.
+  answer.begun = CountBegun(group);
   if (const Communicator* mine = answer.is_gathering ? FindCommunicator(answer.comm) : nullptr) {
-    answer.waits_for_asker = mine->group == static_cast<std::uint64_t>(asked.group);
+    answer.waits_for_asker = mine->group == group && answer.begun == begun;
     answer.count = mine->looks;
   }
-  // This is read after the departures in the answer: a rank that has left begins no others.
-  answer.begun = CountBegun(static_cast<std::uint64_t>(asked.group));
   return answer;
 }
 
@@ -114,7 +116,8 @@ void Gatherings::Hear(int world_rank, const State& answer) {
   std::int64_t& looks = gathering.suspected_at[rank];
   Together& together = gathering.together[rank];
   const bool is_later = inquiry.IsLater(rank, answer.round);
-  if (!answer.waits_for_asker) {
+  // A rank that has begun one less waits for the duplicates that this one has, and may yet come.
+  if (!answer.waits_for_asker || answer.begun != CountBegun(comm->group)) {
     together = {};
   } else if (is_later &&
              (together.times == 0 || (comm->looks >= together.looks + kLooks &&

@@ -89,7 +89,7 @@ void StoppedJob(Case& c) {
     if (rank.rank == 0) {
       rank.job.scheduler.Sleep(3 * kSecond);
       for (const auto& process : rank.job.processes) {
-        process->stopped_until = rank.job.scheduler.now() + stop;
+        process->StopUntil(rank.job.scheduler.now() + stop);
       }
       rank.job.scheduler.Sleep(kSecond);
       Expect(rank.job.scheduler.now() >= begin + stop, "the job was not stopped");

@@ -26,7 +26,9 @@ struct Network {
   double keeps_back = 0.0;          // how many things go on only in the next call of MPI's
   double synchronizes = 0.5;        // how many collectives end only when all ranks have come
   double relays = 0.0;  // how many results come by way of another rank, if stopped later
-  double fails = 0.0;   // how many calls return an error
+  int late_rank = -1;   // the duplicates of communicators come so much later to this rank
+  Time lateness = 0;
+  double fails = 0.0;  // how many calls return an error
 };
 
 struct Job {

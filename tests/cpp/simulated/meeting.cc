@@ -192,7 +192,11 @@ class Meeting {
       endings_.push_back(std::make_unique<Ending>());
       endings_.back()->seat = &seat;
       const Process& process = comm_.ProcessOf(seat.rank);
-      const Time arrival = Arrival(process, process, static_cast<Time>(seat.data.size()));
+      Time arrival = Arrival(process, process, static_cast<Time>(seat.data.size()));
+      const Network& network = TheJob().network;
+      if (seat.part.kind == Kind::kDuplicate && process.rank == network.late_rank) {
+        arrival += network.lateness;
+      }
       const Time relayed = comm_.ProcessOf(RelayOf(seat.rank)).stopped_until;
       scheduler->Schedule(*endings_.back(), std::max(arrival, relayed));
     }

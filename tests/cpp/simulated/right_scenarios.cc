@@ -196,7 +196,7 @@ void StoppedInCheck(Case& c) {
       if (rank.rank == late) {
         scheduler.Sleep(scheduler.random.Spread(kMillisecond, kSecond));
         Process& process = *rank.job.processes[victim];
-        process.stopped_until = scheduler.now() + scheduler.random.Spread(kSecond, 20 * kSecond);
+        process.StopUntil(scheduler.now() + scheduler.random.Spread(kSecond, 20 * kSecond));
       }
       RunStep(rank, {&StepNamed(i == 1 ? "barrier" : "reductions"), kWorld, seed + i});
     }
@@ -221,11 +221,26 @@ void StoppedInDuplication(Case& c) {
       if (rank.rank == late) {
         scheduler.Sleep(scheduler.random.Spread(kMillisecond, kSecond));
         Process& process = *rank.job.processes[victim];
-        process.stopped_until = scheduler.now() + scheduler.random.Spread(kSecond, 60 * kSecond);
+        process.StopUntil(scheduler.now() + scheduler.random.Spread(kSecond, 60 * kSecond));
       }
       // The roots of these may end as soon as they have the duplicates.
       const std::int64_t comm = (first + i) % (kOther + 1);
       RunStep(rank, {&StepNamed("rooted"), comm, seed + static_cast<std::uint64_t>(i)});
+    }
+    rank.End();
+  });
+}
+
+// The duplicates of communicators come late to one rank, which looks for them all the time. Others
+// have theirs, and wait for it on a new communicator, which may be of the same ranks.
+void LateDuplicates(Case& c) {
+  c.job.network.late_rank = static_cast<int>(c.random.Below(c.job.ranks));
+  c.job.network.lateness = c.random.Spread(kSecond, 60 * kSecond);
+  const std::uint64_t seed = c.random.Next();
+  c.Run([&](Rank& rank) {
+    rank.Begin(false);
+    for (const std::int64_t comm : {kRows, kColumns, kOther}) {
+      RunStep(rank, {&StepNamed("rooted"), comm, seed + static_cast<std::uint64_t>(comm)});
     }
     rank.End();
   });
@@ -247,7 +262,8 @@ std::vector<Scenario> RightScenarios() {
           {"many_ranks", 0.25, 64, ManyRanks, 64},
           {"slow_network", 8, 8, SlowNetwork},
           {"stopped_in_check", 4, 8, StoppedInCheck},
-          {"stopped_in_duplication", 4, 16, StoppedInDuplication}};
+          {"stopped_in_duplication", 4, 16, StoppedInDuplication},
+          {"late_duplicates", 4, 16, LateDuplicates}};
 }
 
 }  // namespace pfftjax::simulated

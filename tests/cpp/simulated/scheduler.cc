@@ -142,7 +142,7 @@ void Scheduler::Point() {
   if (--task.points_left > 0) return;
   task.points_left = random.Between(1, pace.points_a_turn);
   if (pace.stops > 0 && random.Chance(pace.stops)) {
-    task.process->stopped_until = now_ + random.Spread(kMillisecond, pace.longest_stop);
+    task.process->StopUntil(now_ + random.Spread(kMillisecond, pace.longest_stop));
   }
   const bool is_long = random.Chance(pace.pauses);
   const Time pause = is_long ? random.Spread(kMicrosecond, kMillisecond)

@@ -71,6 +71,10 @@ struct Process {
     void (*destroy)(void*) = nullptr;
   };
   std::vector<Object> objects;  // by the number of their Own
+
+  // A signal that stops a process which is stopped does not let it go on sooner: what was to come
+  // when it goes on is under way for that time.
+  void StopUntil(Time time) { stopped_until = std::max(stopped_until, time); }
 };
 
 struct Task {
