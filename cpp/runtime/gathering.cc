@@ -119,10 +119,14 @@ void Gatherings::Hear(int world_rank, const State& answer) {
   // A rank that has begun one less waits for the duplicates that this one has, and may yet come.
   if (!answer.waits_for_asker || answer.begun != CountBegun(comm->group)) {
     together = {};
-  } else if (is_later &&
-             (together.times == 0 || (comm->looks >= together.looks + kLooks &&
-                                      answer.count >= together.looks_there + kLooks))) {
-    together = {together.times + 1, comm->looks, answer.count};
+  } else {
+    // All must say so after the last of them has come.
+    if (!together.is_there) gathering.ForgetTimes();
+    together.is_there = true;
+    if (is_later && (together.times == 0 || (comm->looks >= together.looks + kLooks &&
+                                             answer.count >= together.looks_there + kLooks))) {
+      together = {true, together.times + 1, comm->looks, answer.count};
+    }
   }
   AbortIfAllAreThere(*comm, gathering);
   // A rank that came and has its duplicates may have ended while a third one is stopped.

@@ -33,9 +33,10 @@ class Gatherings {
   void Hear(int world_rank, const State& answer);
 
  private:
-  // How often in a row a rank has said that it waits for the same ranks on a communicator, and how
-  // often both had looked at that time.
+  // Whether a rank's last answer was that it waits for the same ranks on a communicator; how often
+  // it has said so since the last of those that do has come; how often both had looked then.
   struct Together {
+    bool is_there = false;
     int times = 0;
     std::int64_t looks = 0;
     std::int64_t looks_there = 0;
@@ -46,6 +47,10 @@ class Gatherings {
     Inquiry inquiry;
     std::map<int, std::int64_t> suspected_at;  // how often this rank had looked
     std::map<int, Together> together;
+
+    void ForgetTimes() {
+      for (auto& [rank, entry] : together) entry.times = 0;
+    }
   };
 
   void Ask(const Communicator& comm, Gathering& gathering);
