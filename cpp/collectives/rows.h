@@ -12,13 +12,14 @@
 
 namespace pfftjax {
 
-// `body(communicator, element, elements in a row)` moves the rows of x.
+// `body(communicator, element, elements in a row)` moves the rows of x, which follow each other
+// along its first axes.
 template <typename Body>
-ffi::Error RunOnRows(const CallSite& site, const Operand& x, Body&& body) {
+ffi::Error RunOnRows(const CallSite& site, const Operand& x, Body&& body, std::size_t axes = 1) {
   const std::optional<Element> element = ElementOf(x.element_type());
   if (!element) return BadElement(site.operation, x.element_type());
   std::int64_t width = 1;
-  for (std::size_t i = 1; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
+  for (std::size_t i = axes; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
   return Run(site, Payload{*element, width},
              [&](Communicator& comm) { return body(comm, *element, width); });
 }

@@ -1,9 +1,11 @@
 // Particles to the ranks that own their cells: who goes where, and the way there and back.
-#include <cstring>
+#include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "collectives/rows.h"
 #include "pm/mesh.h"
+#include "pm/shares.h"
 #include "runtime/handlers.h"
 #include "runtime/profile.h"
 
@@ -16,7 +18,7 @@ using pm::Mesh;
 
 using Cells = ffi::Buffer<ffi::S32, 2>;
 using Count = ffi::BufferR0<ffi::S32>;
-using Integers = ffi::Buffer<ffi::S32, 1>;
+using Integers = ffi::Buffer<ffi::S32>;
 
 // ---- Order -------------------------------------------------------------------------------------
 
@@ -92,122 +94,75 @@ ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::
 // A piece stays in cache from packing to sending.
 constexpr std::int64_t kPieceBytes = std::int64_t{256} << 10;
 
-// Rows of `width` elements between an array that is visited in `order` and one that is not.
-class Rows {
- public:
-  Rows(const std::int32_t* order, std::int64_t rows, std::int64_t width, Element element)
-      : order_(order), rows_(rows), bytes_(width * InfoOf(element).bytes) {}
-
-  // Rows order[first], order[first + 1], ... of `from`, one after the other; false for an order
-  // that leads outside.
-  bool Gather(const char* from, std::int64_t first, std::int64_t count, char* to) const {
-    return ForEach(first, count, [&](std::int64_t row, std::int64_t i) {
-      Copy(from + row * bytes_, to + i * bytes_);
-    });
-  }
-  bool Scatter(const char* from, std::int64_t first, std::int64_t count, char* to) const {
-    return ForEach(first, count, [&](std::int64_t row, std::int64_t i) {
-      Copy(from + i * bytes_, to + row * bytes_);
-    });
-  }
-  bool Clear(std::int64_t first, std::int64_t count, char* to) const {
-    return ForEach(first, count, [&](std::int64_t row, std::int64_t) {
-      std::memset(to + row * bytes_, 0, static_cast<std::size_t>(bytes_));
-    });
-  }
-
- private:
-  template <typename Body>
-  bool ForEach(std::int64_t first, std::int64_t count, Body&& body) const {
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t row = order_[first + i];
-      if (row < 0 || row >= rows_) return false;
-      body(row, i);
-    }
-    return true;
-  }
-  void Copy(const char* from, char* to) const {
-    // Rows of particles have these sizes, which the compiler can then copy by.
-    if (bytes_ == 12) {
-      std::memcpy(to, from, 12);
-    } else if (bytes_ == 24) {
-      std::memcpy(to, from, 24);
-    } else {
-      std::memcpy(to, from, static_cast<std::size_t>(bytes_));
-    }
-  }
-
-  const std::int32_t* order_;
-  std::int64_t rows_;
-  std::int64_t bytes_;
-};
-
 // There: x (rows, ...) in order[0], order[1], ... to rank 0 first, then to rank 1, and so on;
 // y (capacity, ...) has what came from rank 0 first, and zeros after the last row. Back is the
-// transpose: y's rows return to where they left x, and rows that were not sent are zero.
+// transpose: y's rows return to where they left x, and rows that were not sent are zero. All
+// arrays may have a batch in front, whose members go in the same messages.
 template <bool kThere>
 ffi::Error MoveRows(const CallSite& site, Operand source, Integers order, Integers outgoing,
                     Integers incoming, Token, Result target, TokenResult) {
   AdviseHugePages(target->untyped_data(), target->size_bytes());
+  const std::size_t axes = order.dimensions().size();
   const auto move = [&](Communicator& comm, Element element, std::int64_t width) {
-    // The rows of x, in their order, and those of y.
-    const auto [apart, sent] = Blocks(comm.size, outgoing.typed_data(), 1);
-    const auto [together, received] = Blocks(comm.size, incoming.typed_data(), 1);
-    const std::int64_t rows = order.dimensions()[0];
-    const std::int64_t capacity = (kThere ? target->dimensions() : source.dimensions())[0];
-    const char* from = static_cast<const char*>(source.untyped_data());
-    char* to = static_cast<char*>(target->untyped_data());
-    const std::int64_t bytes = width * InfoOf(element).bytes;
-    const Rows x(order.typed_data(), rows, width, element);
-    const auto is_possible = [](const Block& block) { return block.count >= 0; };
-    if (!std::all_of(apart.begin(), apart.end(), is_possible) ||
-        !std::all_of(together.begin(), together.end(), is_possible) || sent > rows ||
-        received > capacity || (kThere ? source.dimensions() : target->dimensions())[0] != rows) {
-      return Failed(site.operation, comm, "the counts exceed the rows of the buffers");
+    const Operand& of_x = kThere ? source : *target;
+    const Operand& of_y = kThere ? *target : source;
+    const std::int64_t members = axes == 1 ? 1 : order.dimensions()[0];
+    const auto counts = static_cast<std::size_t>(members * comm.size);
+    if (outgoing.element_count() != counts || incoming.element_count() != counts ||
+        CountOf(of_x) != static_cast<std::int64_t>(order.element_count()) * width) {
+      return RowsDoNotFit(site.operation, comm);
     }
-
-    comm.given_bytes = (kThere ? sent : received) * bytes;
+    const std::int64_t bytes = width * InfoOf(element).bytes;
+    pm::OrderedRows x({members, of_x.dimensions()[axes - 1], comm.size, outgoing.typed_data()},
+                      static_cast<char*>(of_x.untyped_data()), bytes, order.typed_data());
+    pm::PlainRows y({members, of_y.dimensions()[axes - 1], comm.size, incoming.typed_data()},
+                    static_cast<char*>(of_y.untyped_data()), bytes);
+    if (!x.shares().Fit() || !y.shares().Fit() ||
+        x.shares().Of(comm.rank) != y.shares().Of(comm.rank)) {
+      return RowsDoNotFit(site.operation, comm);
+    }
+    comm.given_bytes = (kThere ? x.shares() : y.shares()).Used() * bytes;
     if (bytes == 0) return ffi::Error::Success();
 
-    const Block kept_of_x = apart[comm.rank];
-    const Block kept_of_y = together[comm.rank];
-    bool is_order = kept_of_x.count == kept_of_y.count;
-    if (is_order && kThere) {
-      is_order = x.Gather(from, kept_of_x.offset, kept_of_x.count, to + kept_of_y.offset * bytes);
-      std::memset(to + received * bytes, 0,
-                  static_cast<std::size_t>((capacity - received) * bytes));
-    } else if (is_order) {
-      is_order =
-          x.Scatter(from + kept_of_y.offset * bytes, kept_of_x.offset, kept_of_x.count, to) &&
-          x.Clear(sent, rows - sent, to);
+    if (kThere) {
+      y.ClearUnused();
+    } else {
+      x.ClearUnused();
     }
-
     const std::int64_t piece =
         std::max<std::int64_t>(std::min(kPieceBytes, GetOptions().max_chunk_bytes) / bytes, 1);
-    const std::unique_ptr<char[]> buffer(new char[static_cast<std::size_t>(piece * bytes)]);
-    for (int step = 1; step < comm.size; ++step) {
-      const int dest = (comm.rank + step) % comm.size;
-      const int origin = (comm.rank - step + comm.size) % comm.size;
-      const Block out = kThere ? apart[dest] : together[dest];
-      const Block in = kThere ? together[origin] : apart[origin];
-      for (std::int64_t at = 0; at < std::max(out.count, in.count); at += piece) {
-        const std::int64_t leaving = std::clamp<std::int64_t>(out.count - at, 0, piece);
-        const std::int64_t arriving = std::clamp<std::int64_t>(in.count - at, 0, piece);
-        const char* outbox =
-            kThere ? buffer.get() : from + (out.offset + (leaving ? at : 0)) * bytes;
-        char* inbox = kThere ? to + (in.offset + (arriving ? at : 0)) * bytes : buffer.get();
-        if (kThere) is_order &= x.Gather(from, out.offset + at, leaving, buffer.get());
-        const int code = SendrecvInChunks(comm, outbox, leaving * width, dest, inbox,
-                                          arriving * width, origin, element);
-        if (code != 0) return MpiFailed(site.operation, comm, element, leaving * width, code);
-        if (!kThere) is_order &= x.Scatter(buffer.get(), in.offset + at, arriving, to);
+    const auto buffer_bytes = static_cast<std::size_t>(piece * bytes);
+    const std::unique_ptr<char[]> out(new char[buffer_bytes]);
+    const std::unique_ptr<char[]> in(new char[buffer_bytes]);
+    const auto pass = [&](auto& from, auto& to) {
+      for (int step = 0; step < comm.size; ++step) {
+        const int dest = (comm.rank + step) % comm.size;
+        const int origin = (comm.rank - step + comm.size) % comm.size;
+        const std::int64_t all_out = from.shares().Of(dest);
+        const std::int64_t all_in = to.shares().Of(origin);
+        for (std::int64_t at = 0; at < std::max(all_out, all_in); at += piece) {
+          const std::int64_t leaving = std::clamp<std::int64_t>(all_out - at, 0, piece);
+          const std::int64_t arriving = std::clamp<std::int64_t>(all_in - at, 0, piece);
+          char* received = to.PlaceFor(origin, at, arriving, in.get());
+          if (step == 0) {
+            // What stays here may go where it belongs at once.
+            to.Put(origin, at, arriving, from.Take(dest, at, leaving, received));
+            continue;
+          }
+          const char* sent = from.Take(dest, at, leaving, out.get());
+          const int code = SendrecvInChunks(comm, sent, leaving * width, dest, received,
+                                            arriving * width, origin, element);
+          if (code != 0) return MpiFailed(site.operation, comm, element, leaving * width, code);
+          to.Put(origin, at, arriving, received);
+        }
       }
-    }
-    return is_order
-               ? ffi::Error::Success()
-               : Failed(site.operation, comm, "the order of the rows leads outside the buffers");
+      return ffi::Error::Success();
+    };
+    const ffi::Error result = kThere ? pass(x, y) : pass(y, x);
+    if (result.failure() || x.IsOrder()) return result;
+    return Failed(site.operation, comm, "the order of the rows leads outside the buffers");
   };
-  return RunOnRows(site, source, move);
+  return RunOnRows(site, source, move, axes);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching
 from jax.typing import ArrayLike
@@ -41,17 +42,28 @@ constant(exchange_counts_p)
 
 
 def moving_rows(name: str, on_gpus: Callable[..., object] | None = None) -> Primitive:
-    """A primitive of x (rows, ...) and counts, with a result of shape (capacity, ...)."""
-    return communicating(
-        name,
-        result=lambda x, *_, capacity, **__: x.update(
-            shape=(capacity, *x.shape[1:]), weak_type=False
-        ),
-        agreement=lambda x, *_, **__: (
-            f"{np.dtype(x.dtype).name} rows of {int(np.prod(x.shape[1:]))} elements"
-        ),
-        on_gpus=on_gpus,
-    )
+    """A primitive of x (rows, ...) and counts, with a result of shape (capacity, ...).
+
+    The last operand has the rows from each rank; for each member of a batch where x is such.
+    """
+
+    def result(x: ShapedArray, *counts: ShapedArray, capacity: int, **_: object) -> ShapedArray:
+        axis = rows_axis(counts[-1])
+        shape = (*x.shape[:axis], capacity, *x.shape[axis + 1 :])
+        return x.update(shape=shape, weak_type=False)
+
+    def agreement(x: ShapedArray, *counts: ShapedArray, **_: object) -> str:
+        axis = rows_axis(counts[-1])
+        batch = f" in a batch of {x.shape[0]}" if axis else ""
+        width = int(np.prod(x.shape[axis + 1 :]))
+        return f"{np.dtype(x.dtype).name} rows of {width} elements{batch}"
+
+    return communicating(name, result=result, agreement=agreement, on_gpus=on_gpus)
+
+
+def rows_axis(counts: ShapedArray | jax.Array) -> int:
+    """The axis of the rows that go by these counts: 0, or 1 in a batch with counts for each."""
+    return counts.ndim - 1
 
 
 # x, counts to each rank, counts from each rank -> rows.
@@ -88,26 +100,51 @@ def _batched(
         return alltoallv_p.bind(moved, to, from_, capacity=capacity, comm=comm), 1
 
     size, (x, to, from_) = batch_in_front(operands, axes)
-    if size * max(x.shape[1], capacity) > MOST_ROWS:
-        raise ValueError(
-            f"{where('alltoallv', comm)}: a batch of {size} with {max(x.shape[1], capacity)} rows "
-            "each is more than 32-bit counts can hold; use jax.lax.map over the batch"
-        )
-    # Counts of its own for each member: one message carries, for each rank, the rows of member 0,
-    # then those of member 1, and so on. Sorting and unsorting are gathers, and so differentiable.
     rows = x.shape[1]
-    order = _by_rank(to, rows)
-    merged = in_order(x.reshape(size * rows, *x.shape[2:]), order.reshape(-1))
+    most = max(rows, capacity)
+    if size * most > MOST_ROWS:
+        raise ValueError(
+            f"{where('alltoallv', comm)}: a batch of {size} with {most} rows each is more than "
+            "32-bit counts can hold; use jax.lax.map over the batch"
+        )
+    # Members have counts of their own: one message carries, for each rank, the rows of member 0,
+    # then those of member 1, and so on. Sorting and unsorting are gathers, and so differentiable.
+    order = _inverse(_places_by_rank(to, rows))
     arrived = alltoallv_p.bind(
-        merged,
+        in_order(x.reshape(size * rows, *x.shape[2:]), order),
         to.sum(0, dtype=to.dtype),
         from_.sum(0, dtype=from_.dtype),
         capacity=size * capacity,
         comm=comm,
     )
-    place = _by_rank(from_, capacity).reshape(-1)
-    back = jnp.zeros_like(place).at[place].set(jnp.arange(size * capacity, dtype=place.dtype))
-    return in_order(arrived, back).reshape(size, capacity, *x.shape[2:]), 0
+    y = in_order(arrived, _places_by_rank(from_, capacity))
+    return y.reshape(size, capacity, *x.shape[2:]), 0
+
+
+def _places_by_rank(counts: jax.Array, rows: int) -> jax.Array:
+    """Where each row of a batch is when they are in order of rank, then of member.
+
+    Args:
+        counts: int32 (batch, ranks), the rows of each member for each rank, one after the other.
+        rows: of each member; those after the counted ones come last.
+
+    Returns:
+        int32 (batch * rows,).
+
+    """
+    ends = jnp.cumsum(counts, axis=1)
+    counts = jnp.concatenate([counts, rows - ends[:, -1:]], axis=1)
+    in_member = jnp.cumsum(counts, axis=1) - counts
+    in_batch = (jnp.cumsum(counts.T.reshape(-1)).reshape(counts.T.shape) - counts.T).T
+    row = jnp.arange(rows, dtype=counts.dtype)
+    rank = jax.vmap(lambda end: jnp.searchsorted(end, row, side="right"))(ends)
+    return (row + jnp.take_along_axis(in_batch - in_member, rank, axis=1)).reshape(-1)
+
+
+def _inverse(places: jax.Array) -> jax.Array:
+    """The rows in their order, of where each row is in it."""
+    rows = jnp.arange(places.size, dtype=places.dtype)
+    return jnp.zeros_like(places).at[places].set(rows, unique_indices=True)
 
 
 def in_order(rows: jax.Array, order: jax.Array) -> jax.Array:
@@ -148,20 +185,6 @@ def row_count(
         return counts.astype(jnp.int32)
     least = 0 if jnp.issubdtype(counts.dtype, jnp.unsignedinteger) else -1
     return jnp.clip(counts, least, MOST_ROWS).astype(jnp.int32)
-
-
-def _by_rank(counts: jax.Array, rows: int) -> jax.Array:
-    """Order the rows of a batch by rank, then by member; unused rows last.
-
-    counts is (batch, ranks); rows are numbered through the flattened (batch, rows). The result
-    (batch, rows), flattened, has in place i the row that belongs there.
-    """
-    size, ranks = counts.shape
-    ends = jnp.cumsum(counts, axis=1)
-    rank = jax.vmap(lambda end: jnp.searchsorted(end, jnp.arange(rows), side="right"))(ends)
-    member = jnp.arange(size)[:, None]
-    key = jnp.where(rank < ranks, rank * size + member, ranks * size)
-    return jnp.argsort(key.reshape(-1), stable=True).reshape(size, rows)
 
 
 batching.primitive_batchers[alltoallv_p] = _batched

@@ -16,8 +16,23 @@ from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import Count, Counts, Rows, RowsLike
 from pfftjax._runtime.communicators import Communicator
-from pfftjax._runtime.primitive import as_array, constant, linear, static_int, where
-from pfftjax.collectives.internal import MOST_ROWS, alltoallv_p, exchange_counts_p, moving_rows
+from pfftjax._runtime.primitive import (
+    Axes,
+    Operands,
+    as_array,
+    batch_in_front,
+    constant,
+    linear,
+    static_int,
+    where,
+)
+from pfftjax.collectives.internal import (
+    MOST_ROWS,
+    alltoallv_p,
+    exchange_counts_p,
+    moving_rows,
+    rows_axis,
+)
 from pfftjax.pencils import Pencil
 
 from . import _by_xla
@@ -51,6 +66,8 @@ batching.primitive_batchers[order_by_owner_p] = functools.partial(one_by_one, or
 def _sorted_and_moved(
     x: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, **params: object
 ) -> jax.Array:
+    if rows_axis(from_):
+        return jax.vmap(functools.partial(_sorted_and_moved, **params))(x, order, to, from_)
     x = x.at[order].get(mode="clip", unique_indices=True, wrap_negative_indices=False)
     return alltoallv_p.bind(x, to, from_, **params)
 
@@ -58,25 +75,43 @@ def _sorted_and_moved(
 def _returned_and_placed(
     y: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, **params: object
 ) -> jax.Array:
+    if rows_axis(from_):
+        return jax.vmap(functools.partial(_returned_and_placed, **params))(y, order, to, from_)
     x = alltoallv_p.bind(y, from_, to, **params)
     places = jnp.zeros_like(x).at[order]
     return places.set(x, mode="drop", unique_indices=True, wrap_negative_indices=False)
 
 
-# x, order, rows to each rank, rows from each rank -> (capacity, ...).
+# x, order, rows to each rank, rows from each rank -> (capacity, ...). With a batch in front of all
+# of these, each member goes its own way, in the same messages.
 move_rows_p = moving_rows("move_rows", on_gpus=_sorted_and_moved)
 # The way back takes y in place of x, and its capacity is the number of rows of x.
 return_rows_p = moving_rows("return_rows", on_gpus=_returned_and_placed)
 
 
 def _linear_in_rows(primitive: Primitive, back: Primitive) -> None:
+    """Give a primitive its batching rule and its derivatives; `back` is its adjoint."""
+
+    def batched(operands: Operands, axes: Axes, **params: object) -> tuple[jax.Array, int]:
+        x, order, outgoing, incoming = operands
+        if all(axis is None for axis in axes[1:]):
+            # All members go the same way: the batch travels inside the rows.
+            inside = rows_axis(incoming) + 1
+            moved = jnp.moveaxis(x, axes[0], inside)
+            return primitive.bind(moved, order, outgoing, incoming, **params), inside
+        size, members = batch_in_front(operands, axes)
+        if rows_axis(members[-1]) == 1:
+            return primitive.bind(*members, **params), 0
+        y = primitive.bind(*(a.reshape(-1, *a.shape[2:]) for a in members), **params)
+        return y.reshape(size, -1, *y.shape[1:]), 0
+
     linear(
         primitive,
         adjoint=lambda cotangent, x, *route, capacity, comm: back.bind(
-            cotangent, *route, capacity=x.shape[0], comm=comm
+            cotangent, *route, capacity=x.shape[rows_axis(route[-1])], comm=comm
         ),
     )
-    batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
+    batching.primitive_batchers[primitive] = batched
 
 
 _linear_in_rows(move_rows_p, return_rows_p)

@@ -163,6 +163,42 @@ def test_each_way_is_the_adjoint_of_the_other():
             assert many[1][i] == (owner[i] == RANK).sum()
 
 
+def test_members_of_a_batch_go_in_the_same_messages():
+    """Each on a way of its own, of nested batches too, with the derivatives of both ways."""
+    rows, shape = 7, (2, 3)
+    pencil = Pencil((5, 4, 3), grids()[-1])
+    drawn_ones = [_scattered(pencil, rows, seed) for seed in range(6)]
+    cells, offsets, used, owner = (np.stack(each) for each in zip(*drawn_ones, strict=True))
+    capacity = max(map(_most, owner)) + 1
+    at = jax.tree.map(
+        lambda a: jnp.asarray(a[:, RANK]).reshape(*shape, *a.shape[2:]),
+        Positions(cells, offsets, used),
+    )
+    X, Y = (random((*shape, SIZE, n, 2), seed=n) for n in (rows, capacity))
+    x, y = (jnp.asarray(a[:, :, RANK]) for a in (X, Y))
+
+    def both_ways(at, x, y):
+        route = Route.to_owners(at, pencil, capacity)
+        there, pull_back = jax.vjp(route.send, x)
+        back, pull_there = jax.vjp(route.send_back, y)
+        return there, back, pull_back(y)[0], pull_there(x)[0]
+
+    of_all = jax.jit(jax.vmap(jax.vmap(both_ways)))
+    names = [
+        e.primitive.name for e in jax.make_jaxpr(of_all)(at, x, y).eqns[0].params["jaxpr"].eqns
+    ]
+    assert names.count("move_rows") == names.count("return_rows") == 2
+    assert names.count("exchange_counts") == 1
+    there, back, pulled_back, pulled_there = of_all(at, x, y)
+    for member in np.ndindex(shape):
+        of_member = owner.reshape(*shape, *owner.shape[1:])[member]
+        assert_equal(there[member], _there(X[member], of_member, capacity))
+    assert_equal(pulled_back, back)
+    assert_equal(pulled_there, there)
+    sent = total(np.asarray(there), np.asarray(y))
+    assert abs(sent - total(np.asarray(x), np.asarray(back))) <= 1e-12 * abs(sent)
+
+
 def _particles(pencil, rows, seed=0):
     """(particles of this rank, their owners on all ranks)"""
     cells, offsets, used, owner = _scattered(pencil, rows, seed)

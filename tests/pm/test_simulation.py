@@ -1,5 +1,6 @@
 """The object that holds a whole simulation: as its functions, in one program or in many."""
 
+import collections
 import dataclasses
 import itertools
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 import pfftjax
 from pfftjax import PencilFFT, io
@@ -42,6 +44,29 @@ TIMES = [1.0, 0.3, 0.61, 0.65]
 
 def _simulation(grid, **options):
     return Simulation(small_plan(grid), BOX, cosmology(), ENDS, **{"capacity": 432, **options})
+
+
+def _messages(jaxpr):
+    """How often each operation communicates, in a program and in all that it is made of."""
+    found = collections.Counter()
+    for equation in jaxpr.eqns:
+        inner = list(jaxprs_in_params(equation.params))
+        if equation.effects and not inner:
+            found[equation.primitive.name] += 1
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        for program in inner:
+            for name, count in _messages(program).items():
+                found[name] += times * count
+    return found
+
+
+def test_members_of_an_ensemble_go_in_the_same_messages():
+    simulation = _simulation(grids()[-1])
+    noise = small_noise(simulation.plan)
+    alone = _messages(jax.make_jaxpr(simulation.run)(noise).jaxpr)
+    many = _messages(jax.make_jaxpr(jax.vmap(simulation.run))(jnp.stack([noise] * 5)).jaxpr)
+    assert alone["move_rows"] > 0
+    assert many == alone
 
 
 def test_a_run_is_what_its_functions_do():

@@ -203,86 +203,124 @@ void Particles(Rank& rank, std::int64_t number, Random random) {
   const std::int64_t n[] = {DrawAxis(random, rank.grid.rows), DrawAxis(random, rank.grid.columns),
                             random.Between(1, 3)};
   const std::int64_t most = random.Chance(0.8) ? 6 : 40;
-  const auto used_by = [&](int of) { return NumberOf(step, of, -1, 0) % (most + 1); };
-  const auto cell = [&](int of, std::int64_t row, int axis) {
-    // Also cells outside of the box, which lie in it again.
-    return static_cast<std::int32_t>(NumberOf(step, of, axis, 1 + row) % (3 * n[axis]) - n[axis]);
+  const std::int64_t members = random.Chance(0.5) ? 1 : random.Between(2, 3);
+  const auto used_by = [&](int of, std::int64_t member) {
+    return NumberOf(step, of, -1, -member) % (most + 1);
   };
-  const auto owner = [&](int of, std::int64_t row) {
+  const auto cell = [&](int of, std::int64_t member, std::int64_t row, int axis) {
+    // Also cells outside of the box, which lie in it again.
+    const std::int64_t drawn = NumberOf(step, of, axis, 1 + row * members + member);
+    return static_cast<std::int32_t>(drawn % (3 * n[axis]) - n[axis]);
+  };
+  const auto owner = [&](int of, std::int64_t member, std::int64_t row) {
     std::int64_t owners[2];
     for (int axis = 0; axis < 2; ++axis) {
-      const std::int64_t inside = ((cell(of, row, axis) % n[axis]) + n[axis]) % n[axis];
+      const std::int64_t inside = ((cell(of, member, row, axis) % n[axis]) + n[axis]) % n[axis];
       owners[axis] = OwnerOf(inside, n[axis], axis == 0 ? rank.grid.rows : rank.grid.columns);
     }
     return owners[0] * rank.grid.columns + owners[1];
   };
   const std::int64_t rows = most + random.Below(3);
-  const std::int64_t used = used_by(comm.rank);
-  Array cells(ffi::S32, {rows, 3});
-  Array offsets(ffi::F32, {rows, 3});
-  Array x(ffi::S32, {rows, 2});
-  for (std::int64_t row = 0; row < rows; ++row) {
-    for (int axis = 0; axis < 3; ++axis) {
-      *cells.At<std::int32_t>(3 * row + axis) = row < used ? cell(comm.rank, row, axis) : 0;
-      *offsets.At<float>(3 * row + axis) = 0.25F;
-    }
-    *x.At<std::int32_t>(2 * row) = comm.rank;
-    *x.At<std::int32_t>(2 * row + 1) = static_cast<std::int32_t>(row);
-  }
-  Array count(ffi::S32, {});
-  *count.At<std::int32_t>() = static_cast<std::int32_t>(used);
-  Array order(ffi::S32, {rows});
-  Array outgoing(ffi::S32, {comm.size});
-  Array incoming(ffi::S32, {comm.size});
-  using Integers = ffi::Buffer<ffi::S32, 1>;
+  const auto in_batch = [members](std::vector<std::int64_t> shape) {
+    if (members > 1) shape.insert(shape.begin(), members);
+    return shape;
+  };
+  Array x(ffi::S32, in_batch({rows, 2}));
+  Array order(ffi::S32, in_batch({rows}));
+  Array outgoing(ffi::S32, in_batch({comm.size}));
+  Array incoming(ffi::S32, in_batch({comm.size}));
+  Array in_columns(ffi::S32, {comm.size, members});  // as counts are exchanged
+  Array from_each(ffi::S32, {comm.size, members});
+  using Integers = ffi::Buffer<ffi::S32>;
   using Order =
       ffi::Error (*)(std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                      ffi::Buffer<ffi::S32, 2>, Operand, ffi::BufferR0<ffi::S32>,
                      ffi::Result<Integers>, ffi::Result<Integers>);
   const auto by_owner =
       reinterpret_cast<Order>(FindHandler("pfftjax_order_by_owner", typeid(Order)));
-  Expect(by_owner(n[0], n[1], n[2], kRows, kColumns, cells.As<ffi::S32, 2>(), offsets.Any(),
-                  count.As<ffi::S32, 0>(), ffi::Result<Integers>(order.As<ffi::S32, 1>()),
-                  ffi::Result<Integers>(outgoing.As<ffi::S32, 1>())));
+  for (std::int64_t member = 0; member < members; ++member) {
+    const std::int64_t used = used_by(comm.rank, member);
+    Array cells(ffi::S32, {rows, 3});
+    Array offsets(ffi::F32, {rows, 3});
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (int axis = 0; axis < 3; ++axis) {
+        *cells.At<std::int32_t>(3 * row + axis) =
+            row < used ? cell(comm.rank, member, row, axis) : 0;
+        *offsets.At<float>(3 * row + axis) = 0.25F;
+      }
+      const std::int64_t at = 2 * (member * rows + row);
+      *x.At<std::int32_t>(at) = comm.rank;
+      *x.At<std::int32_t>(at + 1) = static_cast<std::int32_t>(row * members + member);
+    }
+    Array count(ffi::S32, {});
+    *count.At<std::int32_t>() = static_cast<std::int32_t>(used);
+    Array own_order(ffi::S32, {rows});
+    Array own_outgoing(ffi::S32, {comm.size});
+    Expect(by_owner(n[0], n[1], n[2], kRows, kColumns, cells.As<ffi::S32, 2>(), offsets.Any(),
+                    count.As<ffi::S32, 0>(), ffi::Result<Integers>(own_order.As<ffi::S32>()),
+                    ffi::Result<Integers>(own_outgoing.As<ffi::S32>())));
+    for (std::int64_t row = 0; row < rows; ++row) {
+      *order.At<std::int32_t>(member * rows + row) = *own_order.At<std::int32_t>(row);
+    }
+    for (int to = 0; to < comm.size; ++to) {
+      const std::int32_t leaving = *own_outgoing.At<std::int32_t>(to);
+      *outgoing.At<std::int32_t>(member * comm.size + to) = leaving;
+      *in_columns.At<std::int32_t>(to * members + member) = leaving;
+    }
+  }
 
   std::int64_t capacity = 0;
-  for (int to = 0; to < comm.size; ++to) {
-    std::int64_t arriving = 0;
-    for (int from = 0; from < comm.size; ++from) {
-      for (std::int64_t row = 0; row < used_by(from); ++row) arriving += owner(from, row) == to;
+  for (std::int64_t member = 0; member < members; ++member) {
+    for (int to = 0; to < comm.size; ++to) {
+      std::int64_t arriving = 0;
+      for (int from = 0; from < comm.size; ++from) {
+        for (std::int64_t row = 0; row < used_by(from, member); ++row) {
+          arriving += owner(from, member, row) == to;
+        }
+      }
+      capacity = std::max(capacity, arriving);
     }
-    capacity = std::max(capacity, arriving);
   }
   capacity += random.Below(2);
   Expect(CallHandler<std::int64_t, std::int64_t, std::string_view, ffi::Buffer<ffi::S32>, Token,
                      ffi::Result<ffi::Buffer<ffi::S32>>, TokenResult>(
       "pfftjax_exchange_counts", Site(number), rows, capacity, "particles",
-      outgoing.As<ffi::S32>(), Token{},
-      ffi::Result<ffi::Buffer<ffi::S32>>(incoming.As<ffi::S32>()), TokenResult{}));
-  Array y(ffi::S32, {capacity, 2});
-  Array back(ffi::S32, {rows, 2});
-  const auto move = [&](const char* name, Array& from, Array& to) {
-    Expect(CallHandler<Operand, Integers, Integers, Integers, Token, Result, TokenResult>(
-        name, Site(number), from.Any(), order.As<ffi::S32, 1>(), outgoing.As<ffi::S32, 1>(),
-        incoming.As<ffi::S32, 1>(), Token{}, Result(to.Any()), TokenResult{}));
-  };
-  move("pfftjax_move_rows", x, y);
-  std::int64_t at = 0;
-  for (int from = 0; from < comm.size; ++from) {
-    for (std::int64_t row = 0; row < used_by(from); ++row) {
-      if (owner(from, row) != comm.rank) continue;
-      ExpectOr(*y.At<std::int32_t>(2 * at) == from && *y.At<std::int32_t>(2 * at + 1) == row,
-               [&] { return std::string("a wrong particle from rank ") + std::to_string(from); });
-      ++at;
+      in_columns.As<ffi::S32>(), Token{},
+      ffi::Result<ffi::Buffer<ffi::S32>>(from_each.As<ffi::S32>()), TokenResult{}));
+  for (std::int64_t member = 0; member < members; ++member) {
+    for (int from = 0; from < comm.size; ++from) {
+      *incoming.At<std::int32_t>(member * comm.size + from) =
+          *from_each.At<std::int32_t>(from * members + member);
     }
   }
-  for (std::int64_t i = 2 * at; i < 2 * capacity; ++i) {
-    Expect(*y.At<std::int32_t>(i) == 0, "no zeros after the last particle");
+  Array y(ffi::S32, in_batch({capacity, 2}));
+  Array back(ffi::S32, in_batch({rows, 2}));
+  const auto move = [&](const char* name, Array& from, Array& to) {
+    Expect(CallHandler<Operand, Integers, Integers, Integers, Token, Result, TokenResult>(
+        name, Site(number), from.Any(), order.As<ffi::S32>(), outgoing.As<ffi::S32>(),
+        incoming.As<ffi::S32>(), Token{}, Result(to.Any()), TokenResult{}));
+  };
+  move("pfftjax_move_rows", x, y);
+  for (std::int64_t member = 0; member < members; ++member) {
+    std::int64_t at = member * capacity;
+    for (int from = 0; from < comm.size; ++from) {
+      for (std::int64_t row = 0; row < used_by(from, member); ++row) {
+        if (owner(from, member, row) != comm.rank) continue;
+        ExpectOr(*y.At<std::int32_t>(2 * at) == from &&
+                     *y.At<std::int32_t>(2 * at + 1) == row * members + member,
+                 [&] { return "a wrong particle from rank " + std::to_string(from); });
+        ++at;
+      }
+    }
+    for (std::int64_t i = 2 * at; i < 2 * (member + 1) * capacity; ++i) {
+      Expect(*y.At<std::int32_t>(i) == 0, "no zeros after the last particle");
+    }
   }
   move("pfftjax_return_rows", y, back);
-  for (std::int64_t i = 0; i < 2 * rows; ++i) {
-    const std::int32_t expected = i / 2 < used ? *x.At<std::int32_t>(i) : 0;
-    Expect(*back.At<std::int32_t>(i) == expected, "a particle has not come back");
+  for (std::int64_t i = 0; i < 2 * members * rows; ++i) {
+    const bool was_sent = i / 2 % rows < used_by(comm.rank, i / 2 / rows);
+    Expect(*back.At<std::int32_t>(i) == (was_sent ? *x.At<std::int32_t>(i) : 0),
+           "a particle has not come back");
   }
 }
 
