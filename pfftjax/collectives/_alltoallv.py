@@ -61,7 +61,7 @@ def moving_rows(name: str, on_gpus: Callable[..., object] | None = None) -> Prim
     return communicating(name, result=result, agreement=agreement, on_gpus=on_gpus)
 
 
-def rows_axis(counts: ShapedArray | jax.Array) -> int:
+def rows_axis(counts: ShapedArray | jax.Array | np.ndarray) -> int:
     """The axis of the rows that go by these counts: 0, or 1 in a batch with counts for each."""
     return counts.ndim - 1
 

@@ -94,7 +94,7 @@ def _linear_in_rows(primitive: Primitive, back: Primitive) -> None:
 
     def batched(operands: Operands, axes: Axes, **params: object) -> tuple[jax.Array, int]:
         x, order, outgoing, incoming = operands
-        if all(axis is None for axis in axes[1:]):
+        if axes[0] is not None and all(axis is None for axis in axes[1:]):
             # All members go the same way: the batch travels inside the rows.
             inside = rows_axis(incoming) + 1
             moved = jnp.moveaxis(x, axes[0], inside)
