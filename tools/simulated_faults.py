@@ -78,6 +78,12 @@ FAULTS = [
         "const bool has_come = false;",
     ),
     Fault(
+        "what a rank said before the last of a circle came to its call counts",
+        "runtime/deadlock.cc",
+        "rounds[rounds.size() - evidence.times] < evidence.since",
+        "false",
+    ),
+    Fault(
         "a rank whose duplicates are late is taken for one on another communicator",
         "runtime/gathering.cc",
         "!answer.waits_for_asker || answer.begun != CountBegun(comm->group)",

@@ -56,58 +56,70 @@ bool Wait::WaitsFor(int rank, const Wait& there) const {
                      [rank](const Half& half) { return half.partner == rank; });
 }
 
-void Deadlock::Hear(int rank, const Wait& wait, bool is_later) {
+void Deadlock::Hear(int rank, const Wait& wait, bool is_later, std::int64_t round) {
   Answer& answer = answers_[rank];
   const bool is_still = answer.wait.stage == wait.stage && answer.wait.entered == wait.entered &&
                         answer.wait.awaited.number() == wait.awaited.number();
-  const int times = is_still ? answer.times + is_later : is_later;
-  answer.times = wait.stage == Stage::kIdle ? 0 : times;
+  if (!is_still || wait.stage == Stage::kIdle) answer = {};
   answer.wait = wait;
+  if (!is_later || wait.stage == Stage::kIdle) return;
+  if (answer.times++ == 0) answer.first = round;
+  answer.rounds.push_back(round);
+  if (answer.rounds.size() > kMostOfInterest) answer.rounds.erase(answer.rounds.begin());
 }
 
-const Wait* Deadlock::Known(int rank, int self, const Wait& here, int times) const {
-  if (rank == self) return &here;
+const Wait* Deadlock::Known(int rank, const Evidence& evidence) const {
+  if (rank == evidence.self) return evidence.here;
   const auto found = answers_.find(rank);
-  return found == answers_.end() || found->second.times < times ? nullptr : &found->second.wait;
+  if (found == answers_.end()) return nullptr;
+  const Answer& answer = found->second;
+  const std::vector<std::int64_t>& rounds = answer.rounds;
+  if (rounds.size() < evidence.times || answer.first > evidence.since) return nullptr;
+  return rounds[rounds.size() - evidence.times] < evidence.since ? nullptr : &answer.wait;
 }
 
-std::vector<int> Deadlock::Blockers(int rank, const Wait& wait, int self, const Wait& here,
-                                    int times) const {
+std::vector<int> Deadlock::Blockers(int rank, const Wait& wait, const Evidence& evidence) const {
   std::vector<int> blockers;
   for (const Half& half : WaitingHalves(wait)) {
-    const Wait* there = Known(half.partner, self, here, times);
+    const Wait* there = Known(half.partner, evidence);
     const bool is_in_call = there && (there->IsMessage() || there->NeedsAll());
     if (is_in_call && !Serves(*there, half, rank, wait)) blockers.push_back(half.partner);
   }
   if (!wait.NeedsAll()) return blockers;
   const std::int64_t wanted = wait.Wanted();
   const auto consider = [&](int other) {
-    const Wait* there = Known(other, self, here, times);
+    const Wait* there = Known(other, evidence);
     if (there && there->IsMessage() && there->passed < wanted) blockers.push_back(other);
   };
-  if (rank != self) consider(self);
+  if (rank != evidence.self) consider(evidence.self);
   for (const auto& [other, answer] : answers_) {
     if (other != rank) consider(other);
   }
   return blockers;
 }
 
-bool Deadlock::Follow(std::vector<int>& path, const Wait& wait, const Wait& here,
-                      int times) const {
-  const int self = path.front();
-  for (int next : Blockers(path.back(), wait, self, here, times)) {
-    if (next == self) return true;
+bool Deadlock::Follow(std::vector<int>& path, const Wait& wait, const Evidence& evidence) const {
+  for (int next : Blockers(path.back(), wait, evidence)) {
+    if (next == evidence.self) return true;
     if (std::find(path.begin(), path.end(), next) != path.end()) continue;
     path.push_back(next);
-    if (Follow(path, *Known(next, self, here, times), here, times)) return true;
+    if (Follow(path, *Known(next, evidence), evidence)) return true;
     path.pop_back();
   }
   return false;
 }
 
 std::vector<int> Deadlock::Circle(int self, const Wait& here, int times) const {
-  std::vector<int> path{self};
-  return Follow(path, here, here, times) ? path : std::vector<int>{};
+  // The last of a circle may have come with any of these rounds.
+  std::set<std::int64_t> firsts;
+  for (const auto& [rank, answer] : answers_) {
+    if (answer.times > 0) firsts.insert(answer.first);
+  }
+  for (std::int64_t since : firsts) {
+    std::vector<int> path{self};
+    if (Follow(path, here, {self, &here, static_cast<std::size_t>(times), since})) return path;
+  }
+  return {};
 }
 
 std::set<int> Deadlock::WorthAsking(int self) const {

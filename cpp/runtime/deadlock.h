@@ -44,11 +44,13 @@ struct Wait {
 
 class Deadlock {
  public:
-  // `rank` has answered that it is in `wait`. An answer to a question that was not asked later
-  // than the answer before came (`is_later`) is none more in a row.
-  void Hear(int rank, const Wait& wait, bool is_later);
+  // `rank` has answered that it is in `wait`, when this rank had asked in so many rounds. An
+  // answer to a question that was not asked later than the answer before came (`is_later`) is none
+  // more in a row.
+  void Hear(int rank, const Wait& wait, bool is_later, std::int64_t round);
   // The circle that `self` is part of, from `self` on, if the others have answered `times` times
-  // in a row that they are still in the same calls; else nothing.
+  // in a row that they are still in the same calls, since the last of them has come to its call;
+  // else nothing. A rank that is stopped answers no more, and may have got what it waited for.
   std::vector<int> Circle(int self, const Wait& here, int times) const;
   // The ranks, but for `self`, for whose messages those wait that have answered.
   std::set<int> WorthAsking(int self) const;
@@ -59,12 +61,20 @@ class Deadlock {
   struct Answer {
     Wait wait;
     int times = 0;
+    std::vector<std::int64_t> rounds;  // of the latest so many answers in a row
+    std::int64_t first = 0;            // and of the first
+  };
+  // What counts of the answers: so many in a row, since a round by which all had come.
+  struct Evidence {
+    int self;
+    const Wait* here;
+    std::size_t times;
+    std::int64_t since;
   };
   // Returns those that `rank`, which waits so, waits for, as far as is known.
-  std::vector<int> Blockers(int rank, const Wait& wait, int self, const Wait& here,
-                            int times) const;
-  const Wait* Known(int rank, int self, const Wait& here, int times) const;
-  bool Follow(std::vector<int>& path, const Wait& wait, const Wait& here, int times) const;
+  std::vector<int> Blockers(int rank, const Wait& wait, const Evidence& evidence) const;
+  const Wait* Known(int rank, const Evidence& evidence) const;
+  bool Follow(std::vector<int>& path, const Wait& wait, const Evidence& evidence) const;
 
   std::map<int, Answer> answers_;
 };

@@ -36,6 +36,7 @@ class Inquiry {
 
   // The number of a round that begins.
   std::int64_t Ask() { return ++asked_; }
+  std::int64_t asked() const { return asked_; }
   // Whether `rank` was asked, in that round, after the last answer for which this was true. A
   // question that was on its way when another answer came is answered out of the same moment, as
   // far as the asker can tell, however slow the messages are.

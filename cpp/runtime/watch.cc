@@ -186,7 +186,7 @@ class Watch {
       Inquiry& inquiry = watched.inquiry;
       inquiry.answers[source] = answer;
       const bool is_later = inquiry.IsLater(source, answer.round);
-      watched.deadlock.Hear(source, answer.AsWait(), is_later);
+      watched.deadlock.Hear(source, answer.AsWait(), is_later, inquiry.asked());
       AbortIfCircular(comm, here, watched);
       watched.crossings.Hear(source, here, answer, is_later);
       AbortIfCrossing(comm, here, source, watched);

@@ -44,7 +44,7 @@ void Expect(const char* what, const std::vector<Wait>& waits, bool is_circle, in
     Deadlock deadlock;
     for (int time = 0; time < answers; ++time) {
       for (std::size_t rank = 0; rank < waits.size(); ++rank) {
-        if (rank != self) deadlock.Hear(static_cast<int>(rank), waits[rank], true);
+        if (rank != self) deadlock.Hear(static_cast<int>(rank), waits[rank], true, time);
       }
     }
     const auto circle = deadlock.Circle(static_cast<int>(self), waits[self], 3);
@@ -104,7 +104,7 @@ int main() {
   for (int time = 0; time < 3; ++time) {
     Wait moved = Recv(0);
     moved.entered = time;
-    deadlock.Hear(1, moved, true);
+    deadlock.Hear(1, moved, true, time);
   }
   if (!deadlock.Circle(0, Recv(1), 2).empty()) {
     ++failures;
@@ -115,7 +115,7 @@ int main() {
   for (int time = 0; time < 3; ++time) {
     Wait moved = Recv(0);
     moved.awaited = Awaited::Piece(time, false, true);
-    pieces.Hear(1, moved, true);
+    pieces.Hear(1, moved, true, time);
   }
   if (!pieces.Circle(0, Recv(1), 2).empty()) {
     ++failures;
@@ -123,10 +123,28 @@ int main() {
   }
 
   Deadlock at_once;
-  for (int time = 0; time < 5; ++time) at_once.Hear(1, Recv(0), time == 0);
+  for (int time = 0; time < 5; ++time) at_once.Hear(1, Recv(0), time == 0, time);
   if (!at_once.Circle(0, Recv(1), 2).empty()) {
     ++failures;
     std::printf("answers to questions asked at once count as answers in a row\n");
+  }
+
+  // Rank 1 has said that it waits for rank 2 until it was stopped; rank 2 may have sent to it, and
+  // has come to its receive since.
+  Deadlock stopped;
+  for (int round = 0; round < 8; ++round) {
+    if (round < 4 || round == 7) stopped.Hear(1, Recv(2), true, round);
+    if (round >= 4) stopped.Hear(2, Recv(0), true, round);
+    if (round == 7 && !stopped.Circle(0, Recv(1), 3).empty()) {
+      ++failures;
+      std::printf("what a rank said before the last of a circle came counts\n");
+    }
+  }
+  stopped.Hear(1, Recv(2), true, 8);
+  stopped.Hear(1, Recv(2), true, 9);
+  if (stopped.Circle(0, Recv(1), 3).size() != 3) {
+    ++failures;
+    std::printf("a circle of which one came late is not seen\n");
   }
   if (failures == 0) std::printf("all right\n");
   return failures;

@@ -231,6 +231,45 @@ void StoppedInDuplication(Case& c) {
   });
 }
 
+// A token goes around a ring, and its first holder comes late. Each rank waits for the one before
+// it, and a rank is stopped when its turn has come: what the others know of it is out of date.
+void StoppedInRing(Case& c) {
+  c.job.scheduler.pace.stops = 0;
+  const auto victim = static_cast<std::size_t>(c.random.Below(c.job.ranks));
+  const Time late =
+      c.random.Spread(c.random.Chance(0.2) ? kMillisecond : 6 * kSecond, 40 * kSecond);
+  const Time stop = c.random.Spread(5 * kSecond, 60 * kSecond);
+  const std::int64_t count = c.random.Between(1, 100);
+  const auto rounds = static_cast<int>(c.random.Between(1, 2));
+  c.Run([&](Rank& rank) {
+    rank.Begin(true);
+    Scheduler& scheduler = rank.job.scheduler;
+    Array x(ffi::U8, {count});
+    Array y(ffi::U8, {count});
+    const auto send = [&] {
+      Expect(CallHandler<std::int32_t, std::int32_t, Operand, Token, TokenResult>(
+          "pfftjax_send", Site(kWorld), 1, 11, x.Any(), Token{}, TokenResult{}));
+    };
+    const auto receive = [&] {
+      Expect(CallHandler<std::int32_t, std::int32_t, std::int64_t, bool, Operand, Token, Result,
+                         TokenResult>("pfftjax_recv", Site(kWorld), rank.size() - 1, 11, -1, true,
+                                      x.Any(), Token{}, Result(y.Any()), TokenResult{}));
+    };
+    for (int i = 0; i < rounds; ++i) {
+      if (rank.rank == 0) {
+        scheduler.Sleep(late);
+        rank.job.processes[victim]->StopUntil(scheduler.now() + stop);
+        send();
+        receive();
+      } else {
+        receive();
+        send();
+      }
+    }
+    rank.End();
+  });
+}
+
 // The duplicates of communicators come late to one rank, which looks for them all the time. Others
 // have theirs, and wait for it on a new communicator, which may be of the same ranks.
 void LateDuplicates(Case& c) {
@@ -263,7 +302,8 @@ std::vector<Scenario> RightScenarios() {
           {"slow_network", 8, 8, SlowNetwork},
           {"stopped_in_check", 4, 8, StoppedInCheck},
           {"stopped_in_duplication", 4, 16, StoppedInDuplication},
-          {"late_duplicates", 4, 16, LateDuplicates}};
+          {"late_duplicates", 4, 16, LateDuplicates},
+          {"stopped_in_ring", 4, 8, StoppedInRing}};
 }
 
 }  // namespace pfftjax::simulated
