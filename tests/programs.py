@@ -30,6 +30,24 @@ def equations(jaxpr):
             yield from equations(inner)
 
 
+def messages(function, *operands):
+    """How often each operation communicates when the program runs, loops counted through."""
+    return _messages(jax.make_jaxpr(function)(*operands).jaxpr)
+
+
+def _messages(jaxpr):
+    found = Counter()
+    for equation in jaxpr.eqns:
+        inner = list(jaxprs_in_params(equation.params))
+        if equation.effects and not inner:
+            found[equation.primitive.name] += 1
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        for program in inner:
+            for name, count in _messages(program).items():
+                found[name] += times * count
+    return found
+
+
 def steps(function, *operands):
     """How often each step of a plan occurs."""
     jaxpr = jax.make_jaxpr(function)(*operands).jaxpr

@@ -102,8 +102,10 @@ def _linear_in_rows(primitive: Primitive, back: Primitive) -> None:
         size, members = batch_in_front(operands, axes)
         if rows_axis(members[-1]) == 1:
             return primitive.bind(*members, **params), 0
-        y = primitive.bind(*(a.reshape(-1, *a.shape[2:]) for a in members), **params)
-        return y.reshape(size, -1, *y.shape[1:]), 0
+        inner = members[0].shape[1]
+        flat = (a.reshape(size * inner, *a.shape[2:]) for a in members)
+        y = primitive.bind(*flat, **params)
+        return y.reshape(size, inner, *y.shape[1:]), 0
 
     linear(
         primitive,
