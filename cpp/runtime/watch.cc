@@ -379,14 +379,19 @@ class Watch {
   }
 
   void Ask(const Communicator& comm, std::int64_t call, Watched& watched) {
+    // All is decided by one reading. A message may be over by now, and the next one be of other
+    // ranks: of two readings the first may say that it waits for a rank, and the second for none.
+    State question = State::Of(comm, call);
+    if (question.stage == Stage::kIdle || question.entered != call) return;
     std::vector<int> ranks;
-    const Progress& now = comm.progress;
-    const bool is_message = IsMessage(now.operation);
-    if (is_message && now.source != kAnybody) {
-      if (now.source >= 0) ranks.push_back(now.source);
-      if (now.dest >= 0 && now.dest != now.source) ranks.push_back(now.dest);
+    const int source = question.source;
+    const int dest = question.dest;
+    const bool is_message = question.IsPointToPoint();
+    if (is_message && source != kAnybody) {
+      if (source >= 0) ranks.push_back(source);
+      if (dest >= 0 && dest != source) ranks.push_back(dest);
       for (int rank : watched.deadlock.WorthAsking(comm.rank)) {
-        if (rank != now.source && rank != now.dest) ranks.push_back(rank);
+        if (rank != source && rank != dest) ranks.push_back(rank);
       }
     } else {
       for (int r = 0; r < comm.size; ++r) {
@@ -395,7 +400,6 @@ class Watch {
       }
     }
     watched.inquiry.ChooseAmong(ranks, random_);
-    State question = State::Of(comm, call);
     question.round = watched.inquiry.Ask();
     for (int rank : ranks) Send(comm, rank, kAskTag, question);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "job.h"
@@ -112,6 +113,9 @@ Request* Comm::Send(const void* data, std::int64_t bytes, int to, int tag) {
   if (to == kProcNull) {
     request->is_done = true;
     return request;
+  }
+  if (to < 0 || to >= size()) {
+    scheduler->Fail("a message to rank " + std::to_string(to) + " of " + std::to_string(size()));
   }
   request->counts = IsOfTheWatch(tag) ? 0 : 1;
   scheduler->Note(static_cast<std::uint64_t>(to) << 32 ^ static_cast<std::uint64_t>(tag) << 16 ^
