@@ -81,7 +81,7 @@ def parse():
     add("--grid", help="process grid, as 2x2; as square as can be by default")
     add("--dtype", choices=["float32", "float64"], default="float32")
     add("--kernel", choices=["cic", "tsc", "pcs"], default="cic", help="mass assignment")
-    add("--integrator", choices=["bullfrog", "fastpm", "leapfrog"], default="bullfrog")
+    add("--integrator", choices=["bullfrog", "fastpm", "cola", "leapfrog"], default="bullfrog")
     add("--force", choices=["finite-difference", "spectral"], default="finite-difference")
     add("--capacity", type=int, help="particles that each rank has room for")
     add("--checkpoint", help="file from which a run goes on that was ended")

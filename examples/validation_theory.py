@@ -21,6 +21,9 @@ def followed(steps, start, omega_m):
         pull = 1.5 * omega_m * np.array([x[0], x[1] - x[0] ** 2])
         p = float(factor) * p + float(kick) * pull
         x = x + float(drift) * p
+        if steps.paths is not None:
+            along = np.asarray(steps.paths.kick[i], float)
+            p, x = p + along, x + float(drift) * along + np.asarray(steps.paths.drift[i], float)
     return x, p
 
 

@@ -38,7 +38,8 @@ class Universe:
     def _lpt(self, delta, scale_factor, order: Literal[1, 2] = 2):
         shape = self.mesh.shape
         where = (self.plan, self.box, self.cosmology, scale_factor)
-        return pm.lpt(delta, *where, order=order, mesh_shape=shape)
+        keep = order > 1  # for COLA
+        return pm.lpt(delta, *where, order=order, mesh_shape=shape, keep_displacements=keep)
 
     def _simulate(self, particles, scale_factors, integrator=pm.fastpm, capacity=None):
         options = {"integrator": integrator, "capacity": capacity}

@@ -6,6 +6,7 @@ to compare with (they wait for it inside the test) shows its failure and ends th
 """
 
 import contextlib
+import gc
 import json
 import os
 import pathlib
@@ -65,8 +66,18 @@ def pytest_collection_modifyitems(config, items):
         items[:] = chosen
 
 
+def pytest_collection_finish():
+    """Look for garbage rarely, and not among what JAX and the tests consist of: a tenth of the
+    time of all tests went into that.
+    """
+    gc.enable()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
+    gc.disable()  # while modules are imported
     config.addinivalue_line(
         "markers", "ranks(1, 2): the numbers of ranks on which --share-ranks runs a test; else all"
     )

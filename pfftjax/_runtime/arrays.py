@@ -34,9 +34,10 @@ Series: TypeAlias = Float[Array, "_n"]
 Scalar: TypeAlias = Inexact[Array, ""]
 Count: TypeAlias = Int[Array, ""]
 Counts: TypeAlias = Int[Array, "_n"]
-# Each particle has a vector, a mesh cell, a name, and may be absent; rows are anything that there
-# is one of for each particle.
+# Each particle has a vector, displacements of first and second order, a mesh cell, a name, and may
+# be absent; rows are anything that there is one of for each particle.
 Vectors: TypeAlias = Float[Array, "_particles 3"]
+Displacements: TypeAlias = Float[Array, "_particles 2 3"]
 Cells: TypeAlias = Int[Array, "_particles 3"]
 Mask: TypeAlias = Bool[Array, "_particles"]
 Names: TypeAlias = Int[Array, "_particles"]

@@ -6,7 +6,7 @@ complete: a crash never costs what was there. Each rank copies its share, in pie
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -46,8 +46,17 @@ class Stored:
             return _file.read(_file.find(file, self.name, False), box, order, self.dtype)
 
 
-def with_kept(path: Path, contents: Contents, comm: MPI.Intracomm) -> Contents:
+def with_kept(
+    path: Path, contents: Contents, comm: MPI.Intracomm, replaced: Collection[str] = ()
+) -> Contents:
     """`contents`, and what the file at `path` has besides; each rank sees the same.
+
+    Args:
+        path: of the file.
+        contents: what is added.
+        comm: of the ranks that write.
+        replaced: attributes that are not kept, and arrays that are not if their first axis is one
+            of `contents`: they belong to what `contents` takes the place of.
 
     Raises:
         ValueError: the file has what cannot be kept, or has other axes of these names.
@@ -62,14 +71,14 @@ def with_kept(path: Path, contents: Contents, comm: MPI.Intracomm) -> Contents:
         attributes = {
             name: value
             for name, value in file.attrs.items()
-            if name not in (_file.PARTS, _zarr.COMPLETE)
+            if name not in (_file.PARTS, _zarr.COMPLETE, *replaced)
         }
         arrays = _arrays(file, target)
         for name, array in sorted(arrays.items()):
             if name in new:
                 continue
             dims, is_scale = _axes(array)
-            if is_scale:
+            if is_scale or (name in replaced and dims[0] in contents.sizes):
                 continue
             shape = tuple(array.shape)
             if array.dtype.name not in STORED or "" in dims or not shape:

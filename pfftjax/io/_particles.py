@@ -28,11 +28,16 @@ _TABLES = {
     "offset": "cells of mesh_shape, from there",
     "momentum": "a^2 dx/dt, x in comoving Mpc/h and t in 1/H0",
 }
+# Of those that keep their displacements, one for each.
+_DISPLACEMENTS = ("displacement1", "displacement2")
 _PHYSICAL = {"position": "comoving Mpc/h", "velocity": "km/s, peculiar: a dx/dt"}
 _PARAMETERS = ("Omega_c", "Omega_b", "h", "n_s", "sigma8", "Omega_k", "w0", "wa")
 _OF_COSMOLOGY = "cosmology_"
 # A prefix of the names of what they know of themselves: the file may have fields of another box.
 _OF_PARTICLES = "particles_"
+_KNOWN = ("scale_factor", "box_size")
+# What some particles have and others have not: those of other particles do not stay in a file.
+_OPTIONAL = (*_DISPLACEMENTS, *_PHYSICAL, *(_OF_PARTICLES + name for name in _KNOWN))
 
 
 def save_particles(
@@ -51,7 +56,8 @@ def save_particles(
     The file has the tables `cell`, `offset` and `momentum`, of shape (total, 3), rank after rank,
     each with its `units`, and the attributes `mesh_shape` and, where the particles know them,
     `particles_scale_factor` and `particles_box_size`; positions in the box are
-    ``(cell + offset) % mesh_shape * box_size / mesh_shape``. In everything else as `save`.
+    ``(cell + offset) % mesh_shape * box_size / mesh_shape``. Displacements that particles keep are
+    the tables `displacement1` and `displacement2`. In everything else as `save`.
 
     Args:
         path: of the file, the same on every rank.
@@ -93,13 +99,19 @@ def save_particles(
                 name: (on_this_rank(getattr(particles, name), name), units)
                 for name, units in _TABLES.items()
             }
+            if particles.displacements is not None:
+                its = on_this_rank(particles.displacements, "displacements")
+                tables |= {
+                    name: (its[:, order], "comoving Mpc/h, of perturbation theory")
+                    for order, name in enumerate(_DISPLACEMENTS)
+                }
             used = int(np.asarray(on_this_rank(particles.used, "used")))
             if not 0 <= used <= particles.rows:
                 raise ValueError(f"used is {used}, but the arrays have {particles.rows} rows")
             check_how(mode, layout)
             known = {
                 f"{_OF_PARTICLES}{name}": np.asarray(on_this_rank(value, name), float)
-                for name in ("scale_factor", "box_size")
+                for name in _KNOWN
                 if (value := getattr(particles, name)) is not None
             }
             parameters = {} if cosmology is None else _parameters(cosmology)
@@ -143,7 +155,7 @@ def save_particles(
         )
         if mode == "a":
             with together(comm, "save_particles"):
-                contents = with_kept(path, contents, comm)
+                contents = with_kept(path, contents, comm, _OPTIONAL)
         _file.write(path, contents, comm, layout, "save_particles", replace=mode != "x")
 
 
@@ -176,7 +188,8 @@ def load_particles(
     """
     comm = _grid_of(mesh, "load_particles").comm
     with together(comm, "load_particles"), _file.opened(path) as file:
-        tables = [_file.find(file, name) for name in _TABLES]
+        more = _DISPLACEMENTS if all(name in file for name in _DISPLACEMENTS) else ()
+        tables = [_file.find(file, name) for name in (*_TABLES, *more)]
         total = tables[0].shape[0]
         stored = tuple(int(n) for n in np.ravel(np.asarray(file.attrs.get("mesh_shape", ()))))
         if stored != mesh.global_shape:
@@ -192,7 +205,7 @@ def load_particles(
             )
         known = {
             name: np.asarray(file.attrs[_OF_PARTICLES + name], float)
-            for name in ("scale_factor", "box_size")
+            for name in _KNOWN
             if _OF_PARTICLES + name in file.attrs
         }
         start, count = block(total, comm.size, comm.rank)
@@ -205,8 +218,18 @@ def load_particles(
             values[:count] = _file.read(table, ((start, count), (0, 3)), (0, 1), into)
             padded.append(jnp.asarray(values))
     n0, n1, n2 = mesh.global_shape
-    cell, offset, momentum = padded
-    shares = Particles(cell, offset, momentum, jnp.int32(count), total, (n0, n1, n2), **known)
+    cell, offset, momentum, *psi = padded
+    displacements = jnp.stack(psi, 1) if psi else None
+    shares = Particles(
+        cell,
+        offset,
+        momentum,
+        jnp.int32(count),
+        total,
+        (n0, n1, n2),
+        displacements=displacements,
+        **known,
+    )
     if capacity is None:
         room = default_capacity(total, mesh, known.get("box_size"))
         return to_owners_with_room(shares, mesh, room)

@@ -13,8 +13,10 @@ from ._growth import Growth as Growth
 from ._growth import growth as growth
 from ._growth import hubble as hubble
 from ._integrators import Outputs as Outputs
+from ._integrators import Paths as Paths
 from ._integrators import Steps as Steps
 from ._integrators import bullfrog as bullfrog
+from ._integrators import cola as cola
 from ._integrators import fastpm as fastpm
 from ._integrators import leapfrog as leapfrog
 from ._interlacing import paint_interlaced as paint_interlaced

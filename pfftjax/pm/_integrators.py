@@ -18,10 +18,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from pfftjax._runtime.arrays import Number, Series, SeriesLike
+from pfftjax._runtime.arrays import Number, Reals, Series, SeriesLike
 
 from ._expected import as_known
-from ._growth import Cosmology, checked_scale_factors, growth, hubble
+from ._growth import Cosmology, Growth, checked_scale_factors, growth, hubble
+
+
+class Paths(NamedTuple):
+    """What stages or outputs add besides, for each of the displacements psi1 and psi2 of
+    perturbation theory that particles keep (`Particles.displacements`):
+
+        p <- p + kick[0] psi1 + kick[1] psi2,    x <- x + drift[0] psi1 + drift[1] psi2
+
+    Attributes:
+        kick: (stages, 2), or (outputs, 2).
+        drift: as many.
+
+    """
+
+    kick: Reals
+    drift: Reals
 
 
 class Outputs(NamedTuple):
@@ -37,6 +53,7 @@ class Outputs(NamedTuple):
         fall: (outputs,), displacement per force.
         momentum: (outputs,), by which momenta are multiplied.
         kick: (outputs,), momentum per force.
+        paths: added to both; None for nothing.
 
     """
 
@@ -45,6 +62,7 @@ class Outputs(NamedTuple):
     fall: Series
     momentum: Series
     kick: Series
+    paths: Paths | None = None
 
 
 class Steps(NamedTuple):
@@ -63,6 +81,8 @@ class Steps(NamedTuple):
         first_drift: before the first kick; None for zero.
         outputs: `Outputs` at the scale factors that the integrator was asked for, in their order;
             None where it was asked for none.
+        paths: added in each stage, as `cola` does, with its kick and with its drift; None for
+            nothing. Particles must then keep their displacements.
 
     """
 
@@ -71,6 +91,7 @@ class Steps(NamedTuple):
     momentum: Series | None = None
     first_drift: Number | None = None
     outputs: Outputs | None = None
+    paths: Paths | None = None
 
 
 # What the second argument is, is up to the integrator; those below take the ends of the steps. For
@@ -117,23 +138,42 @@ def _has_digits(x: jax.Array) -> bool:
 
 
 class _Changes(NamedTuple):
-    """What grows between times, of the linear growing mode, or of a free particle's p = 1 and a
-    force F = 1: displacements and momenta.
+    """What grows between times, of a growing mode, or of a free particle's p = 1 and a force
+    F = 1: displacements and momenta.
     """
 
     displacement: jax.Array
     momentum: jax.Array
 
 
-def _growing(cosmology: Cosmology, start: jax.Array, end: jax.Array, steps: int) -> _Changes:
-    """D1(end) - D1(start), and the same of G = a^3 E dD1/da."""
+class _Mode(NamedTuple):
+    """A growing mode: displacement, momentum and force, and d/dln a of the former two."""
+
+    displacement: jax.Array
+    momentum: jax.Array
+    force: jax.Array
+    displacement_rate: jax.Array
+    momentum_rate: jax.Array
+
+    @classmethod
+    def of_order(cls, order: int, g: Growth) -> "_Mode":
+        """By the equations of D1 and D2, the forces are 3/2 Omega_m D1 and (D2 - D1^2)."""
+        d, rate = (g.d1, g.d1_rate) if order == 1 else (g.d2, g.d2_rate)
+        force = 1.5 * g.omega_m * (d if order == 1 else d - g.d1**2)
+        velocity = g.scale_factor**2 * g.e
+        return cls(d, velocity * rate, force, rate, force / (g.scale_factor * g.e))
+
+
+def _growing(
+    cosmology: Cosmology, start: jax.Array, end: jax.Array, steps: int, order: int = 1
+) -> _Changes:
+    """D1(end) - D1(start) or that of D2, and the same of a^3 E dD/da."""
     if _has_digits(start):
-        g = growth(cosmology, jnp.stack([start, end]))
-        return _Changes(jnp.diff(g.d1, axis=0)[0], jnp.diff(g.momentum, axis=0)[0])
+        mode = _Mode.of_order(order, growth(cosmology, jnp.stack([start, end])))
+        return _Changes(*(jnp.diff(x, axis=0)[0] for x in (mode.displacement, mode.momentum)))
     intervals = _Intervals(start, end, steps)
-    g = growth(cosmology, intervals.points)
-    pull = g.momentum_rate / (g.scale_factor * g.e)
-    return _Changes(intervals.integral(g.d1_rate), intervals.integral(pull))
+    mode = _Mode.of_order(order, growth(cosmology, intervals.points))
+    return _Changes(*(intervals.integral(x) for x in (mode.displacement_rate, mode.momentum_rate)))
 
 
 def _free(cosmology: Cosmology, start: jax.Array, end: jax.Array, steps: int) -> _Changes:
@@ -233,6 +273,91 @@ def leapfrog(
     middle, start, end = _halves(ends, placed)
     changes = _free(cosmology, start, end, middle.size)
     return _kick_drift_kick(changes, jnp.ones_like(middle), jnp.ones_like(ends), placed)
+
+
+def cola(
+    cosmology: Cosmology,
+    scale_factors: SeriesLike,
+    *,
+    outputs: SeriesLike | None = None,
+    n_lpt: float = -2.5,
+) -> Steps:
+    """Kicks and drifts of what particles do besides moving as perturbation theory of second order
+    says (COLA: Tassev, Zaldarriaga & Eisenstein 2013).
+
+    With s = D1 psi1 + D2 psi2, m = a^3 E ds/da and f = a^2 E dm/da, the steps are those of
+    x - s by p - m and of p - m by F - f. That momentum is taken to go as u = a^n_lpt (their
+    appendix A.3.2): with a_v = sqrt(a_i a_f) as in `fastpm`,
+
+        kick from a_i to a_f by the force at a_r:      (u(a_f) - u(a_i)) / (a_r^2 E du/da(a_r))
+        drift from a_i to a_f by the momentum at a_v:  the integral of u da / (a^3 E), over u(a_v)
+
+    Large scales are right to second order for any number of steps; the particles must keep psi1
+    and psi2, as those of ``lpt(..., keep_displacements=True)`` and of a `Simulation` do.
+
+    Args:
+        cosmology: a `jax_cosmo.Cosmology`.
+        scale_factors: (steps + 1,), the ends of the steps, in any direction.
+        outputs: scale factors between the first and the last, in any order.
+        n_lpt: a number that is not 0. Another one is given by
+            ``functools.partial(pm.cola, n_lpt=0.5)``.
+
+    Raises:
+        ValueError: `n_lpt` is 0.
+
+    Example:
+        >>> import jax_cosmo
+        >>> steps = cola(jax_cosmo.Planck15(), jnp.linspace(0.1, 1.0, 11))
+        >>> steps.kick.shape, steps.paths.drift.shape
+        ((11,), (11, 2))
+
+    """
+    if n_lpt == 0:
+        raise ValueError("cola: n_lpt must not be 0, as a^n_lpt has to change with time")
+    ends, placed = _ends(scale_factors), _placed(scale_factors, outputs)
+    middle, start, end = _halves(ends, placed)
+    intervals = _Intervals(start, end, middle.size)
+    a, e = intervals.points, hubble(cosmology, intervals.points)
+    rest = _Changes(intervals.integral(a ** (n_lpt - 2) / e), intervals.integral(n_lpt * a**n_lpt))
+    at_ends = n_lpt * ends ** (n_lpt + 1) * hubble(cosmology, ends)
+    steps = _kick_drift_kick(rest, middle**n_lpt, at_ends, placed)
+    followed = [_followed_paths(cosmology, ends, steps, placed, order) for order in (1, 2)]
+    of_stages, of_outputs = (
+        Paths(*(jnp.stack(x, -1) for x in zip(*paths, strict=True)))
+        for paths in zip(*followed, strict=True)
+    )
+    if steps.outputs is not None:
+        steps = steps._replace(outputs=steps.outputs._replace(paths=of_outputs))
+    return steps._replace(paths=of_stages)
+
+
+def _followed_paths(
+    cosmology: Cosmology, ends: jax.Array, steps: Steps, placed: "_Placed", order: int
+) -> tuple[Paths, Paths]:
+    """Of one order, for each stage and each output, what a particle that moves by it alone needs
+    to be added to the kicks and drifts of its steps.
+    """
+    middle, start, end = _halves(ends, placed)
+    ways, pulls = (
+        jnp.split(x, np.cumsum([middle.size, middle.size]))
+        for x in _growing(cosmology, start, end, middle.size, order)
+    )
+    at_ends = _Mode.of_order(order, growth(cosmology, ends))
+    in_middle = _Mode.of_order(order, growth(cosmology, middle)).momentum
+    zero = jnp.zeros_like(ways[0][:1])
+    before = jnp.concatenate([zero, pulls[1]])
+    after = jnp.concatenate([pulls[0], zero])
+    kick = before + after - steps.kick * at_ends.force
+    drift = jnp.concatenate([ways[0] + ways[1] - steps.drift[:-1] * in_middle, zero])
+    at = steps.outputs
+    if at is None:
+        return Paths(kick, drift), Paths(zero[:0], zero[:0])
+    momentum = jnp.concatenate([at_ends.momentum[:1], in_middle])[at.stage]
+    force = at_ends.force[at.stage]
+    return Paths(kick, drift), Paths(
+        kick=before[at.stage] + pulls[2] - at.kick * force,
+        drift=ways[2] - at.drift * momentum - at.fall * force,
+    )
 
 
 def bullfrog(

@@ -37,6 +37,7 @@ def lpt(
     order: Literal[1, 2, 3] = 2,
     mesh_shape: Sequence[int] | None = None,
     dealias: bool = False,
+    keep_displacements: bool = False,
 ) -> Particles:
     """Particles displaced from a regular grid by Lagrangian perturbation theory.
 
@@ -65,6 +66,8 @@ def lpt(
             those of third order on one of 8 times as many: the modes that the particle grid has
             are then those of the continuous product. Modes at a Nyquist frequency, which have no
             sign, are left out of the factors.
+        keep_displacements: particles keep psi1 and psi2, as `cola` needs them: 24 bytes for each
+            in float32. Only if `order` is 2 or 3.
 
     Returns:
         `Particles`, on the ranks that own their points on the regular grid, in its order.
@@ -81,6 +84,8 @@ def lpt(
         raise ValueError(f"{here}: order must be 1, 2 or 3, got {order!r}")
     if not isinstance(dealias, bool):
         raise TypeError(f"{here}: dealias must be True or False, got {dealias!r}")
+    if keep_displacements and order == 1:
+        raise ValueError(f"{here}: order=1 has no second displacement to keep; pass order=2")
     shape = static_ints(
         plan.shape if mesh_shape is None else mesh_shape,
         "mesh_shape",
@@ -129,6 +134,9 @@ def lpt(
         mesh_shape=(shape[0], shape[1], shape[2]),
         scale_factor=as_known(scale_factor),
         box_size=as_known(lengths),
+        displacements=jnp.stack([_rows(psi) for _, _, psi in parts[:2]], 1)
+        if keep_displacements
+        else None,
     )
 
 

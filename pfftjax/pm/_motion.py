@@ -10,18 +10,28 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from pfftjax._runtime.arrays import Number, PyTree, RealBlock, Scalar, Vectors
+from pfftjax._runtime.arrays import (
+    Displacements,
+    Number,
+    PyTree,
+    RealBlock,
+    Reals,
+    Scalar,
+    Vectors,
+)
 from pfftjax.fft import PencilFFT
 
 from ._assignment import Kernel, assignment_of
 from ._gravity import KEPT, Gradient, gravity_with_ghosts
 from ._growth import Cosmology
+from ._integrators import Paths
 from ._painting import paint, readout_padded
 from ._particles import Particles
 
 
 class Stage(NamedTuple):
-    """A kick and the drift after it: p <- momentum p + kick F, x <- x + drift p.
+    """A kick and the drift after it: p <- momentum p + kick F, x <- x + drift p, and what `Paths`
+    adds to both.
 
     Those of a whole run have a leading axis.
     """
@@ -29,11 +39,12 @@ class Stage(NamedTuple):
     kick: Scalar
     drift: Scalar
     momentum: Scalar | None = None  # None multiplies by one
+    paths: Paths | None = None
 
 
 class Shift(NamedTuple):
     """How particles at another time follow from those of a stage: x + drift p + fall F and
-    momentum p + kick F, with the momenta before its kick.
+    momentum p + kick F, with the momenta before its kick, and what `Paths` adds to both.
 
     Those of a whole run have a leading axis.
     """
@@ -42,6 +53,7 @@ class Shift(NamedTuple):
     fall: Scalar
     momentum: Scalar
     kick: Scalar
+    paths: Paths | None = None
 
 
 class Constants(NamedTuple):
@@ -57,6 +69,40 @@ class Constants(NamedTuple):
     omega_m: Scalar
     per_cell: jax.Array
     sides: tuple[Scalar, ...] | None
+
+
+def drift_of(
+    momentum: Vectors, displacements: Displacements | None, stage: Stage, per_cell: jax.Array
+) -> Vectors:
+    """How far particles drift in a stage, in cells."""
+    along = None if stage.paths is None else per_cell * stage.paths.drift[:, None]
+    return _plus_along(stage.drift * per_cell * momentum, along, displacements)
+
+
+def kicked(
+    momentum: Vectors, pull: Vectors, displacements: Displacements | None, stage: Stage
+) -> Vectors:
+    """Momenta after the kick of a stage by the force."""
+    before = momentum if stage.momentum is None else stage.momentum * momentum
+    along = None if stage.paths is None else stage.paths.kick
+    return _plus_along(before + stage.kick * pull, along, displacements)
+
+
+def kick_undone(
+    momentum: Vectors, pull: Vectors, displacements: Displacements | None, stage: Stage
+) -> Vectors:
+    """Momenta before the kick of a stage by the force."""
+    along = None if stage.paths is None else -stage.paths.kick
+    before = _plus_along(momentum - stage.kick * pull, along, displacements)
+    return before if stage.momentum is None else before / stage.momentum
+
+
+def _plus_along(x: Vectors, along: Reals | None, displacements: Displacements | None) -> Vectors:
+    """`x` and so much of each displacement, a number or a vector."""
+    if along is None:
+        return x
+    assert displacements is not None
+    return x + along[0] * displacements[:, 0] + along[1] * displacements[:, 1]
 
 
 def contrast(counts: RealBlock, total: int, plan: PencilFFT) -> RealBlock:
@@ -99,18 +145,20 @@ class Motion:
         )
         return readout_padded(field, particles.positions, mesh, form)
 
-    def drifted(self, particles: Particles, drift: Scalar, constants: Constants) -> Particles:
-        """The particles moved by their momenta, on the ranks where they are."""
-        offset = particles.offset + drift * constants.per_cell * particles.momentum
-        return dataclasses.replace(particles, offset=offset)
+    def drifted(self, particles: Particles, stage: Stage, constants: Constants) -> Particles:
+        """The particles after the drift of a stage, on the ranks where they are."""
+        way = drift_of(particles.momentum, particles.displacements, stage, constants.per_cell)
+        return dataclasses.replace(particles, offset=particles.offset + way)
 
     def shifted(
         self, particles: Particles, pull: Vectors, shift: Shift, constants: Constants
     ) -> Particles:
         """Particles before a kick by the force on them, at another time."""
-        way = shift.drift * particles.momentum + shift.fall * pull
+        its, along = particles.displacements, None if shift.paths is None else shift.paths.drift
+        way = _plus_along(shift.drift * particles.momentum + shift.fall * pull, along, its)
         offset = particles.offset + constants.per_cell * way
-        momentum = shift.momentum * particles.momentum + shift.kick * pull
+        stage = Stage(shift.kick, shift.drift, shift.momentum, shift.paths)
+        momentum = kicked(particles.momentum, pull, its, stage)
         return dataclasses.replace(particles, offset=offset, momentum=momentum)
 
     def advanced(
@@ -130,10 +178,9 @@ class Motion:
             particles: Particles, stage: Stage, constants: Constants
         ) -> tuple[Particles, PyTree]:
             pull = self.force(particles, constants)
-            before = particles.momentum
-            momentum = before if stage.momentum is None else stage.momentum * before
-            kicked = dataclasses.replace(particles, momentum=momentum + stage.kick * pull)
-            return self.drifted(kicked, stage.drift, constants), seen(particles, pull)
+            momentum = kicked(particles.momentum, pull, particles.displacements, stage)
+            after = dataclasses.replace(particles, momentum=momentum)
+            return self.drifted(after, stage, constants), seen(particles, pull)
 
         kept = jax.checkpoint_policies.save_only_these_names(KEPT)
         return jax.checkpoint(kick_and_drift, policy=kept)(particles, stage, constants)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from pfftjax._runtime.arrays import BoxSize, Cells, Count, Mask, Number, Vectors
+from pfftjax._runtime.arrays import BoxSize, Cells, Count, Displacements, Mask, Number, Vectors
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import static_int, where
 from pfftjax.collectives import recover
@@ -28,7 +28,15 @@ from ._positions import Positions, checked_mesh
 @note_type
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["cell", "offset", "momentum", "used", "scale_factor", "box_size"],
+    data_fields=[
+        "cell",
+        "offset",
+        "momentum",
+        "used",
+        "scale_factor",
+        "box_size",
+        "displacements",
+    ],
     meta_fields=["total", "mesh_shape"],
 )
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +57,8 @@ class Particles:
         mesh_shape: global shape of the mesh whose cells are the unit.
         scale_factor: when they are, a number; None or 0 where it is not known, as after `step`.
         box_size: (3,), the sides of the box [Mpc/h]; None where they are not known.
+        displacements: (rows, 2, 3), psi1 and psi2 of `lpt` [Mpc/h], along which `cola` takes
+            particles; None where they are not kept.
 
     """
 
@@ -62,6 +72,7 @@ class Particles:
     mesh_shape: tuple[int, int, int]
     scale_factor: Number | None = None
     box_size: BoxSize | None = None
+    displacements: Displacements | None = None
 
     def __post_init__(self) -> None:
         rows = getattr(self.offset, "shape", ())
@@ -270,6 +281,7 @@ def sent_to_owners(
         offset=send(particles.offset),
         momentum=send(particles.momentum),
         used=used,
+        displacements=None if particles.displacements is None else send(particles.displacements),
     )
     return moved, [send(x) for x in others], send_back
 
@@ -297,4 +309,9 @@ def check_fits(particles: Particles, mesh: Pencil, operation: str) -> None:
     if len(set(shapes)) > 1 or len(shapes[0]) != 2 or shapes[0][1] != 3:
         raise ValueError(
             f"{here}: cell, offset and momentum must have one shape (rows, 3), got {shapes}"
+        )
+    its = particles.displacements
+    if its is not None and its.shape != (shapes[0][0], 2, 3):
+        raise ValueError(
+            f"{here}: displacements must have shape ({shapes[0][0]}, 2, 3), got {its.shape}"
         )

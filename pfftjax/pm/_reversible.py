@@ -20,7 +20,7 @@ from pfftjax.autodiff.internal import differentiated_by_hand
 from pfftjax.collectives import allreduce
 
 from ._expected import expect
-from ._motion import Motion, Stage
+from ._motion import Motion, Stage, drift_of, kick_undone, kicked
 from ._outputs import Views, joined, parted
 from ._particles import Particles
 from ._run import Ends, Follower, Run, Shared
@@ -74,12 +74,20 @@ def follow(
     follower = Follower(
         motion, views, particles.rows, capacity, particles.total, particles.mesh_shape
     )
-    run = Run(particles.offset, particles.momentum, stages, first_drift, shared)
+    run = Run(
+        particles.offset,
+        particles.momentum,
+        stages,
+        first_drift,
+        shared,
+        particles.displacements,
+    )
     fixed = particles.cell, particles.used
 
     def parts(end: Particles, seen: PyTree) -> tuple[tuple, tuple]:
         moving, others = parted(seen)
-        return (Ends(end.offset, end.momentum), moving), (end.cell, end.used, others)
+        ends = Ends(end.offset, end.momentum, end.displacements)
+        return (ends, moving), (end.cell, end.used, others)
 
     def plain(run: Run, fixed: tuple[jax.Array, jax.Array]) -> tuple[tuple, tuple]:
         home = follower.homes() if follower.sees_rows else None
@@ -95,8 +103,8 @@ def follow(
         return _backward(follower, vjp, run, fixed, *kept, *cotangents)
 
     function = differentiated_by_hand(plain, forward, backward) if is_reversible else plain
-    ((offset, momentum), moving), (cell, used, others) = function(run, fixed)
-    end = dataclasses.replace(particles, cell=cell, offset=offset, momentum=momentum, used=used)
+    (ends, moving), (cell, used, others) = function(run, fixed)
+    end = dataclasses.replace(particles, cell=cell, used=used, **ends._asdict())
     return end, joined(moving, others)
 
 
@@ -125,12 +133,17 @@ def _undone(
     motion, after, to, constants = follower.motion, at.particles, at.to, run.shared.constants
     stage, slots = xs
     # Particles go back to where the drift began, and to the ranks that own them there.
-    to_drift = jnp.sum(to.offset * (constants.per_cell * after.momentum))
-    to_per_cell = stage.drift * jnp.sum(to.offset * after.momentum, axis=0)
-    to_momentum = to.momentum + stage.drift * constants.per_cell * to.offset
-    before = motion.drifted(after, -stage.drift, constants)
-    before, (home, to_offset, to_momentum) = follower.to_owners(
-        before, at.home, to.offset, to_momentum
+    drift, to_moving = vjp(
+        drift_of, after.momentum, after.displacements, stage, constants.per_cell
+    )
+    before = dataclasses.replace(after, offset=after.offset - drift)
+    add_momentum, add_displacements, to_stage, to_per_cell = to_moving(to.offset)
+    before, (home, to_offset, to_momentum, to_displacements) = follower.to_owners(
+        before,
+        at.home,
+        to.offset,
+        to.momentum + add_momentum,
+        jax.tree.map(jnp.add, to.displacements, add_displacements),
     )
     # The force there is that of the kick, which is taken off the momenta.
     pull, to_places = vjp(
@@ -138,16 +151,14 @@ def _undone(
         before.offset,
         constants,
     )
-    of_kick, to_pull = jnp.sum(to_momentum * pull), stage.kick * to_momentum
-    momentum = before.momentum - stage.kick * pull
-    of_factor = None
-    if stage.momentum is not None:
-        momentum = momentum / stage.momentum
-        of_factor = jnp.sum(to_momentum * momentum)
-        to_momentum = stage.momentum * to_momentum
+    momentum = kick_undone(before.momentum, pull, before.displacements, stage)
     before = dataclasses.replace(before, momentum=momentum)
+    _, to_kicked = vjp(kicked, momentum, pull, before.displacements, stage)
+    to_momentum, to_pull, add_displacements, of_kick = to_kicked(to_momentum)
+    to_displacements = jax.tree.map(jnp.add, to_displacements, add_displacements)
+    to_stage = jax.tree.map(jnp.add, to_stage, of_kick)
     # Outputs of the stage have seen the particles here: they add their cotangents.
-    found = (to_offset, to_momentum, to_pull, at.to_shared), at.apart
+    found = (to_offset, to_momentum, to_displacements, to_pull, at.to_shared), at.apart
     for number in () if slots is None else tuple(slots):
         found = jax.lax.cond(
             number >= 0,
@@ -160,13 +171,13 @@ def _undone(
             home,
             run.shared,
         )
-    (to_offset, to_momentum, to_pull, to_shared), apart = found
+    (to_offset, to_momentum, to_displacements, to_pull, to_shared), apart = found
     add_offset, add_constants = to_places(to_pull)
     to_constants = jax.tree.map(jnp.add, to_shared.constants, add_constants)
     to_constants = to_constants._replace(per_cell=to_constants.per_cell + to_per_cell)
-    to = Ends(to_offset + add_offset, to_momentum)
+    to = Ends(to_offset + add_offset, to_momentum, to_displacements)
     to_shared = to_shared._replace(constants=to_constants)
-    return _Back(before, home, to, to_shared, apart), Stage(of_kick, to_drift, of_factor)
+    return _Back(before, home, to, to_shared, apart), to_stage
 
 
 def _also_seen(
@@ -181,16 +192,24 @@ def _also_seen(
     home: jax.Array | None,
     shared: Shared,
 ) -> tuple:
-    """The cotangents of offsets, momenta, force and what is shared, with those of an output; and
-    how far it was from what is seen now, relative to its size.
+    """The cotangents of offsets, momenta, displacements, force and what is shared, with those of
+    an output; and how far it was from what is seen now, relative to its size.
     """
     to, apart = found
 
-    def view(offset: jax.Array, momentum: jax.Array, pull: Vectors, shared: Shared) -> PyTree:
-        there = dataclasses.replace(at, offset=offset, momentum=momentum)
+    def view(
+        offset: jax.Array,
+        momentum: jax.Array,
+        displacements: jax.Array | None,
+        pull: Vectors,
+        shared: Shared,
+    ) -> PyTree:
+        there = dataclasses.replace(
+            at, offset=offset, momentum=momentum, displacements=displacements
+        )
         return parted(follower.view(number, there, pull, home, shared))[0]
 
-    now, back = vjp(view, at.offset, at.momentum, pull, shared)
+    now, back = vjp(view, at.offset, at.momentum, at.displacements, pull, shared)
     for x, then in zip(jax.tree.leaves(now), jax.tree.leaves(seen), strict=True):
         x, then = jax.lax.stop_gradient((x, then[number]))
         size = jnp.sum(jnp.abs(then).astype(float) ** 2)
@@ -224,7 +243,7 @@ def _backward(
             "the factor by which undoing a step multiplies rounding",
         )
     none = jax.tree.map(jnp.zeros_like, run.shared)
-    at = _Back(end, home, Ends(to_end.offset, to_momentum), none, jnp.zeros((), float))
+    at = _Back(end, home, to_end._replace(momentum=to_momentum), none, jnp.zeros((), float))
     slots, at_first = None, []
     if follower.views is not None:
         slots = jnp.asarray(follower.views.slots(run.stages.kick.shape[0])[1:])
@@ -242,10 +261,14 @@ def _backward(
             return [parted(view)[0] for view in views]
 
         moved, found = follower.motion.advanced(owned, stage, x.shared.constants, seen)
-        return Ends(back(moved.offset), back(moved.momentum)), found
+        its = moved.displacements
+        displacements = None if its is None else back(its)
+        return Ends(back(moved.offset), back(moved.momentum), displacements), found
 
     (known, _), to_start = vjp(begun, run, first)
-    found, *to = follower.sent_home(at.home, at.particles.used, at.particles.offset, *at.to)
+    found, *to = follower.sent_home(
+        at.home, at.particles.used, at.particles.offset, *jax.tree.leaves(at.to)
+    )
     # All cotangents depend on the check.
     to_offset = _checked(follower, fixed[1], known.offset, found, to[0])
     if follower.views is not None:
@@ -256,7 +279,7 @@ def _backward(
             follower, to_offset, apart, _OUTPUTS_DIFFER, what, _ROWS_DIFFER + _REMEDY
         )
     to_found = [jax.tree.map(lambda to, n=number: to[n], to_seen) for number in at_first]
-    to_run, to_first = to_start((Ends(to_offset, to[1]), to_found))
+    to_run, to_first = to_start((Ends(to_offset, *to[1:]), to_found))
     return to_run._replace(
         stages=jax.tree.map(
             lambda one, more: jnp.concatenate([one[None], more]), to_first, to_others

@@ -45,13 +45,17 @@ class Run(NamedTuple):
     stages: Stage
     first_drift: jax.Array | None
     shared: Shared
+    displacements: jax.Array | None = None
 
 
 class Ends(NamedTuple):
-    """What a run makes of offsets and momenta, or the cotangents of these."""
+    """What a run makes of offsets and momenta, and where displacements have come to if particles
+    keep them; or the cotangents of these.
+    """
 
     offset: jax.Array
     momentum: jax.Array
+    displacements: jax.Array | None = None
 
 
 class Follower(NamedTuple):
@@ -69,10 +73,19 @@ class Follower(NamedTuple):
     def start(self, run: Run, fixed: tuple[jax.Array, jax.Array]) -> Particles:
         """The particles before the first stage, on any ranks."""
         cell, used = fixed
-        start = Particles(cell, run.offset, run.momentum, used, self.total, self.mesh_shape)
+        start = Particles(
+            cell,
+            run.offset,
+            run.momentum,
+            used,
+            self.total,
+            self.mesh_shape,
+            displacements=run.displacements,
+        )
         if run.first_drift is None:
             return start
-        return self.motion.drifted(start, run.first_drift, run.shared.constants)
+        drift = Stage(jnp.zeros_like(run.first_drift), run.first_drift)
+        return self.motion.drifted(start, drift, run.shared.constants)
 
     def to_owners(self, particles: Particles, *others: jax.Array | None) -> tuple[Particles, list]:
         """The particles on the ranks that own them, and with them those arrays that are there."""

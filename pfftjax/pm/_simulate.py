@@ -20,7 +20,7 @@ from ._exchange import Route
 from ._expected import as_known
 from ._gravity import Gradient, checked_gradient
 from ._growth import Cosmology, check_cosmology
-from ._integrators import Integrator, Steps, fastpm
+from ._integrators import Integrator, Outputs, Paths, Steps, fastpm
 from ._interlacing import paint_interlaced
 from ._motion import Motion, Shift, Stage, contrast
 from ._outputs import Views
@@ -145,7 +145,8 @@ def step(
     kernel: Kernel = "cic",
     gradient: Gradient = "finite-difference",
 ) -> Particles:
-    """One kick by the force, one drift, and the exchange of particles.
+    """One kick by the force, one drift, and the exchange of particles. Nothing is added along
+    their displacements.
 
     Args:
         particles: on the ranks that own them (`to_owners`); their rows are the capacity of each
@@ -257,7 +258,7 @@ def simulate(
             part of the derivative.
         scale_factors: (steps + 1,), the ends of the steps, as ``jnp.linspace(0.1, 1, 11)``; they
             may also run backward.
-        integrator: `fastpm`, `bullfrog`, `leapfrog`, or any function of (cosmology,
+        integrator: `fastpm`, `bullfrog`, `leapfrog`, `cola`, or any function of (cosmology,
             scale_factors) that returns `Steps`; for outputs it also takes them, as ``outputs=``.
         kernel: "ngp", "cic", "tsc" or "pcs", as in `paint`.
         gradient: of the potential, as in `gravity`.
@@ -320,6 +321,7 @@ def simulate(
     stages, first_drift, shifts, of_stages = stages_of(
         steps, dtype, where("simulate", comm), times
     )
+    particles = with_displacements_if(stages, particles, where("simulate", comm))
     after = jax.tree.map(jnp.zeros_like, particles.scale_factor)  # not known
     # An integrator of the user's may take something else.
     if isinstance(scale_factors, list | tuple | np.ndarray | jax.Array):
@@ -350,9 +352,9 @@ def simulate(
         return found
     return [
         dataclasses.replace(
-            particles, offset=offset, momentum=momentum, scale_factor=jnp.asarray(a, dtype)
+            particles, offset=x.offset, momentum=x.momentum, scale_factor=jnp.asarray(a, dtype)
         )
-        for a, (offset, momentum) in zip(views.scale_factor, found, strict=True)
+        for a, x in zip(views.scale_factor, found, strict=True)
     ]
 
 
@@ -387,6 +389,28 @@ def _closed(
     return function, tuple(given)
 
 
+def with_displacements_if(stages: Stage, particles: Particles, here: str) -> Particles:
+    """The particles, with their displacements if the stages go along them, else without."""
+    if stages.paths is None:
+        return dataclasses.replace(particles, displacements=None)
+    if particles.displacements is None:
+        raise ValueError(
+            f"{here}: this integrator moves particles along psi1 and psi2, which these do not "
+            "keep; start from pm.lpt(..., keep_displacements=True)"
+        )
+    return particles
+
+
+def _are_outputs(outputs: Outputs | None, number: int) -> bool:
+    if outputs is None or any(jnp.shape(x) != (number,) for x in outputs[:-1]):
+        return False
+    return outputs.paths is None or _are_paths(outputs.paths, number)
+
+
+def _are_paths(paths: object, number: int) -> bool:
+    return isinstance(paths, Paths) and all(jnp.shape(x) == (number, 2) for x in paths)
+
+
 def stages_of(
     steps: Any, dtype: np.dtype, here: str, times: np.ndarray | None
 ) -> tuple[Stage, jax.Array | None, Shift | None, tuple[int, ...]]:
@@ -398,21 +422,30 @@ def stages_of(
         of_stages = [x for x in (steps.drift, steps.momentum) if x is not None]
         fits = all(jnp.shape(x) == jnp.shape(steps.kick) for x in of_stages)
         fits &= steps.first_drift is None or jnp.ndim(steps.first_drift) == 0
+        fits &= steps.paths is None or _are_paths(steps.paths, jnp.shape(steps.kick)[0])
     if not fits:
         raise TypeError(
-            f"{here}: the integrator must return pm.Steps of vectors of one length, got {steps!r}"
+            f"{here}: the integrator must return pm.Steps of vectors of one length, with pm.Paths "
+            f"of two numbers for each, if any; got {steps!r}"
         )
     number, found = 0 if times is None else times.size, steps.outputs
-    if number and (found is None or any(jnp.shape(x) != (number,) for x in found)):
+    if number and not _are_outputs(found, number):
         raise TypeError(
             f"{here}: for outputs the integrator must return pm.Steps with pm.Outputs of vectors "
             f"as long as them, {number}; got {found!r}"
         )
-    kick, drift, momentum, first_drift = jax.tree.map(lambda x: jnp.asarray(x, dtype), steps[:4])
-    stages = Stage(kick, drift, momentum)
+    steps = steps._replace(outputs=None)
+    kick, drift, momentum, first_drift, _, paths = jax.tree.map(
+        lambda x: jnp.asarray(x, dtype), steps
+    )
+    stages = Stage(kick, drift, momentum, paths)
     if not number or found is None:
         return stages, first_drift, None, ()
     stage, *shifts = found
+    if paths is None and found.paths is not None:
+        raise TypeError(
+            f"{here}: the integrator's outputs have pm.Paths, and its stages have none"
+        )
     known = np.zeros(0) if isinstance(stage, Tracer) else np.asarray(stage)
     last = kick.shape[0] - 1
     if known.dtype.kind not in "iu" or not np.all((known >= 0) & (known <= last)):
@@ -420,5 +453,5 @@ def stages_of(
             f"{here}: the stages of pm.Outputs must be integers from 0 to {last}, known while the "
             f"program is traced; got {stage!r}"
         )
-    shift = Shift(*(jnp.asarray(x, dtype) for x in shifts))
+    shift = Shift(*jax.tree.map(lambda x: jnp.asarray(x, dtype), shifts))
     return stages, first_drift, shift, tuple(int(i) for i in known)

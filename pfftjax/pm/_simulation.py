@@ -39,6 +39,7 @@ from ._simulate import (
     density_contrast,
     simulate,
     stages_of,
+    with_displacements_if,
 )
 from ._spectral import real_plan
 
@@ -147,6 +148,9 @@ class Simulation:
 
     def start(self, noise: RealBlockLike) -> Particles:
         """The particles at the first scale factor, of a block of white noise."""
+        return self._started(noise, keep_displacements=False)
+
+    def _started(self, noise: RealBlockLike, *, keep_displacements: bool) -> Particles:
         return lpt(
             self.linear(noise),
             self.plan,
@@ -156,6 +160,7 @@ class Simulation:
             order=self.order,
             mesh_shape=self.mesh.shape,
             dealias=self.dealias,
+            keep_displacements=keep_displacements,
         )
 
     @overload
@@ -192,8 +197,9 @@ class Simulation:
 
         """
         wanted: dict[str, Any] = {"outputs": outputs, "observe": observe}
+        # An integrator that has no use for displacements drops them.
         return simulate(
-            self.start(noise),
+            self._started(noise, keep_displacements=self.order > 1),
             self.mesh,
             self.box_size,
             self.cosmology,
@@ -273,12 +279,14 @@ class Simulation:
                 f"{here}: checkpoint must be a pfftjax.io.Checkpoint(path), got {checkpoint!r}"
             )
         show = _bar(grid.comm.rank) if progress is True else progress or (lambda *_: None)
-        start = jax.eval_shape(self.start, noise)
+        begin = functools.partial(self._started, keep_displacements=self.order > 1)
+        start = jax.eval_shape(begin, noise)
         dtype = start.offset.dtype
         wanted = {} if outputs is None else {"outputs": outputs}
         steps = self.integrator(self.cosmology, self.scale_factors, **wanted)
         times = None if outputs is None else np.asarray(outputs, float)
         stages, first_drift, shifts, of_stages = stages_of(steps, dtype, here, times)
+        with_displacements_if(stages, start, here)
         motion = checked_motion(
             mesh, self.box_size, self.cosmology, self.kernel, self.gradient, name
         )
@@ -319,7 +327,10 @@ class Simulation:
                     first = _stages_done(mark, attributes, course)
                 particles = dataclasses.replace(particles, scale_factor=None, box_size=None)
         if particles is None:
-            particles = self._owned(course.begun(jax.jit(self.start)(noise)), follower.capacity)
+            keep = course.stages.paths is not None
+            start = jax.jit(functools.partial(self._started, keep_displacements=keep))(noise)
+            particles = self._owned(course.begun(start), follower.capacity)
+            del start
         del noise
 
         show(first, number)
@@ -374,18 +385,26 @@ class _Course(NamedTuple):
 
     def begun(self, start: Particles) -> Particles:
         """The particles before the first stage, on the ranks where they start."""
-        run = Run(start.offset, start.momentum, self.stages, self.first_drift, self.shared)
+        run = Run(
+            start.offset,
+            start.momentum,
+            self.stages,
+            self.first_drift,
+            self.shared,
+            start.displacements,
+        )
         return _begun(self.follower, run, (start.cell, start.used))
 
     def mark(self) -> dict[str, object]:
         """By what the course is known again."""
-        kick, drift, momentum = self.stages
+        kick, drift, momentum, paths = self.stages
         views = self.follower.views
         return {
             "omega_m": float(self.shared.constants.omega_m),
             "kick": np.asarray(kick, float),
             "drift": np.asarray(drift, float),
             "momentum": np.ones(kick.shape) if momentum is None else np.asarray(momentum, float),
+            "paths": np.zeros(0) if paths is None else np.asarray(jnp.stack(paths), float),
             "first_drift": 0.0 if self.first_drift is None else float(self.first_drift),
             "outputs": np.asarray(() if views is None else views.scale_factor, float),
         }

@@ -103,6 +103,26 @@ def test_a_file_that_other_codes_read(folder):
     raised_everywhere(KeyError, "no attribute cosmology_Omega_c", load, path, mesh.grid)
 
 
+def test_what_only_some_particles_have(folder):
+    """It comes back with them, and does not stay in a file in which others take their place."""
+    path, mesh = folder / "p.h5", pfftjax.PencilFFT(MESH, grids()[-1], real=True).input
+    plain = scattered("float32")
+    its = jnp.stack([plain.offset, plain.momentum], 1)
+    particles = dataclasses.replace(
+        plain, displacements=its, scale_factor=0.5, box_size=(1.0,) * 3
+    )
+    pfftjax.io.save(path, {"velocity": jnp.full(mesh.local_shape, 3.0)}, mesh)
+    pfftjax.io.save_particles(path, particles, mesh, mode="a")
+    loaded = pfftjax.io.load_particles(path, mesh, capacity=TOTAL)
+    np.testing.assert_array_equal(loaded.displacements[:, 0], loaded.offset)
+    np.testing.assert_array_equal(loaded.displacements[:, 1], loaded.momentum)
+    pfftjax.io.save_particles(path, plain, mesh, mode="a")
+    loaded = pfftjax.io.load_particles(path, mesh, capacity=TOTAL)
+    assert loaded.displacements is loaded.scale_factor is loaded.box_size is None
+    with h5py.File(path) as file:
+        assert file["velocity"].shape == MESH
+
+
 @pytest.mark.wrong_types
 def test_what_is_refused(folder):
     path = folder / "p.h5"

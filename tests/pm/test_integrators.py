@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from pfftjax.pm import Steps, bullfrog, fastpm, growth, leapfrog
+import pfftjax
+from pfftjax.pm import Steps, bullfrog, cola, fastpm, growth, leapfrog, simulate
+from tests.distributed import grids
 from tests.helpers import on_one_rank
-from tests.pm.universe import cosmology
+from tests.pm.universe import BOX, OMEGA_C, cosmology, small_noise, small_plan, small_start
 
 pytestmark = [pytest.mark.timeout(300), on_one_rank]
 
@@ -95,27 +97,39 @@ def test_bullfrog_follows_the_second_order():
 
 
 def _seen(steps, x, p, pull):
-    """Positions and momenta at the outputs: each of a mode's coefficients, whose force is
-    `pull(x)`."""
+    """Positions and momenta at the outputs: the coefficients of psi1 and psi2, or of the former,
+    whose force is `pull(x)`."""
     at, found = steps.outputs, {}
+    none = np.zeros((max(len(steps.kick), len(at.stage)), 2))
+    kicks, drifts = steps.paths or (none, none)
+    its_kicks, its_drifts = at.paths or (none, none)
     x = [a + steps.first_drift * b for a, b in zip(x, p, strict=True)] if steps.first_drift else x
     for stage in range(len(steps.kick)):
         force = pull(x)
         for n in np.flatnonzero(at.stage == stage):
             found[n] = [
-                (a + at.drift[n] * b + at.fall[n] * f, at.momentum[n] * b + at.kick[n] * f)
-                for a, b, f in zip(x, p, force, strict=True)
+                (
+                    a + at.drift[n] * b + at.fall[n] * f + its_drifts[n, j],
+                    at.momentum[n] * b + at.kick[n] * f + its_kicks[n, j],
+                )
+                for j, (a, b, f) in enumerate(zip(x, p, force, strict=True))
             ]
         factor = 1 if steps.momentum is None else steps.momentum[stage]
-        p = [factor * b + steps.kick[stage] * f for b, f in zip(p, force, strict=True)]
-        x = [a + steps.drift[stage] * b for a, b in zip(x, p, strict=True)]
+        p = [
+            factor * b + steps.kick[stage] * f + kicks[stage, j]
+            for j, (b, f) in enumerate(zip(p, force, strict=True))
+        ]
+        x = [
+            a + steps.drift[stage] * b + drifts[stage, j]
+            for j, (a, b) in enumerate(zip(x, p, strict=True))
+        ]
     return np.array([found[n] for n in range(len(at.stage))])
 
 
 @pytest.mark.parametrize("ends", [(0.1, 1.0), (0.8, 0.2)], ids=["forward", "backward"])
-@pytest.mark.parametrize("integrator", [fastpm, bullfrog])
+@pytest.mark.parametrize("integrator", [fastpm, bullfrog, cola])
 def test_outputs_between_steps_follow_the_growing_mode(integrator, ends):
-    """To rounding: `fastpm` to first order, `bullfrog` to second; also where steps end."""
+    """To rounding: `fastpm` to first order, the others to second; also where steps end."""
     a = np.linspace(*ends, 4)
     wanted = np.array([0.77, a[2], 0.3, a[0], 0.31, a[-1], 0.5, a[1]])
     universe = cosmology(**DARK)
@@ -127,7 +141,7 @@ def test_outputs_between_steps_follow_the_growing_mode(integrator, ends):
         )
     )()
     assert steps.outputs.stage.dtype.kind == "i"
-    orders = 1 + (integrator is bullfrog)
+    orders = 1 + (integrator is not fastpm)
 
     def modes(g):
         rates = np.array([g.d1_rate, g.d2_rate])[:orders]
@@ -165,7 +179,7 @@ def test_outputs_of_leapfrog_converge_with_the_square_of_the_step():
         assert np.abs(fine).max() < 0.32 * np.abs(coarse).max()
 
 
-@pytest.mark.parametrize("integrator", [fastpm, leapfrog, bullfrog])
+@pytest.mark.parametrize("integrator", [fastpm, leapfrog, bullfrog, cola])
 def test_many_steps_in_float32(integrator):
     """Factors are those of float64 of the same rounded ends, however short the steps are.
 
@@ -185,6 +199,11 @@ def test_many_steps_in_float32(integrator):
             np.testing.assert_allclose(np.sum(actual), np.sum(expected), rtol=1e-5)
     np.testing.assert_allclose(np.cumsum(steps.kick), np.cumsum(exact.kick), rtol=1e-4)
     np.testing.assert_allclose(steps.outputs.kick, exact.outputs.kick, rtol=3e-3)
+    if exact.paths is not None:
+        for actual, expected in zip(steps.paths, exact.paths, strict=True):
+            assert actual.dtype == np.float32
+            # Of displacements and momenta that grow to about one.
+            np.testing.assert_allclose(np.cumsum(actual, 0), np.cumsum(expected, 0), atol=1e-6)
 
 
 def test_leapfrog_converges_with_the_square_of_the_step():
@@ -236,14 +255,14 @@ def test_backward_is_forward_with_the_other_sign(integrator):
     np.testing.assert_allclose(back.kick, -there.kick[::-1], rtol=1e-12)
 
 
-@pytest.mark.parametrize("integrator", [fastpm, bullfrog])
+@pytest.mark.parametrize("integrator", [fastpm, bullfrog, cola])
 def test_steps_are_differentiable_in_the_cosmology(integrator):
-    weight = np.random.default_rng(0).standard_normal((4, 4))
+    weight = np.random.default_rng(0).standard_normal((4, 8))
 
     def loss(omega_c):
         steps = integrator(cosmology(Omega_c=omega_c, **DARK), np.linspace(0.1, 1, 4))
         rows = zip(weight, jax.tree.leaves(steps), strict=False)
-        return sum(jnp.sum(w[: x.size] * x) for w, x in rows)
+        return sum(jnp.sum(w[: x.size] * x.ravel()) for w, x in rows)
 
     both = jax.jit(jax.value_and_grad(loss))
     at, step = 0.26, 1e-5
@@ -251,10 +270,37 @@ def test_steps_are_differentiable_in_the_cosmology(integrator):
     assert abs(both(at)[1] / slope - 1) < 1e-7
 
 
+def test_cola_comes_to_the_same_end():
+    """As many steps of another scheme, with an error that falls with the square of the step. With
+    few steps it is nearer to that end than steps that know no perturbation theory.
+    """
+    plan = small_plan(grids()[-1])
+    noise = small_noise(plan)
+
+    @jax.jit
+    def ends():
+        start = small_start(noise, OMEGA_C, plan)
+
+        def today(integrator, steps):
+            a = np.linspace(0.1, 1, steps + 1)
+            return simulate(start, plan, BOX, cosmology(), a, integrator=integrator).offset
+
+        return today(bullfrog, 160), [today(cola, n) for n in (5, 10, 20)], today(leapfrog, 5)
+
+    expected, found, other = ends()
+    errors = [pfftjax.norm(x - expected, plan.grid) for x in (*found, other)]
+    size = pfftjax.norm(expected, plan.grid)
+    assert errors[2] < 3e-3 * size
+    assert errors[2] < errors[1] / 3 < errors[0] / 9
+    assert errors[0] < 0.3 * errors[3]
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.wrong_types
 def test_what_is_refused_and_returned():
-    for integrator, stages in ((fastpm, 3), (leapfrog, 3), (bullfrog, 2)):
+    with pytest.raises(ValueError, match="n_lpt must not be 0"):
+        cola(cosmology(), [0.1, 1.0], n_lpt=0)
+    for integrator, stages in ((fastpm, 3), (leapfrog, 3), (bullfrog, 2), (cola, 3)):
         steps = jax.eval_shape(lambda f=integrator: f(cosmology(), [0.1, 0.2, 0.3]))
         assert isinstance(steps, Steps)
         assert steps.drift.shape == steps.kick.shape == (stages,)

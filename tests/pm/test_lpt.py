@@ -58,7 +58,16 @@ def test_two_waves(order):
     def starts(fields):
         return [
             [
-                lpt(delta, plan, BOX, cosmology(), A, order=order, mesh_shape=mesh)
+                lpt(
+                    delta,
+                    plan,
+                    BOX,
+                    cosmology(),
+                    A,
+                    order=order,
+                    mesh_shape=mesh,
+                    keep_displacements=order == 2,
+                )
                 for mesh in meshes
             ]
             for plan, delta in zip(plans, fields, strict=True)
@@ -95,6 +104,11 @@ def test_two_waves(order):
             whole = np.asarray(particles.cell) - np.floor(q * cells / SHAPE + 1e-9)
             errors = at - expected, np.asarray(particles.momentum) - momentum, whole
             assert _worst(*errors) <= 1e-12
+            if order == 2:
+                first, second = np.moveaxis(np.asarray(particles.displacements), 1, 0)
+                now = factors["now"]
+                along = float(now.d1) * first + float(now.d2) * second
+                assert _worst(along - moved) <= 1e-12
 
 
 def test_momentum_is_the_derivative_of_the_displacement():
@@ -286,6 +300,8 @@ def test_what_is_refused():
     delta = jnp.zeros(plan.input.local_shape)
     with pytest.raises(ValueError, match="order must be 1, 2 or 3, got 4"):
         lpt(delta, plan, 1.0, cosmology(), 0.1, order=4)
+    with pytest.raises(ValueError, match="order=1 has no second displacement to keep"):
+        lpt(delta, plan, 1.0, cosmology(), 0.1, order=1, keep_displacements=True)
     with pytest.raises(ValueError, match=r"mesh_shape must be three positive sizes, got \(4, 4\)"):
         lpt(delta, plan, 1.0, cosmology(), 0.1, mesh_shape=(4, 4))
     with pytest.raises(ValueError, match="real=True"):

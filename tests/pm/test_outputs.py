@@ -12,6 +12,7 @@ from pfftjax.collectives import recover
 from pfftjax.pm import (
     Steps,
     bullfrog,
+    cola,
     density_contrast,
     fastpm,
     power_spectrum,
@@ -104,8 +105,8 @@ def test_outputs_take_no_force():
 
 @pytest.mark.parametrize(
     ("integrator", "is_observed"),
-    [(fastpm, False), (bullfrog, True)],
-    ids=["fastpm-particles", "bullfrog-observed"],
+    [(cola, False), (bullfrog, True)],
+    ids=["cola-particles", "bullfrog-observed"],
 )
 def test_gradients_through_outputs(integrator, is_observed):
     """In the noise, the cosmology, and what the function that observes takes from around it: those

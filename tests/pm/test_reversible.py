@@ -13,6 +13,7 @@ from pfftjax.collectives import recover
 from pfftjax.pm import (
     Steps,
     bullfrog,
+    cola,
     density_contrast,
     fastpm,
     simulate,
@@ -53,10 +54,12 @@ def _end(noise, omega_c, plan, adjoint, *, box=BOX, integrator=fastpm, kernel="c
 
 
 def _variance(end, plan):
-    """Of the density, with the momenta in it, so that both have cotangents."""
+    """Of the density, with all that moves along in it, so that it has a cotangent."""
     delta = density_contrast(end, plan, kernel="tsc")
-    return pfftjax.vdot(delta, delta, plan.grid) + pfftjax.vdot(
-        end.momentum**2, jnp.cos(end.momentum), plan.grid
+    moving = [x for x in (end.momentum, end.displacements) if x is not None]
+    return sum(
+        (pfftjax.vdot(x**2, jnp.cos(x), plan.grid) for x in moving),
+        start=pfftjax.vdot(delta, delta, plan.grid),
     )
 
 
@@ -80,9 +83,10 @@ def _gradients(plan, adjoint, **options):
             1e-10,
             marks=pytest.mark.ranks(1, 2),
         ),
+        pytest.param({"integrator": cola}, "float64", 1e-10, marks=pytest.mark.ranks(2)),
         pytest.param({}, "float32", 1e-4, marks=pytest.mark.ranks(1)),
     ],
-    ids=["bullfrog-tsc", "fastpm-float32"],
+    ids=["bullfrog-tsc", "cola", "fastpm-float32"],
 )
 def test_gradients_are_those_that_are_stored(options, dtype, tolerance):
     """In the noise and in the cosmology."""

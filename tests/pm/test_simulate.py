@@ -15,6 +15,9 @@ from pfftjax import PencilFFT
 from pfftjax.collectives import allreduce, recover, replicate
 from pfftjax.pm import (
     Particles,
+    Paths,
+    Steps,
+    cola,
     density_contrast,
     fastpm,
     force,
@@ -421,6 +424,14 @@ def test_what_is_refused():
         traced(particles, PencilFFT(plan.shape, plan.grid))
     with pytest.raises(TypeError, match="simulate" + here + "the integrator must return pm.Steps"):
         traced(particles, plan, lambda *_: (np.zeros(2), np.zeros(2)))
+    for paths in ((np.zeros((2, 2)),) * 2, Paths(np.zeros(2), np.zeros(2))):
+        with pytest.raises(TypeError, match=r"with pm.Paths of two numbers for each"):
+            traced(particles, plan, lambda *_, p=paths: Steps(np.zeros(2), np.zeros(2), paths=p))
+    with pytest.raises(ValueError, match=r"start from pm.lpt\(..., keep_displacements=True\)"):
+        traced(particles, plan, cola)
+    without = dataclasses.replace(particles, displacements=rows)
+    with pytest.raises(ValueError, match=r"displacements must have shape \(1, 2, 3\)"):
+        traced(without, plan, cola)
     with pytest.raises(ValueError, match="kernel must be one of ngp, cic, tsc, pcs, got 'pqs'"):
         traced(particles, plan, kernel="pqs")
     with pytest.raises(ValueError, match="gradient must be finite-difference or spectral"):

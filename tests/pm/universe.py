@@ -53,9 +53,10 @@ def small_noise(plan, seed=3, dtype="float64"):
 
 
 def small_start(noise, omega_c, plan, box=BOX):
-    """Its particles at the first of the scale factors."""
+    """Its particles at the first of the scale factors, with all that an integrator may want."""
     delta = linear_field(noise, plan, BOX, tabulated(*table()))
-    return lpt(delta, plan, box, cosmology(Omega_c=omega_c), ENDS[0])
+    universe = cosmology(Omega_c=omega_c)
+    return lpt(delta, plan, box, universe, ENDS[0], keep_displacements=True)
 
 
 def owners(cells, pencil):
