@@ -47,7 +47,12 @@ class Stored:
 
 
 def with_kept(
-    path: Path, contents: Contents, comm: MPI.Intracomm, replaced: Collection[str] = ()
+    path: Path,
+    contents: Contents,
+    comm: MPI.Intracomm,
+    *,
+    but_arrays: Collection[str] = (),
+    but_attributes: Collection[str] = (),
 ) -> Contents:
     """`contents`, and what the file at `path` has besides; each rank sees the same.
 
@@ -55,8 +60,9 @@ def with_kept(
         path: of the file.
         contents: what is added.
         comm: of the ranks that write.
-        replaced: attributes that are not kept, and arrays that are not if their first axis is one
-            of `contents`: they belong to what `contents` takes the place of.
+        but_arrays: not kept if their first axis is one of `contents`: they belong to what
+            `contents` takes the place of.
+        but_attributes: not kept.
 
     Raises:
         ValueError: the file has what cannot be kept, or has other axes of these names.
@@ -71,14 +77,15 @@ def with_kept(
         attributes = {
             name: value
             for name, value in file.attrs.items()
-            if name not in (_file.PARTS, _zarr.COMPLETE, *replaced)
+            if name not in (_file.PARTS, _zarr.COMPLETE, *but_attributes)
         }
         arrays = _arrays(file, target)
         for name, array in sorted(arrays.items()):
             if name in new:
                 continue
             dims, is_scale = _axes(array)
-            if is_scale or (name in replaced and dims[0] in contents.sizes):
+            is_replaced = name in but_arrays and any(dim in contents.sizes for dim in dims[:1])
+            if is_scale or is_replaced:
                 continue
             shape = tuple(array.shape)
             if array.dtype.name not in STORED or "" in dims or not shape:

@@ -36,8 +36,6 @@ _OF_COSMOLOGY = "cosmology_"
 # A prefix of the names of what they know of themselves: the file may have fields of another box.
 _OF_PARTICLES = "particles_"
 _KNOWN = ("scale_factor", "box_size")
-# What some particles have and others have not: those of other particles do not stay in a file.
-_OPTIONAL = (*_DISPLACEMENTS, *_PHYSICAL, *(_OF_PARTICLES + name for name in _KNOWN))
 
 
 def save_particles(
@@ -155,7 +153,14 @@ def save_particles(
         )
         if mode == "a":
             with together(comm, "save_particles"):
-                contents = with_kept(path, contents, comm, _OPTIONAL)
+                # What these particles may be without must not stay from others.
+                contents = with_kept(
+                    path,
+                    contents,
+                    comm,
+                    but_arrays=(*_DISPLACEMENTS, *_PHYSICAL),
+                    but_attributes=[_OF_PARTICLES + name for name in _KNOWN],
+                )
         _file.write(path, contents, comm, layout, "save_particles", replace=mode != "x")
 
 
@@ -174,7 +179,7 @@ def load_particles(
         path: of the file, the same on every rank.
         mesh: the mesh that they are in units of, as `PencilFFT.input`, on this job's grid.
         capacity: rows on each rank, as in `pm.to_owners`; by default as many as it takes.
-        dtype: float32 or float64, of offset and momentum; by default as in the file.
+        dtype: float32 or float64, of all but the cells; by default as in the file.
 
     Returns:
         `Particles` on the ranks that own them, which know their scale factor and box if the file
@@ -188,9 +193,11 @@ def load_particles(
     """
     comm = _grid_of(mesh, "load_particles").comm
     with together(comm, "load_particles"), _file.opened(path) as file:
-        more = _DISPLACEMENTS if all(name in file for name in _DISPLACEMENTS) else ()
-        tables = [_file.find(file, name) for name in (*_TABLES, *more)]
+        tables = [_file.find(file, name) for name in _TABLES]
         total = tables[0].shape[0]
+        # The file may have fields of the same names.
+        if all(getattr(file.get(name), "shape", ()) == (total, 3) for name in _DISPLACEMENTS):
+            tables += [_file.find(file, name) for name in _DISPLACEMENTS]
         stored = tuple(int(n) for n in np.ravel(np.asarray(file.attrs.get("mesh_shape", ()))))
         if stored != mesh.global_shape:
             raise ValueError(

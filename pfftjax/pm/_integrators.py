@@ -293,7 +293,8 @@ def cola(
         drift from a_i to a_f by the momentum at a_v:  the integral of u da / (a^3 E), over u(a_v)
 
     Large scales are right to second order for any number of steps; the particles must keep psi1
-    and psi2, as those of ``lpt(..., keep_displacements=True)`` and of a `Simulation` do.
+    and psi2, as those of ``lpt(..., keep_displacements=True)`` do, and those in the runs of a
+    `Simulation` with these steps.
 
     Args:
         cosmology: a `jax_cosmo.Cosmology`.

@@ -66,7 +66,7 @@ def lpt(
             those of third order on one of 8 times as many: the modes that the particle grid has
             are then those of the continuous product. Modes at a Nyquist frequency, which have no
             sign, are left out of the factors.
-        keep_displacements: particles keep psi1 and psi2, as `cola` needs them: 24 bytes for each
+        keep_displacements: particles keep psi1 and psi2, as `cola` needs them: 24 bytes a particle
             in float32. Only if `order` is 2 or 3.
 
     Returns:

@@ -266,9 +266,9 @@ def simulate(
             in 99 of 100 universes of this size; a quarter more than the mean where `box_size` is
             traced.
         adjoint: how reverse mode finds the particles of each step: "reversible" follows them
-            back from the end, at the memory of one step; "stored" keeps them (40 bytes a particle
-            and 4 a mesh cell for each step in float32). Forward mode, and with it Hessian-vector
-            products as ``jax.jvp(jax.grad(f), ...)``, work with both.
+            back from the end, at the memory of one step; "stored" keeps them (40 bytes a particle,
+            24 more with displacements, and 4 a mesh cell for each step in float32). Forward mode,
+            and with it Hessian-vector products as ``jax.jvp(jax.grad(f), ...)``, work with both.
         outputs: scale factors from the first to the last at which particles are wanted, in any
             order, between the steps as well. They take no force of their own: what the integrator
             makes of the nearest one is exact to the same order as its steps. They and
@@ -281,7 +281,7 @@ def simulate(
     Returns:
         `Particles` at ``scale_factors[-1]``, positions and momenta at the same time, on the ranks
         that own them. Those that do not know their scale factor or box still do not; outputs know
-        their scale factor.
+        their scale factor. Displacements that the integrator does not use are dropped.
 
         With `outputs` a list, with one element for each: what `observe` has returned, or else
         `Particles` on the ranks and in the rows where they were when the run began, so that a row
@@ -375,7 +375,7 @@ def _closed(
         return observe(dataclasses.replace(particles, box_size=box if knows_box else None))
 
     def like(x: jax.Array) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((rows, 3), x.dtype)
+        return jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
 
     example = dataclasses.replace(
         particles,
@@ -384,6 +384,7 @@ def _closed(
         momentum=like(particles.momentum),
         scale_factor=jax.ShapeDtypeStruct((), particles.offset.dtype),
         box_size=None,
+        displacements=jax.tree.map(like, particles.displacements),
     )
     function, given = jax.closure_convert(look, example, traced)
     return function, tuple(given)
@@ -396,13 +397,16 @@ def with_displacements_if(stages: Stage, particles: Particles, here: str) -> Par
     if particles.displacements is None:
         raise ValueError(
             f"{here}: this integrator moves particles along psi1 and psi2, which these do not "
-            "keep; start from pm.lpt(..., keep_displacements=True)"
+            "keep; start from pm.lpt(..., keep_displacements=True), or give a Simulation order=2 "
+            "or 3"
         )
     return particles
 
 
-def _are_outputs(outputs: Outputs | None, number: int) -> bool:
-    if outputs is None or any(jnp.shape(x) != (number,) for x in outputs[:-1]):
+def _are_outputs(outputs: object, number: int) -> bool:
+    if not isinstance(outputs, Outputs):
+        return False
+    if any(jnp.shape(x) != (number,) for x in outputs[:-1]):
         return False
     return outputs.paths is None or _are_paths(outputs.paths, number)
 

@@ -86,7 +86,7 @@ class Simulation:
         f_nl: of `local_non_gaussianity`; None for a Gaussian universe.
         finer: cells of the mesh on which forces are computed for each of the plan's, along each
             axis.
-        order: of Lagrangian perturbation theory at the start, as in `lpt`.
+        order: of Lagrangian perturbation theory at the start, as in `lpt`; `cola` needs 2 or 3.
         dealias: as in `lpt`.
         integrator: as in `simulate`.
         kernel: as in `simulate`.
@@ -146,11 +146,10 @@ class Simulation:
             delta, self.plan, self.box_size, power, self.cosmology, self.f_nl
         )
 
-    def start(self, noise: RealBlockLike) -> Particles:
-        """The particles at the first scale factor, of a block of white noise."""
-        return self._started(noise, keep_displacements=False)
-
-    def _started(self, noise: RealBlockLike, *, keep_displacements: bool) -> Particles:
+    def start(self, noise: RealBlockLike, *, keep_displacements: bool = False) -> Particles:
+        """The particles at the first scale factor, of a block of white noise; with their
+        displacements if another run is to go along them, as in `lpt`.
+        """
         return lpt(
             self.linear(noise),
             self.plan,
@@ -197,9 +196,9 @@ class Simulation:
 
         """
         wanted: dict[str, Any] = {"outputs": outputs, "observe": observe}
-        # An integrator that has no use for displacements drops them.
+        # Those that the integrator does not use are dropped, and in a jitted program never made.
         return simulate(
-            self._started(noise, keep_displacements=self.order > 1),
+            self.start(noise, keep_displacements=self.order > 1),
             self.mesh,
             self.box_size,
             self.cosmology,
@@ -279,7 +278,7 @@ class Simulation:
                 f"{here}: checkpoint must be a pfftjax.io.Checkpoint(path), got {checkpoint!r}"
             )
         show = _bar(grid.comm.rank) if progress is True else progress or (lambda *_: None)
-        begin = functools.partial(self._started, keep_displacements=self.order > 1)
+        begin = functools.partial(self.start, keep_displacements=self.order > 1)
         start = jax.eval_shape(begin, noise)
         dtype = start.offset.dtype
         wanted = {} if outputs is None else {"outputs": outputs}
@@ -328,7 +327,7 @@ class Simulation:
                 particles = dataclasses.replace(particles, scale_factor=None, box_size=None)
         if particles is None:
             keep = course.stages.paths is not None
-            start = jax.jit(functools.partial(self._started, keep_displacements=keep))(noise)
+            start = jax.jit(functools.partial(self.start, keep_displacements=keep))(noise)
             particles = self._owned(course.begun(start), follower.capacity)
             del start
         del noise
@@ -365,7 +364,12 @@ class Simulation:
         square = allreduce(jnp.sum(linear.astype(float) ** 2), comm=self.plan.grid.communicator)
         with private(self.plan.grid.comm) as comm:
             cells = comm.bcast(np.asarray(linear[0, 0, :8], float) if comm.rank == 0 else None)
-        integrator = getattr(self.integrator, "__name__", repr(self.integrator))
+        # What it is called with shows in its numbers; the text of a partial is another in each
+        # process.
+        integrator = self.integrator
+        while isinstance(integrator, functools.partial):
+            integrator = integrator.func
+        integrator = getattr(integrator, "__name__", type(integrator).__name__)
         choices = (self.plan.shape, self.finer, self.order, self.dealias, integrator)
         return {
             "choices": f"{choices} {self.kernel} {self.gradient} {linear.dtype}",
@@ -404,7 +408,8 @@ class _Course(NamedTuple):
             "kick": np.asarray(kick, float),
             "drift": np.asarray(drift, float),
             "momentum": np.ones(kick.shape) if momentum is None else np.asarray(momentum, float),
-            "paths": np.zeros(0) if paths is None else np.asarray(jnp.stack(paths), float),
+            # Of all stages together: those of one nearly cancel, and may be rounded otherwise.
+            "paths": np.zeros(0) if paths is None else np.asarray(paths, float).sum(1),
             "first_drift": 0.0 if self.first_drift is None else float(self.first_drift),
             "outputs": np.asarray(() if views is None else views.scale_factor, float),
         }
@@ -469,12 +474,14 @@ def _stages_done(mark: Mapping[str, Any], found: Mapping[str, Any], course: _Cou
         if isinstance(value, str):
             is_same = its == value
         else:
-            # Another machine may round otherwise; cells by so much of what cells are.
+            # Another machine may round otherwise; cells by so much of what cells are, and paths of
+            # the displacements, which grow to about one.
             mine, other = (
                 np.asarray(value, float),
                 np.asarray(its if its is not None else (), float),
             )
-            margin = 1e-4 * mark["rms"] if name == "cells" else 2e-5 * np.abs(mine)
+            of_size = {"cells": mark["rms"], "paths": 1.0}
+            margin = 1e-4 * of_size[name] if name in of_size else 2e-5 * np.abs(mine)
             is_same = other.shape == mine.shape and bool(np.all(np.abs(other - mine) <= margin))
         if not is_same:
             raise ValueError(

@@ -111,7 +111,13 @@ def test_what_only_some_particles_have(folder):
     particles = dataclasses.replace(
         plain, displacements=its, scale_factor=0.5, box_size=(1.0,) * 3
     )
-    pfftjax.io.save(path, {"velocity": jnp.full(mesh.local_shape, 3.0)}, mesh)
+    fields = {name: jnp.full(mesh.local_shape, 3.0) for name in ("velocity", "displacement1")}
+    pfftjax.io.save(path, fields, mesh, attributes={"position": 7})
+    pfftjax.io.save_particles(path, plain, mesh, mode="a")
+    assert pfftjax.io.load_particles(path, mesh).displacements is None
+    pfftjax.io.save(
+        path, {"velocity": fields["velocity"]}, mesh, attributes={"position": 7}, mode="w"
+    )
     pfftjax.io.save_particles(path, particles, mesh, mode="a")
     loaded = pfftjax.io.load_particles(path, mesh, capacity=TOTAL)
     np.testing.assert_array_equal(loaded.displacements[:, 0], loaded.offset)
@@ -121,6 +127,7 @@ def test_what_only_some_particles_have(folder):
     assert loaded.displacements is loaded.scale_factor is loaded.box_size is None
     with h5py.File(path) as file:
         assert file["velocity"].shape == MESH
+        assert file.attrs["position"] == 7
 
 
 @pytest.mark.wrong_types

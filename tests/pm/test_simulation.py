@@ -1,6 +1,7 @@
 """The object that holds a whole simulation: as its functions, in one program or in many."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -119,7 +120,11 @@ def test_a_run_goes_on_from_its_checkpoint(folder):
     keep: the integrator needs their displacements.
     """
     path = folder / "run.h5"
-    first, last = (_simulation(grid, integrator=cola) for grid in (grids()[0], grids()[-1]))
+    first, last = (
+        # As in another process: a partial function has no name.
+        _simulation(grid, integrator=functools.partial(cola, n_lpt=-1.0))
+        for grid in (grids()[0], grids()[-1])
+    )
     expected = list(first.snapshots(small_noise(first.plan), TIMES))
     kept = io.Checkpoint(path, minutes=0)
     begun = first.snapshots(small_noise(first.plan), TIMES, checkpoint=kept)
@@ -225,6 +230,8 @@ def test_what_is_refused():
         jax.jit(lambda x: simulation.snapshots(x))(noise)
     with pytest.raises(ValueError, match="between the first and the last"):
         simulation.snapshots(noise, [2.0])
+    with pytest.raises(ValueError, match="give a Simulation order=2 or 3"):
+        dataclasses.replace(simulation, order=1, integrator=cola).snapshots(noise)
     with pytest.raises(TypeError, match=r"must be a pfftjax.io.Checkpoint\(path\), got 'run.h5'"):
         simulation.snapshots(noise, checkpoint="run.h5")
     with pytest.raises(ValueError, match="minutes must be zero or more"):
