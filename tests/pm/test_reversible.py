@@ -83,7 +83,7 @@ def _gradients(plan, adjoint, **options):
             1e-10,
             marks=pytest.mark.ranks(1, 2),
         ),
-        pytest.param({"integrator": cola}, "float64", 1e-10, marks=pytest.mark.ranks(2)),
+        pytest.param({"integrator": cola}, "float64", 1e-10, marks=pytest.mark.ranks(1)),
         pytest.param({}, "float32", 1e-4, marks=pytest.mark.ranks(1)),
     ],
     ids=["bullfrog-tsc", "cola", "fastpm-float32"],
