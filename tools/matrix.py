@@ -71,7 +71,10 @@ TRANSPORTS = ("nccl", "ipc", "mpi", "staging")
 
 
 def _between_gpus(transport: str) -> dict[str, str]:
-    """Of a device that is none, by this transport; each on a schedule of its own."""
+    """The environment of a job on the emulated device, by this transport.
+
+    Each transport runs on a schedule of its own.
+    """
     seed = TRANSPORTS.index(transport)
     return fake_device.environment(
         seed, PFFTJAX_GPU_TRANSPORT=transport, PFFTJAX_NCCL=nccl.build()

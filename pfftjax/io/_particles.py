@@ -28,7 +28,7 @@ _TABLES = {
     "offset": "cells of mesh_shape, from there",
     "momentum": "a^2 dx/dt, x in comoving Mpc/h and t in 1/H0",
 }
-# Of those that keep their displacements, one for each.
+# Particles that keep their displacements have one more table for each order.
 _DISPLACEMENTS = ("displacement1", "displacement2")
 _PHYSICAL = {"position": "comoving Mpc/h", "velocity": "km/s, peculiar: a dx/dt"}
 _PARAMETERS = ("Omega_c", "Omega_b", "h", "n_s", "sigma8", "Omega_k", "w0", "wa")

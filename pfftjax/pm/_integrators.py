@@ -336,8 +336,8 @@ def cola(
 def _followed_paths(
     cosmology: Cosmology, ends: jax.Array, steps: Steps, placed: "_Placed", order: int
 ) -> tuple[Paths, Paths]:
-    """Of one order, for each stage and each output, what a particle that moves by it alone needs
-    to be added to the kicks and drifts of its steps.
+    """Return the paths of stages and of outputs for one order: these are what has to be added to
+    kicks and drifts so that a particle whose displacement is of this order alone moves exactly.
     """
     middle, start, end = _halves(ends, placed)
     ways, pulls = (

@@ -246,7 +246,7 @@ def test_control_flow():
 
 
 def test_derivatives():
-    """Of allreduce and sendrecv, as mpi4jax has them; and vmap."""
+    """allreduce and sendrecv have the derivatives that mpi4jax gives them, and vmap."""
     X, x = blocks((3,))
     w = jnp.arange(1.0, 4) + RANK
 

@@ -26,7 +26,7 @@ class Particles:
 
 
 def _particles(rank):
-    """Of a rank; the first axis counts the ranks."""
+    """Draw the particles of a rank; their first axis counts the ranks."""
     return Particles(
         jnp.asarray(random((SIZE, SIZE, 3), seed=1)[rank]),
         jnp.asarray(random((SIZE, SIZE), "float32", seed=2)[rank]),

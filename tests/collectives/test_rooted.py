@@ -60,7 +60,7 @@ def test_there_and_back():
 
 
 def test_derivatives_at_each_root():
-    """Of a loss on the root alone: with gather the others' gradients come from there."""
+    """The loss is on the root alone: with gather the others' gradients come from there."""
     X, x = blocks((3,))
     W = random((SIZE, 3), seed=9)
     w = jnp.asarray(W)

@@ -32,7 +32,7 @@ class Setup:
         self.theta, self.vtheta = jnp.asarray(0.7), jnp.asarray(1.3)
 
     def loss(self, x, theta):
-        """Of this rank's block and a shared parameter; the same value on every rank."""
+        """Return the loss, the same on every rank, of this rank's block and a shared parameter."""
         y = self.case.apply(jnp.tanh(pc.replicate(theta) * x))
         return pc.allreduce(jnp.sum(self.W[RANK] * jnp.sin(y) ** 2))
 

@@ -136,7 +136,7 @@ def test_tuned_plans(path):
 
 
 def test_the_fastest_is_chosen_and_small_gains_are_none(monkeypatch):
-    """Of times that are given: the choice, the order, and the end of time."""
+    """The times are given, and tuning has to choose, keep the order, and stop in time."""
     if SIZE == 1:
         pytest.skip("one rank has nothing to choose")
     from pfftjax.fft import _tuning

@@ -23,7 +23,7 @@ def slabs():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_functions_against_numpy(dtype):
-    """Of one plane and of a batch of them, both directions."""
+    """One plane and a batch of them are transformed in both directions."""
     grid, cases, turn = slabs(), [], itertools.cycle(methods())
     options = itertools.cycle(
         itertools.product(("backward", "ortho", "forward"), ("transposed", "natural"))

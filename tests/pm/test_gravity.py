@@ -140,7 +140,7 @@ def test_derivatives_of_a_uniform_density():
 
 
 def test_derivative_in_the_box():
-    """Of an arbitrary density: the force grows with the side."""
+    """The force of an arbitrary density grows with the side of the box."""
     plan = PencilFFT((4, 6, 5), grids()[-1], real=True)
     x = jnp.asarray(plan.input.local_block(random((4, 6, 5))))
     force, slope = jax.jit(

@@ -203,7 +203,7 @@ def test_many_steps_in_float32(integrator):
     if exact.paths is not None:
         for actual, expected in zip(steps.paths, exact.paths, strict=True):
             assert actual.dtype == np.float32
-            # Of displacements and momenta that grow to about one.
+            # Displacements and momenta grow to about one, which makes the error absolute.
             np.testing.assert_allclose(np.cumsum(actual, 0), np.cumsum(expected, 0), atol=1e-6)
 
 

@@ -231,7 +231,7 @@ def test_derivatives_up_to_the_third(kernel):
 
 @pytest.mark.parametrize("kernel", SMOOTH)
 def test_tangents(kernel):
-    """Of each element, in positions and in what is painted or read."""
+    """The derivative in each position, and in what is painted or read, equals differences."""
     pencils = [Pencil(SHAPE, grid) for grid in grids()]
     values, field = random((SIZE, 4, 2), seed=1), random((2, *SHAPE), seed=2)
     values_dot, field_dot = random(values.shape, seed=3), random(field.shape, seed=4)

@@ -54,7 +54,9 @@ def _end(noise, omega_c, plan, adjoint, *, box=BOX, integrator=fastpm, kernel="c
 
 
 def _variance(end, plan):
-    """Of the density, with all that moves along in it, so that it has a cotangent."""
+    """Sum the squares of the density, and a function of all that moves along with the particles,
+    so that each of these arrays has a cotangent.
+    """
     delta = density_contrast(end, plan, kernel="tsc")
     moving = [x for x in (end.momentum, end.displacements) if x is not None]
     return sum(

@@ -137,7 +137,9 @@ def test_momentum_and_mass_are_kept():
 
 
 def test_gradient_against_differences():
-    """Of all steps, exchanges and transforms, in random directions of the white noise."""
+    """The derivative of all steps, exchanges and transforms is compared with differences, in
+    random directions of the white noise.
+    """
     runs, slopes = _universes()
     for v, expected in slopes:
         for i, (plan, _, _, gradient) in enumerate(runs):
@@ -226,8 +228,9 @@ def test_force_is_gravity_at_particles():
 
 
 def test_force_to_second_order():
-    """Of particles displaced to second order, which the growth equation of that order gives; what
-    the mesh does to the first order cancels between a field and its negative."""
+    """Particles are displaced to second order, and the growth equation of that order gives the
+    force on them. What the mesh does to the first order cancels between a field and its negative.
+    """
     n = 32
     plan = PencilFFT((n, n, n), grids()[len(grids()) // 2], real=True)
 

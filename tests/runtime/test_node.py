@@ -62,7 +62,7 @@ def test_every_way_of_a_large_exchange():
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.skipif(not options.shared_memory, reason="MPI would copy the operand first")
 def test_an_exchange_in_place_needs_no_memory():
-    """Of operands that nobody else wants, only the first one is memory."""
+    """Nobody else wants the operands, so that only the first of them is memory."""
     x = jnp.zeros((SIZE, 1 << 16), jnp.float32)
 
     def three(x):

@@ -42,7 +42,7 @@ def wavenumbers(plan, sides=SIDES, *, odd=False, half=False):
 
 
 def multiplied(plan, x, multiplier):
-    """Of a field, by a multiplier of the whole spectrum."""
+    """Return the field whose whole spectrum has been multiplied."""
     y = np.fft.ifftn(multiplier * np.fft.fftn(x, axes=AXES), axes=AXES)
     return y.real if plan.real else y
 
