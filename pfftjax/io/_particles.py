@@ -62,7 +62,8 @@ def save_particles(
         particles: this rank's particles.
         mesh: the mesh that they are in units of, as `PencilFFT.input`.
         cosmology: a `jax_cosmo.Cosmology`, whose parameters become attributes, as
-            `cosmology_Omega_c`; `load_cosmology` reads them.
+            `cosmology_Omega_c`; `load_cosmology` reads them. The file does not keep the cosmology
+            of particles whose place these take.
         physical: also write the tables `position` [comoving Mpc/h] and `velocity` [km/s], of
             shape (total, 3), which other codes read. Nothing reads them back here.
         attributes: numbers, strings and arrays to keep with them; those of rank 0 are written.
@@ -159,7 +160,10 @@ def save_particles(
                     contents,
                     comm,
                     but_arrays=(*_DISPLACEMENTS, *_PHYSICAL),
-                    but_attributes=[_OF_PARTICLES + name for name in _KNOWN],
+                    but_attributes=[
+                        *(_OF_PARTICLES + name for name in _KNOWN),
+                        *(_OF_COSMOLOGY + name for name in _PARAMETERS),
+                    ],
                 )
         _file.write(path, contents, comm, layout, "save_particles", replace=mode != "x")
 

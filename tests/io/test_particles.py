@@ -118,13 +118,16 @@ def test_what_only_some_particles_have(folder):
     pfftjax.io.save(
         path, {"velocity": fields["velocity"]}, mesh, attributes={"position": 7}, mode="w"
     )
-    pfftjax.io.save_particles(path, particles, mesh, mode="a")
+    pfftjax.io.save_particles(path, particles, mesh, cosmology=cosmology(w0=-0.9), mode="a")
+    assert float(pfftjax.io.load_cosmology(path, mesh.grid).w0) == -0.9
     loaded = pfftjax.io.load_particles(path, mesh, capacity=TOTAL)
     np.testing.assert_array_equal(loaded.displacements[:, 0], loaded.offset)
     np.testing.assert_array_equal(loaded.displacements[:, 1], loaded.momentum)
     pfftjax.io.save_particles(path, plain, mesh, mode="a")
     loaded = pfftjax.io.load_particles(path, mesh, capacity=TOTAL)
     assert loaded.displacements is loaded.scale_factor is loaded.box_size is None
+    load = pfftjax.io.load_cosmology
+    raised_everywhere(KeyError, "no attribute cosmology_Omega_c", load, path, mesh.grid)
     with h5py.File(path) as file:
         assert file["velocity"].shape == MESH
         assert file.attrs["position"] == 7
