@@ -115,7 +115,7 @@ class Runtime:
         return result.value
 
     def identity(self) -> str:
-        """The name by which the current device is known on this machine."""
+        """The identity of the current device, the same in every process that sees it."""
         device = _Int()
         self.call("current_device", ctypes.byref(device))
         text = ctypes.create_string_buffer(80)
