@@ -28,6 +28,11 @@ if _CHECKS_TYPES:  # what functions take and return is what they say
         "pfftjax", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
     )
 
+if os.environ.get("JAX_COMPILATION_CACHE_DIR"):  # tools/run.py sets it
+    from tests import compiled_once
+
+    compiled_once.install()
+
 _RANK = MPI.COMM_WORLD.rank
 _SIZE = MPI.COMM_WORLD.size
 _VERDICTS = MPI.COMM_WORLD.Dup()

@@ -51,10 +51,21 @@ def environment(**extra: str) -> dict[str, str]:
         # More ranks than cores: yield instead of spinning.
         "MPIR_CVAR_POLLS_BEFORE_YIELD": "0",
         "OMPI_MCA_mpi_yield_when_idle": "1",
+        # Looking for a fabric, which no test needs, sleeps for a second of each job's start.
+        "OMPI_MCA_btl": "^ofi",
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": tempfile.mkdtemp(dir=_scratch().name),
         "OMPI_MCA_btl_sm_backing_directory": tempfile.mkdtemp(dir=_scratch(memory).name),
         **extra,
+    }
+
+
+def kept_programs(folder: pathlib.Path) -> dict[str, str]:
+    """Settings by which JAX keeps what it compiles there, however small."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
 
 

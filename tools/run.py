@@ -44,19 +44,21 @@ def run(title: str, command: list[str], folder: pathlib.Path, **extra: str) -> b
 
 
 def cheaper() -> dict[str, str]:
-    """Settings for XLA's older code generator, which compiles in half the time.
-
-    JAX 0.12 has it no more, and ends a process that asks for it.
+    """Settings by which XLA compiles in half the time: one piece of code a program, and its older
+    code generator, where there is one.
     """
-    settings = {"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
-    code = "import jax; jax.devices()"
-    asked = subprocess.run(
-        [sys.executable, "-c", code],
-        env=launcher.environment(**settings),
-        capture_output=True,
-        check=False,
-    )
-    return settings if asked.returncode == 0 else {}
+    found = ""
+    # JAX 0.12 has no older one, and ends a process that asks for it.
+    for flag in ("xla_cpu_parallel_codegen_split_count=1", "xla_cpu_use_fusion_emitters=false"):
+        asked = subprocess.run(
+            [sys.executable, "-c", "import jax; jax.devices()"],
+            env=launcher.environment(XLA_FLAGS=f"{found} --{flag}"),
+            capture_output=True,
+            check=False,
+        )
+        if asked.returncode == 0:
+            found += f" --{flag}"
+    return {"XLA_FLAGS": found}
 
 
 def never_ran(folder: pathlib.Path) -> list[str]:
@@ -86,12 +88,13 @@ def main() -> int:
         # Compiling is most of the work: all of XLA's passes run only where order is at stake, and
         # the newer code generator there and with the newest JAX (.ci/run).
         fast = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", **cheaper()}
+        kept = {**fast, **launcher.kept_programs(logs / "programs")}
         if "ranks" in arguments.only:
             for n in arguments.ranks:
                 docs = [] if rest else EXAMPLES.get(n, [])
                 share = ["--share-ranks"] if {2, 3, 4} <= set(arguments.ranks) else []
                 what = [*under_mpi, *docs, *share, *rest]
-                settings = dict(fast)
+                settings = dict(kept)
                 if n == 1:  # checked annotations cost time, and are the same on all ranks
                     settings["PFFTJAX_TEST_TYPES"] = "1"
                 # One rank needs no launcher, and leaves a core for another.
@@ -115,7 +118,7 @@ def main() -> int:
                 logs,
                 PFFTJAX_MAX_CHUNK_BYTES="64",
                 PFFTJAX_SHARED_MEMORY="0",
-                **fast,
+                **kept,
             )
         if "jobs" in arguments.only:
             ok &= run(

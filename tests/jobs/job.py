@@ -133,6 +133,12 @@ def assert_ends_in_error(script, *texts, **options):
     return ended
 
 
+def compiling_once(folder):
+    """Options of `run` for what takes long to compile: its ranks do so once, and keep it there."""
+    preamble = "from tests import compiled_once\ncompiled_once.install()\n"
+    return {"preamble": preamble, **launcher.kept_programs(folder)}
+
+
 def assert_succeeds(script, **options):
     """The job ends with status 0."""
     ended = run(script, **options)

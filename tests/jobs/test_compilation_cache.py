@@ -1,8 +1,10 @@
 """Programs are the same bytes in every run: the persistent cache hits."""
 
+import re
+
 import pytest
 
-from tests.jobs.job import assert_succeeds
+from tests.jobs.job import PREAMBLE, assert_succeeds, compiling_once
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -42,3 +44,26 @@ def test_the_second_run_compiles_nothing(tmp_path):
     for rank in (0, 1):
         assert f"rank {rank}: 0 misses" in second.output, second.output
         assert f"rank {rank}: 0 misses, 0 hits" not in second.output
+
+
+BY_ONE_RANK = """
+import collections
+events = collections.Counter()
+jax.monitoring.register_event_listener(lambda name, **_: events.update([name]))
+x = jax.device_put(np.ones((SIZE, 3)))
+jax.block_until_ready(jax.jit(lambda x: jnp.sin(x) @ jnp.cos(x).T)(x))
+# No cache keeps a program that calls the host: each rank compiles it, and does not wait for ever.
+jax.block_until_ready(jax.jit(lambda x: jax.pure_callback(np.sin, x, x))(x))
+misses = events["/jax/compilation_cache/cache_misses"]
+hits = events["/jax/compilation_cache/cache_hits"]
+print(f"rank {RANK}: {misses} misses, {hits} hits;", flush=True)
+"""
+
+
+def test_one_rank_compiles_what_the_tests_of_all_ranks_run(tmp_path):
+    """tests/compiled_once.py."""
+    options = compiling_once(tmp_path)
+    options["preamble"] += PREAMBLE
+    ended = assert_succeeds(BY_ONE_RANK, ranks=3, limit=120, **options)
+    counts = re.findall(r"rank \d: (\d) misses, (\d) hits", ended.output)
+    assert sorted(counts) == [("0", "1"), ("0", "1"), ("1", "0")], ended.output

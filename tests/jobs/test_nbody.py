@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.jobs.job import assert_succeeds, run
+from tests.jobs.job import assert_succeeds, compiling_once, run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -16,8 +16,9 @@ SCRIPT = "import runpy\nrunpy.run_path('examples/nbody_pm.py', run_name='__main_
 
 def _simulate(tmp_path, ranks, *arguments):
     out = tmp_path / f"{ranks}"
+    options = {"limit": 200, "arguments": [*arguments, "--out", str(out)]}
     ended = assert_succeeds(
-        SCRIPT, ranks=ranks, limit=200, preamble="", arguments=[*arguments, "--out", str(out)]
+        SCRIPT, ranks=ranks, **options, **compiling_once(tmp_path / "programs")
     )
     return ended.output, json.loads((out / "summary.json").read_text()), out
 
@@ -82,7 +83,8 @@ def test_force_mesh_finer_than_the_particles_in_float32(tmp_path):
 
 def test_too_small_a_capacity_names_one_that_would_do(tmp_path):
     arguments = ["--mesh", "16", "--box", "50", "--steps", "2", "--capacity", "1400"]
-    ended = run(SCRIPT, ranks=3, preamble="", arguments=[*arguments, "--out", str(tmp_path)])
+    arguments += ["--out", str(tmp_path)]
+    ended = run(SCRIPT, ranks=3, arguments=arguments, **compiling_once(tmp_path / "programs"))
     assert ended.status != 0
     assert "particles arrive here, where capacity is 1400" in ended.output
     assert "is enough on every rank" in ended.output
@@ -103,7 +105,8 @@ def test_reconstruction_finds_the_initial_conditions(tmp_path):
     )
     arguments = ["--mesh", "16", "--box", "200", "--steps", "2", "--iterations", "60"]
     arguments += ["--out", str(tmp_path)]
-    assert_succeeds(script, ranks=2, limit=200, preamble="", arguments=arguments)
+    how = compiling_once(tmp_path / "programs")
+    assert_succeeds(script, ranks=2, limit=200, arguments=arguments, **how)
     found = json.loads((tmp_path / "reconstruction.json").read_text())
     assert found["loss_last"] < found["loss_first"] / 5
     # Better than the observed field as it is, which is what there would be without descent.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.jobs import shallow_water_reference
-from tests.jobs.job import assert_succeeds, run
+from tests.jobs.job import assert_succeeds, compiling_once, run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,9 +29,8 @@ def _expected():
 
 def _simulate(tmp_path, ranks, *arguments):
     out = tmp_path / "out"
-    ended = assert_succeeds(
-        SCRIPT, ranks=ranks, limit=200, preamble="", arguments=[*arguments, "--out", str(out)]
-    )
+    options = {"limit": 200, "arguments": [*arguments, "--out", str(out)]}
+    ended = assert_succeeds(SCRIPT, ranks=ranks, **options, **compiling_once(tmp_path))
     summary = json.loads((out / "summary.json").read_text())
     return ended.output, summary, out
 
