@@ -87,6 +87,7 @@ def command(
     return [mpirun, *options, "-n", str(ranks), python, *arguments]
 
 
+@functools.cache
 def _is_open_mpi(mpirun: str) -> bool:
     version = subprocess.run(
         [mpirun, "--version"], env=environment(), capture_output=True, text=True, check=False
