@@ -24,7 +24,7 @@ from ._mode import Mode
 
 # The tables of particles, with the units that readers of other codes want to know.
 _TABLES = {
-    "cell": "cells of mesh_shape, where the particle started",
+    "cell": "cells of mesh_shape, where the particle started, modulo it",
     "offset": "cells of mesh_shape, from there",
     "momentum": "a^2 dx/dt, x in comoving Mpc/h and t in 1/H0",
 }
@@ -54,8 +54,9 @@ def save_particles(
     The file has the tables `cell`, `offset` and `momentum`, of shape (total, 3), rank after rank,
     each with its `units`, and the attributes `mesh_shape` and, where the particles know them,
     `particles_scale_factor` and `particles_box_size`; positions in the box are
-    ``(cell + offset) % mesh_shape * box_size / mesh_shape``. Displacements that particles keep are
-    the tables `displacement1` and `displacement2`. In everything else as `save`.
+    ``(cell + offset) % mesh_shape * box_size / mesh_shape``. A `cell` is also an identity, by
+    which a particle is found again in another file. Displacements that particles keep are the
+    tables `displacement1` and `displacement2`. In everything else as `save`.
 
     Args:
         path: of the file, the same on every rank.

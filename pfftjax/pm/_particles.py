@@ -44,12 +44,13 @@ class Particles:
     """The particles of this rank: the first `used` rows.
 
     A particle keeps the mesh cell that it started from; its offset from there is its displacement.
-    On a mesh at least as fine as the lattice of particles no two start from one cell, which is
-    then the particle's identity; on a coarser one several do. Particles know when they are and in
-    which box, so that the next operation notices another time or box.
+    No two particles of a lattice have the same `cell`, which is a particle's identity: on a mesh
+    that is coarser than the lattice those that start from one cell differ by whole numbers of the
+    box. Particles know when they are and in which box, so that the next operation notices another
+    time or box.
 
     Attributes:
-        cell: int32 (rows, 3), the mesh cell that it started from.
+        cell: int32 (rows, 3), the mesh cell that it started from is ``cell % mesh_shape``.
         offset: (rows, 3), from that cell, in units of mesh cells.
         momentum: (rows, 3), a^2 dx/dt with x in Mpc/h and H0 = 1.
         used: int32 scalar, how many rows hold particles.
@@ -121,7 +122,8 @@ class Particles:
 
         """
         shape = jnp.asarray(self.mesh_shape, self.offset.dtype)
-        cells = jnp.mod(self.cell.astype(self.offset.dtype) + self.offset, shape)
+        cell = (self.cell % jnp.asarray(self.mesh_shape, self.cell.dtype)).astype(shape.dtype)
+        cells = jnp.mod(cell + self.offset, shape)
         cells = jnp.where(cells >= shape, 0, cells)  # what is hardly below zero is rounded up
         box_size = self.box_size if box_size is None else box_size
         if box_size is None:
@@ -199,10 +201,18 @@ class Particles:
 def scaled_index(
     index: jax.Array, n: int, m: int, dtype: DTypeLike
 ) -> tuple[jax.Array, jax.Array]:
-    """The place of point `index` of n among m points: a whole number, and a fraction."""
-    whole, rest = index // n, index % n  # in steps, as products of 32 bits would overflow sooner
-    low = rest * (m % n)
-    return whole * m + rest * (m // n) + low // n, (low % n).astype(dtype) / n
+    """The place of point `index` of n among m points: a whole number, and a fraction.
+
+    Indices that differ by n times a whole number are copies of one point, and stay so. Where m is
+    less than n, several points have one place; they get different copies of it.
+    """
+    copy, index = index // n, index % n
+    low = index * (m % n)
+    place = index * (m // n) + low // n  # in two steps, as one product could overflow
+    if m < n:
+        first = (place * n + m - 1) // m  # of the points that have this place
+        copy = copy * -(-n // m) + index - first
+    return copy * m + place, (low % n).astype(dtype) / n
 
 
 def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -> Particles:
