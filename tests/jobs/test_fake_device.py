@@ -26,7 +26,7 @@ TESTS = {
 
 
 @pytest.mark.parametrize(("ranks", "piece"), [(2, 4096), (3, 64)])
-def test_the_ordinary_tests(ranks, piece):
+def test_the_ordinary_tests(tmp_path, ranks, piece):
     """In pieces that go round their ring many times, within a node and, from 3 ranks on, also
     between nodes.
     """
@@ -37,6 +37,7 @@ def test_the_ordinary_tests(ranks, piece):
             PFFTJAX_GPU_CHUNK_BYTES=str(piece),
             PFFTJAX_TEST_RANKS_A_NODE="2",
             **fake_device.environment(),
+            **launcher.kept_programs(tmp_path),
         ),
         capture_output=True,
         text=True,

@@ -33,7 +33,7 @@ def test_every_version_of_the_transform(simd):
 
 
 @pytest.mark.parametrize("simd", native.runnable_simd()[1:2] or ["baseline"])
-def test_another_version_on_two_ranks(simd):
+def test_another_version_on_two_ranks(tmp_path, simd):
     """Whole plans, whose transforms read and write columns, in single precision; `make matrix` has
     every version.
     """
@@ -41,7 +41,11 @@ def test_another_version_on_two_ranks(simd):
     command = launcher.command(2, "-m", "pytest", "--with-mpi", "-q", *tests)
     ended = subprocess.run(
         command,
-        env=launcher.environment(PFFTJAX_SIMD=simd, JAX_DISABLE_MOST_OPTIMIZATIONS="1"),
+        env=launcher.environment(
+            PFFTJAX_SIMD=simd,
+            JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+            **launcher.kept_programs(tmp_path),
+        ),
         capture_output=True,
         text=True,
         check=False,

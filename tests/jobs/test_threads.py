@@ -36,7 +36,7 @@ def build(folder, name, *options):
     """The program, or None where this compiler cannot build it so."""
     sources, linking, *_ = PROGRAMS[name]
     program = folder / name
-    command = ["g++", "-std=c++17", "-g", "-O1", *options, linking]
+    command = ["g++", "-std=c++17", "-g1", "-O1", *options, linking]
     command += ["-I", ROOT / "cpp", "-I", ROOT / "tests" / "cpp", ROOT / f"tests/cpp/{name}.cc"]
     command += [ROOT / f"cpp/{source}.cc" for source in sources]
     ended = subprocess.run([*command, "-o", program, "-pthread", "-ldl"], check=False)
