@@ -154,5 +154,5 @@ def test_global_arrays(ranks):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    ended = assert_succeeds(SCRIPT, ranks=ranks, preamble=PREAMBLE, arguments=[port], limit=280)
+    ended = assert_succeeds(SCRIPT, ranks=ranks, preamble=PREAMBLE, arguments=[port], limit=200)
     assert ended.output.count("done") == ranks
