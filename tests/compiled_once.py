@@ -42,7 +42,7 @@ class _Programs(compilation_cache.CacheInterface):
         mine.replace(file)
 
     def release(self, key):
-        """Let another have a try; the system does so for a process that has ended."""
+        """Let another rank have a try. The system does so for a process that has ended."""
         lock = self._held.pop(key, None)
         if lock is not None:
             os.close(lock)

@@ -28,7 +28,7 @@ if _CHECKS_TYPES:  # what functions take and return is what they say
         "pfftjax", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
     )
 
-if os.environ.get("JAX_COMPILATION_CACHE_DIR"):  # tools/run.py sets it
+if os.environ.get("JAX_COMPILATION_CACHE_DIR"):  # launcher.kept_programs sets it
     from tests import compiled_once
 
     compiled_once.install()

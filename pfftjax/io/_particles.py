@@ -24,7 +24,7 @@ from ._mode import Mode
 
 # The tables of particles, with the units that readers of other codes want to know.
 _TABLES = {
-    "cell": "cells of mesh_shape, where the particle started, modulo it",
+    "cell": "cells of mesh_shape; modulo mesh_shape, where the particle started",
     "offset": "cells of mesh_shape, from there",
     "momentum": "a^2 dx/dt, x in comoving Mpc/h and t in 1/H0",
 }

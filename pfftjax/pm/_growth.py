@@ -121,7 +121,7 @@ def hubble(cosmology: Cosmology, a: RealsLike | SeriesLike) -> Reals:
 _THIRD = (-1 / 3, 10 / 21, -1 / 7)
 
 
-# Traced once for a form and a shape: a simulation asks for growth in many places.
+# JAX traces it once for a form and a shape: a simulation asks for growth in many places.
 @functools.partial(jax.jit, static_argnums=0)
 def _integrated(form: tuple[object, int], parameters: Sequence[ArrayLike], a: jax.Array) -> Reals:
     """(D1/a - 1, its rate, D2/a^2 + 3/7, its rate) at scale factors, and the like of D3/a^3.

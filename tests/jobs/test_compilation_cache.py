@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.jobs.job import PREAMBLE, assert_succeeds, compiling_once
+from tools import launcher
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -32,14 +33,9 @@ print(f"rank {RANK}: {misses} misses, {hits} hits;", flush=True)
 
 
 def test_the_second_run_compiles_nothing(tmp_path):
-    options = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "limit": 120,
-    }
-    first = assert_succeeds(SCRIPT, **options)
-    second = assert_succeeds(SCRIPT, **options)
+    options = launcher.kept_programs(tmp_path)
+    first = assert_succeeds(SCRIPT, limit=120, **options)
+    second = assert_succeeds(SCRIPT, limit=120, **options)
     assert " 0 misses" not in first.output
     for rank in (0, 1):
         assert f"rank {rank}: 0 misses" in second.output, second.output

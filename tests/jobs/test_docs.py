@@ -36,7 +36,7 @@ def test_pages(page, tmp_path):
     ranks = 2 if "pm.Simulation" in script else 3
     # JAX 0.10.2 crashes where it keeps the programs of several processes that are one to it.
     how = compiling_once(tmp_path) if "pm." in script else {"preamble": ""}
-    ended = assert_succeeds(script, ranks=ranks, limit=280, JAX_ENABLE_X64="0", **how, **QUICK)
+    ended = assert_succeeds(script, ranks=ranks, limit=230, JAX_ENABLE_X64="0", **how, **QUICK)
     assert ended.output.count("done") == ranks
 
 

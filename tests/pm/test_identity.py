@@ -42,9 +42,9 @@ def test_the_cell_is_an_identity_on_any_mesh():
     assert len(np.unique(names, axis=0)) == np.prod(shape)
     assert len(np.unique(names % coarse, axis=0)) == np.prod(coarse)
     np.testing.assert_array_equal(everybody(end)[0], names)
-    # Each has the name of the point of the lattice from which it comes.
     for other in others:
         assert len(np.unique(everybody(other)[0], axis=0)) == np.prod(shape)
+    # A name is that of a point of the lattice, whichever way the particle came to this mesh.
     np.testing.assert_array_equal(others[0].cell, start.cell)
     for place in places[1:]:
         around = np.abs(place - places[0])
