@@ -13,13 +13,13 @@ namespace pfftjax {
 namespace {
 
 // Text put together without allocation: a signal handler may do little else.
-class Line {
+class SignalSafeLine {
  public:
-  Line& operator<<(const char* text) {
+  SignalSafeLine& operator<<(const char* text) {
     while (*text && size_ + 1 < text_.size()) text_[size_++] = *text++;
     return *this;
   }
-  Line& operator<<(int value) {
+  SignalSafeLine& operator<<(int value) {
     std::array<char, 12> digits{};
     std::size_t at = digits.size() - 1;
     do {
@@ -39,7 +39,7 @@ class Line {
 };
 
 // " from rank 1 to any rank", of a message.
-void SayPartners(Line& line, const Progress& now) {
+void SayPartners(SignalSafeLine& line, const Progress& now) {
   for (const auto& [word, rank] :
        {std::pair{" from ", now.source.load()}, {" to ", now.dest.load()}}) {
     if (rank == kNobody) continue;
@@ -57,7 +57,7 @@ void SayWhere(const char* what_happened, const char* remedy) {
   for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
     const Communicator* comm = FindCommunicator(i);
     if (!comm || (comm->progress.stage == Stage::kIdle && !comm->is_gathering)) continue;
-    Line line;
+    SignalSafeLine line;
     line << "pfftjax: rank " << comm->rank << " of " << comm->size << " (communicator "
          << static_cast<int>(i) << ") " << what_happened;
     if (comm->is_gathering) {

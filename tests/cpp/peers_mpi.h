@@ -50,7 +50,7 @@ struct Group {
   std::atomic<int> duplicates{0};
 };
 
-constexpr int kGroups = 32;
+constexpr int kGroups = 64;
 inline std::array<std::unique_ptr<Group>, kGroups> groups;
 inline std::atomic<int> used_groups{0};
 

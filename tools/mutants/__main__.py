@@ -35,7 +35,8 @@ def outcomes(tests, ranks, *options):
     """
     extra = {}
     if tests == ["chunks"]:
-        tests, extra = ["tests/collectives/test_values.py"], {"PFFTJAX_MAX_CHUNK_BYTES": "64"}
+        tests = ["tests/collectives/test_values.py"]
+        extra = {"PFFTJAX_MAX_CHUNK_BYTES": "64", "PFFTJAX_SHARED_MEMORY": "0"}
     # Compiling is most of the work; order is at stake where XLA's passes are on.
     if not any("test_ordering" in test for test in tests):
         extra["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
