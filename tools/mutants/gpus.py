@@ -180,7 +180,15 @@ MUTANTS = [
         0,
     ),
     Mutant(
-        "roots are not compared where NCCL runs ahead",
+        "calls are not compared where NCCL runs ahead",
+        CXX / "runtime" / "call.cc",
+        "options.check || comm_->runs_ahead",
+        "options.check",
+        "tests/jobs/test_gpu_transports.py::test_nccl_with_calls_in_another_order",
+        0,
+    ),
+    Mutant(
+        "roots are compared but not told where NCCL runs ahead",
         CXX / "gpu" / "gpu_collectives.cc",
         "detail.Words()",
         "detail.Say()",
