@@ -1,6 +1,7 @@
 // Particles to the ranks that own their cells: who goes where, and the way there and back.
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "collectives/rows.h"
@@ -22,6 +23,13 @@ using Integers = ffi::Buffer<ffi::S32>;
 
 // ---- Order -------------------------------------------------------------------------------------
 
+// Rows from `begin` to that of the next, which belong to one rank. Rows that are near each other
+// often do: there are far fewer of these than rows.
+struct OwnedRun {
+  std::int64_t rank;
+  std::int64_t begin;
+};
+
 // The rows sorted by owner, in their order within each; rows from `count` on come last.
 template <typename T>
 void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::int64_t count,
@@ -31,8 +39,8 @@ void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::in
   const std::array<std::vector<std::int32_t>, 2> owners = {
       pm::Owners(mesh.shape[0], mesh.along[0].size),
       pm::Owners(mesh.shape[1], mesh.along[1].size)};
-  std::vector<std::int32_t> owner(static_cast<std::size_t>(count));
-  std::vector<std::int64_t> place(static_cast<std::size_t>(ranks) + 1);
+  std::vector<OwnedRun> runs;
+  std::int64_t latest = -1;
   for (std::int64_t row = 0; row < count; ++row) {
     std::int64_t rank = 0;
     for (int axis = 0; axis < kAxes; ++axis) {
@@ -48,17 +56,27 @@ void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::in
         rank = rank * mesh.along[axis].size + owners[axis][static_cast<std::size_t>(cell)];
       }
     }
-    owner[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(rank);
-    ++place[static_cast<std::size_t>(rank) + 1];
+    if (rank != latest) runs.push_back({rank, row});
+    latest = rank;
   }
-  for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    counts[rank] = static_cast<std::int32_t>(place[rank + 1]);
-    place[rank + 1] += place[rank];
-  }
-  for (std::int64_t row = 0; row < count; ++row) {
-    order[place[owner[row]]++] = static_cast<std::int32_t>(row);
-  }
-  for (std::int64_t row = count; row < rows; ++row) order[row] = static_cast<std::int32_t>(row);
+  runs.push_back({ranks, count});
+  const auto for_each_run = [&](auto&& body) {
+    for (auto run = runs.begin(); run + 1 != runs.end(); ++run) {
+      body(run->rank, run->begin, (run + 1)->begin - run->begin);
+    }
+  };
+  std::fill(counts, counts + ranks, 0);
+  for_each_run([&](std::int64_t rank, std::int64_t, std::int64_t n) {
+    counts[rank] += static_cast<std::int32_t>(n);
+  });
+  std::vector<std::int64_t> place(static_cast<std::size_t>(ranks));
+  std::exclusive_scan(counts, counts + ranks, place.begin(), std::int64_t{0});
+  for_each_run([&](std::int64_t rank, std::int64_t begin, std::int64_t n) {
+    std::int32_t* const first = order + place[static_cast<std::size_t>(rank)];
+    std::iota(first, first + n, static_cast<std::int32_t>(begin));
+    place[static_cast<std::size_t>(rank)] += n;
+  });
+  std::iota(order + count, order + rows, static_cast<std::int32_t>(count));
 }
 
 ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,

@@ -25,54 +25,48 @@ struct Shapes {
   std::int64_t volume() const { return padded[0] * padded[1] * padded[2]; }
 };
 
-// The points that one particle touches.
+// The points of one line along axis 2, or what belongs to them. Three points are computed with as
+// four, the last of which has no weight.
+template <typename T, int kPoints>
+using Line = Lanes<T, kPoints == 3 ? 4 : kPoints>;
+
+// The points that one particle reaches.
 template <typename T, int kPoints>
 struct Stencil {
-  std::int64_t plane;                    // the first of those along axis 0
-  std::int64_t line[kPoints * kPoints];  // where the lines along axis 2 begin
-  std::int64_t z[kPoints];
-  T rest[kAxes];  // along each axis, `t` of Weights
+  std::int64_t plane;  // the first along axis 0
+  std::int64_t first;  // of all points
+  // Whether those along axis 2 lie together, with room for a `Line`; if not, where each of them is
+  // from the first on.
+  bool is_in_line;
+  std::int64_t z[kPoints] = {};
+  PerAxis<T> rest;  // `t` of Weights
+};
+
+// The weight of each point: that of its line along axis 2 times that of its place there.
+template <typename T, int kPoints>
+struct Spread {
+  T line[kPoints][kPoints];
+  Line<T, kPoints> z;
 };
 
 template <typename T, int kPoints, int kShift>
 class Painter {
+  using Line = pm::Line<T, kPoints>;
+  using Stencil = pm::Stencil<T, kPoints>;
+  using Spread = pm::Spread<T, kPoints>;
+
  public:
   Painter(const Mesh& mesh, const Shapes& shapes, Orders orders, const std::int32_t* cells,
           const T* offsets)
-      : mesh_(mesh), shapes_(shapes), orders_(orders), cells_(cells), offsets_(offsets) {
+      : mesh_(mesh),
+        shapes_(shapes),
+        orders_(orders),
+        is_differentiated_(
+            std::any_of(orders.begin(), orders.end(), [](auto order) { return order > 0; })),
+        stride_{shapes.padded[1] * shapes.padded[2], shapes.padded[2]},
+        cells_(cells),
+        offsets_(offsets) {
     for (int axis = 0; axis < kAxes; ++axis) block_[axis] = mesh.BlockOnThisRank(axis);
-  }
-
-  // False where the particle is not in this rank's block.
-  bool Reach(std::int64_t row, Stencil<T, kPoints>* stencil) const {
-    std::int64_t first[kAxes];
-    for (int axis = 0; axis < kAxes; ++axis) {
-      if (!First(row, axis, &first[axis], &stencil->rest[axis])) return false;
-    }
-    stencil->plane = first[0] + kReach.before();
-    for (int x = 0; x < kPoints; ++x) {
-      for (int y = 0; y < kPoints; ++y) {
-        stencil->line[x * kPoints + y] =
-            ((stencil->plane + x) * shapes_.padded[1] + first[1] + kReach.before() + y) *
-            shapes_.padded[2];
-      }
-    }
-    for (int z = 0; z < kPoints; ++z) stencil->z[z] = Wrapped(first[2] + z, mesh_.shape[2]);
-    return true;
-  }
-
-  // Weights of the lines, and of the points of a line, for one derivative.
-  void Weigh(const Stencil<T, kPoints>& stencil, std::int64_t derivative,
-             T (&line)[kPoints * kPoints], T (&z)[kPoints]) const {
-    T x[kPoints];
-    T y[kPoints];
-    const std::int64_t* order = orders_.begin() + kAxes * derivative;
-    Weights(stencil.rest[0], order[0], x);
-    Weights(stencil.rest[1], order[1], y);
-    Weights(stencil.rest[2], order[2], z);
-    for (int i = 0; i < kPoints; ++i) {
-      for (int j = 0; j < kPoints; ++j) line[i * kPoints + j] = x[i] * y[j];
-    }
   }
 
   // values (rows, components, derivatives) onto the planes [low, high) of field (components,
@@ -82,29 +76,24 @@ class Painter {
                      std::int64_t high, T* field) const {
     const std::int64_t each = shapes_.components * shapes_.derivatives;
     for (std::int64_t row = begin; row < end; ++row) {
-      Stencil<T, kPoints> stencil;
+      Stencil stencil;
       if (!Reach(row, &stencil)) return row;
       const std::int64_t first = std::max<std::int64_t>(low - stencil.plane, 0);
       const std::int64_t last = std::min<std::int64_t>(high - stencil.plane, kPoints);
       for (std::int64_t d = 0; d < shapes_.derivatives; ++d) {
-        T line[kPoints * kPoints];
-        T z[kPoints];
-        Weigh(stencil, d, line, z);
+        const Spread spread = Weigh(stencil, d);
         for (std::int64_t c = 0; c < shapes_.components; ++c) {
           const T value = values[row * each + c * shapes_.derivatives + d];
-          T* component = field + c * shapes_.volume();
-          const auto add = [&](int i) {
-            const T share = value * line[i];
-            for (int k = 0; k < kPoints; ++k) {
-              component[stencil.line[i] + stencil.z[k]] += share * z[k];
-            }
+          T* const component = field + c * shapes_.volume();
+          const auto add = [&](int x, int y) {
+            Add((value * spread.line[x][y]) * spread.z, stencil, At(stencil, component, x, y));
           };
           // Most particles have all of their planes, and a loop of known length is faster.
           if (last - first == kPoints) {
-            for (int i = 0; i < kPoints * kPoints; ++i) add(i);
+            ForEachLine(add);
           } else {
-            for (std::int64_t i = kPoints * first; i < kPoints * last; ++i) {
-              add(static_cast<int>(i));
+            for (auto x = static_cast<int>(first); x < last; ++x) {
+              for (int y = 0; y < kPoints; ++y) add(x, y);
             }
           }
         }
@@ -116,9 +105,8 @@ class Painter {
   // The first plane of the block with its ghosts that a particle reaches, or -1 where it is not in
   // the block.
   std::int64_t Plane(std::int64_t row) const {
-    std::int64_t first;
-    T rest;
-    return First(row, 0, &first, &rest) ? first + kReach.before() : -1;
+    Stencil stencil;
+    return Reach(row, &stencil) ? stencil.plane : -1;
   }
 
   const Shapes& shapes() const { return shapes_; }
@@ -127,23 +115,17 @@ class Painter {
   std::int64_t Readout(const T* field, std::int64_t begin, std::int64_t end, T* values) const {
     const std::int64_t each = shapes_.components * shapes_.derivatives;
     for (std::int64_t row = begin; row < end; ++row) {
-      Stencil<T, kPoints> stencil;
+      Stencil stencil;
       if (!Reach(row, &stencil)) return row;
       for (std::int64_t d = 0; d < shapes_.derivatives; ++d) {
-        T line[kPoints * kPoints];
-        T z[kPoints];
-        Weigh(stencil, d, line, z);
+        const Spread spread = Weigh(stencil, d);
         for (std::int64_t c = 0; c < shapes_.components; ++c) {
-          const T* component = field + c * shapes_.volume();
-          T sum = 0;
-          for (int i = 0; i < kPoints * kPoints; ++i) {
-            T along = 0;
-            for (int k = 0; k < kPoints; ++k) {
-              along += component[stencil.line[i] + stencil.z[k]] * z[k];
-            }
-            sum += line[i] * along;
-          }
-          values[row * each + c * shapes_.derivatives + d] = sum;
+          const T* const component = field + c * shapes_.volume();
+          Line sum;
+          ForEachLine([&](int x, int y) {
+            sum += spread.line[x][y] * Read(stencil, At(stencil, component, x, y));
+          });
+          values[row * each + c * shapes_.derivatives + d] = Sum(sum * spread.z);
         }
       }
     }
@@ -154,18 +136,23 @@ class Painter {
   std::int64_t Along(const T* field, const T* displacement, std::int64_t begin, std::int64_t end,
                      T* values) const {
     for (std::int64_t row = begin; row < end; ++row) {
-      Stencil<T, kPoints> stencil;
+      Stencil stencil;
       if (!Reach(row, &stencil)) return row;
-      T weights[kPoints * kPoints * kPoints] = {};
-      ForEachSlope(stencil, [&](int axis, int point, T slope) {
-        weights[point] += displacement[kAxes * row + axis] * slope;
+      const std::array<Spread, kAxes> slopes = Slopes(stencil);
+      const T* const way = displacement + kAxes * row;
+      Line weights[kPoints][kPoints];
+      ForEachLine([&](int x, int y) {
+        for (int axis = 0; axis < kAxes; ++axis) {
+          weights[x][y] += (way[axis] * slopes[axis].line[x][y]) * slopes[axis].z;
+        }
       });
       for (std::int64_t c = 0; c < shapes_.components; ++c) {
-        const T* component = field + c * shapes_.volume();
-        T sum = 0;
-        ForEachPoint(stencil,
-                     [&](int point, std::int64_t at) { sum += weights[point] * component[at]; });
-        values[row * shapes_.components + c] = sum;
+        const T* const component = field + c * shapes_.volume();
+        Line sum;
+        ForEachLine([&](int x, int y) {
+          sum += weights[x][y] * Read(stencil, At(stencil, component, x, y));
+        });
+        values[row * shapes_.components + c] = Sum(sum);
       }
     }
     return -1;
@@ -175,20 +162,22 @@ class Painter {
   std::int64_t Across(const T* field, const T* values, std::int64_t begin, std::int64_t end,
                       T* displacement) const {
     for (std::int64_t row = begin; row < end; ++row) {
-      Stencil<T, kPoints> stencil;
+      Stencil stencil;
       if (!Reach(row, &stencil)) return row;
-      T together[kPoints * kPoints * kPoints] = {};
+      Line together[kPoints][kPoints];
       for (std::int64_t c = 0; c < shapes_.components; ++c) {
-        const T* component = field + c * shapes_.volume();
+        const T* const component = field + c * shapes_.volume();
         const T value = values[row * shapes_.components + c];
-        ForEachPoint(stencil, [&](int point, std::int64_t at) {
-          together[point] += value * component[at];
+        ForEachLine([&](int x, int y) {
+          together[x][y] += value * Read(stencil, At(stencil, component, x, y));
         });
       }
-      T sum[kAxes] = {};
-      ForEachSlope(stencil,
-                   [&](int axis, int point, T slope) { sum[axis] += slope * together[point]; });
-      std::copy(sum, sum + kAxes, displacement + kAxes * row);
+      const std::array<Spread, kAxes> slopes = Slopes(stencil);
+      for (int axis = 0; axis < kAxes; ++axis) {
+        Line sum;
+        ForEachLine([&](int x, int y) { sum += slopes[axis].line[x][y] * together[x][y]; });
+        displacement[kAxes * row + axis] = Sum(sum * slopes[axis].z);
+      }
     }
     return -1;
   }
@@ -219,56 +208,104 @@ class Painter {
  private:
   static constexpr Assignment kReach{kPoints, kShift};
 
-  // The first point that a particle reaches along an axis, counted from the block's first cell.
-  bool First(std::int64_t row, int axis, std::int64_t* first, T* rest) const {
-    Coordinate<T> at;
-    if (!Locate(cells_[kAxes * row + axis], offsets_[kAxes * row + axis], &at)) return false;
-    const std::int64_t local = Wrapped(at.cell, mesh_.shape[axis]) - block_[axis].start;
-    if (local < 0 || local >= block_[axis].count) return false;
-    *first = local + kReach.lowest();
-    *rest = at.fraction;
-    if constexpr (kReach.is_by_half()) {
-      const T way = at.fraction + T{0.5};
-      const std::int32_t is_next = way >= T{1} ? 1 : 0;
-      *first += is_next;
-      *rest = way - static_cast<T>(is_next);
+  // False where the particle is not in this rank's block.
+  bool Reach(std::int64_t row, Stencil* stencil) const {
+    std::int64_t first[kAxes];  // points, counted from the block's first cell
+    T rest[kAxes];
+    for (int axis = 0; axis < kAxes; ++axis) {
+      Coordinate<T> at;
+      if (!Locate(cells_[kAxes * row + axis], offsets_[kAxes * row + axis], &at)) return false;
+      const std::int64_t local = Wrapped(at.cell, mesh_.shape[axis]) - block_[axis].start;
+      if (local < 0 || local >= block_[axis].count) return false;
+      first[axis] = local + kReach.lowest();
+      rest[axis] = at.fraction;
+      if constexpr (kReach.is_by_half()) {
+        const T way = at.fraction + T{0.5};
+        const std::int32_t is_next = way >= T{1} ? 1 : 0;
+        first[axis] += is_next;
+        rest[axis] = way - static_cast<T>(is_next);
+      }
+    }
+    stencil->rest =
+        PerAxis<T>::Of([&](auto axis) { return axis < kAxes ? rest[axis % kAxes] : T{0}; });
+    stencil->plane = first[0] + kReach.before();
+    const std::int64_t n = mesh_.shape[2];
+    const std::int64_t z = Wrapped(first[2], n);
+    stencil->first = stencil->plane * stride_[0] + (first[1] + kReach.before()) * stride_[1] + z;
+    stencil->is_in_line = z + Line::kCount <= n;
+    if (!stencil->is_in_line) {
+      for (int k = 0; k < kPoints; ++k) stencil->z[k] = Wrapped(z + k, n) - z;
     }
     return true;
   }
 
-  template <typename Body>
-  void ForEachPoint(const Stencil<T, kPoints>& stencil, Body&& body) const {
-    for (int i = 0; i < kPoints * kPoints; ++i) {
-      for (int k = 0; k < kPoints; ++k) body(i * kPoints + k, stencil.line[i] + stencil.z[k]);
+  // For one of the derivatives.
+  Spread Weigh(const Stencil& stencil, std::int64_t derivative) const {
+    PerAxis<T> x[kPoints];
+    if (!is_differentiated_) {
+      Weights<T, kPoints>(stencil.rest, x);
+      return Product(x, x, x);
     }
+    PerAxis<T> y[kPoints];
+    PerAxis<T> z[kPoints];
+    const std::int64_t* const order = orders_.begin() + kAxes * derivative;
+    Weights<T, kPoints>(stencil.rest, order[0], x);
+    Weights<T, kPoints>(stencil.rest, order[1], y);
+    Weights<T, kPoints>(stencil.rest, order[2], z);
+    return Product(x, y, z);
+  }
+  // Differentiated once along each axis.
+  std::array<Spread, kAxes> Slopes(const Stencil& stencil) const {
+    PerAxis<T> value[kPoints];
+    PerAxis<T> slope[kPoints];
+    Weights<T, kPoints>(stencil.rest, 0, value);
+    Weights<T, kPoints>(stencil.rest, 1, slope);
+    return {Product(slope, value, value), Product(value, slope, value),
+            Product(value, value, slope)};
+  }
+  // Of the weights along axis 0 in `x`, along axis 1 in `y` and along axis 2 in `z`.
+  using OfPoints = PerAxis<T>[kPoints];
+  static Spread Product(const OfPoints& x, const OfPoints& y, const OfPoints& z) {
+    Spread spread;
+    ForEachLine([&](int i, int j) {
+      spread.line[i][j] = x[i].template Get<0>() * y[j].template Get<1>();
+    });
+    spread.z =
+        Line::Of([&](auto k) { return k < kPoints ? z[k % kPoints].template Get<2>() : T{0}; });
+    return spread;
   }
 
-  // The weights of all points, differentiated once along each axis.
   template <typename Body>
-  void ForEachSlope(const Stencil<T, kPoints>& stencil, Body&& body) const {
-    T value[kAxes][kPoints];
-    T slope[kAxes][kPoints];
-    for (int axis = 0; axis < kAxes; ++axis) {
-      Weights(stencil.rest[axis], 0, value[axis]);
-      Weights(stencil.rest[axis], 1, slope[axis]);
-    }
-    for (int axis = 0; axis < kAxes; ++axis) {
-      const T* x = axis == 0 ? slope[0] : value[0];
-      const T* y = axis == 1 ? slope[1] : value[1];
-      const T* z = axis == 2 ? slope[2] : value[2];
-      for (int i = 0; i < kPoints; ++i) {
-        for (int j = 0; j < kPoints; ++j) {
-          for (int k = 0; k < kPoints; ++k) {
-            body(axis, (i * kPoints + j) * kPoints + k, x[i] * y[j] * z[k]);
-          }
-        }
-      }
+  static void ForEachLine(Body&& body) {
+    for (int x = 0; x < kPoints; ++x) {
+      for (int y = 0; y < kPoints; ++y) body(x, y);
     }
   }
+  template <typename U>
+  U* At(const Stencil& stencil, U* component, int x, int y) const {
+    return component + stencil.first + x * stride_[0] + y * stride_[1];
+  }
+  // The points of the line that begins at `at`.
+  static Line Read(const Stencil& stencil, const T* at) {
+    if (stencil.is_in_line) return Line::From(at);
+    return Line::Of([&](auto k) { return k < kPoints ? at[stencil.z[k % kPoints]] : T{0}; });
+  }
+  static void Add(const Line& shares, const Stencil& stencil, T* at) {
+    if (stencil.is_in_line) {
+      (Line::From(at) + shares).template To<kPoints>(at);
+    } else {
+      T each[kPoints];
+      shares.template To<kPoints>(each);
+      for (int k = 0; k < kPoints; ++k) at[stencil.z[k]] += each[k];
+    }
+  }
+  static T Sum(const Line& line) { return line.template Sum<kPoints>(); }
 
   const Mesh& mesh_;
   const Shapes& shapes_;
   const Orders orders_;
+  const bool is_differentiated_;
+  const std::int64_t stride_[2];  // between lines, along axes 0 and 1
   const std::int32_t* cells_;
   const T* offsets_;
   std::array<Range, kAxes> block_{};

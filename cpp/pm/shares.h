@@ -130,8 +130,8 @@ class OrderedRows {
   // As of `PlainRows`; all go through the buffer.
   const char* Take(int rank, std::int64_t first, std::int64_t count, char* buffer) {
     shares_.ForEachPart(rank, first, count, [&](auto place, auto n, auto done) {
-      ForEachRow(place, n, [&](const char* row, std::int64_t i) {
-        Copy(row, buffer + (done + i) * bytes_);
+      ForEachRun(place, n, [&](const char* rows, std::int64_t i, std::int64_t run) {
+        Copy(rows, buffer + (done + i) * bytes_, run);
       });
     });
     return buffer;
@@ -139,37 +139,44 @@ class OrderedRows {
   static char* PlaceFor(int, std::int64_t, std::int64_t, char* buffer) { return buffer; }
   void Put(int rank, std::int64_t first, std::int64_t count, const char* from) {
     shares_.ForEachPart(rank, first, count, [&](auto place, auto n, auto done) {
-      ForEachRow(place, n,
-                 [&](char* row, std::int64_t i) { Copy(from + (done + i) * bytes_, row); });
+      ForEachRun(place, n, [&](char* rows, std::int64_t i, std::int64_t run) {
+        Copy(from + (done + i) * bytes_, rows, run);
+      });
     });
   }
   void ClearUnused() {
     shares_.ForEachUnused([&](auto place, auto n) {
-      ForEachRow(place, n, [&](char* row, std::int64_t) {
-        std::memset(row, 0, static_cast<std::size_t>(bytes_));
+      ForEachRun(place, n, [&](char* rows, std::int64_t, std::int64_t run) {
+        std::memset(rows, 0, static_cast<std::size_t>(run * bytes_));
       });
     });
   }
 
  private:
-  // Calls `body(row, i)` for order[first + i], i < count; of one member.
+  // Calls `body(rows, i, run)` for order[first + i], i < count, of one member: `run` rows in the
+  // order lie together there. Particles that stay on their rank do, between those that leave it.
   template <typename Body>
-  void ForEachRow(std::int64_t first, std::int64_t count, Body&& body) {
+  void ForEachRun(std::int64_t first, std::int64_t count, Body&& body) {
     if (count == 0) return;
     const std::int64_t rows = shares_.rows();
     char* const member = data_ + first / rows * rows * bytes_;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t row = order_[first + i];
-      if (row < 0 || row >= rows) {
+    const std::int32_t* const order = order_ + first;
+    for (std::int64_t i = 0, run = 0; i < count; i += run) {
+      const std::int64_t row = order[i];
+      run = 1;
+      while (i + run < count && order[i + run] == row + run) ++run;
+      if (row < 0 || row + run > rows) {
         is_order_ = false;
         return;
       }
-      body(member + row * bytes_, i);
+      body(member + row * bytes_, i, run);
     }
   }
-  void Copy(const char* from, char* to) const {
+  void Copy(const char* from, char* to, std::int64_t rows) const {
     // Rows of particles have these sizes, which the compiler can then copy by.
-    if (bytes_ == 12) {
+    if (rows > 1) {
+      std::memcpy(to, from, static_cast<std::size_t>(rows * bytes_));
+    } else if (bytes_ == 12) {
       std::memcpy(to, from, 12);
     } else if (bytes_ == 24) {
       std::memcpy(to, from, 24);

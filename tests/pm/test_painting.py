@@ -403,3 +403,17 @@ def test_what_is_refused():
             paint(at, bad)
         with pytest.raises(ValueError, match="must be a three-dimensional pencil in real space"):
             readout(field, at, bad)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_is_no_number_stays_where_it_is(kernel, dtype):
+    """Several points of a line are computed with together, and one more than a kernel reaches."""
+    mesh = Pencil((6, 6, 9), grids()[0])
+    for z in range(9):
+        at = (jnp.asarray(mesh.start, dtype) + jnp.asarray([0.3, 0.4, z + 0.2], dtype))[None]
+        reached = paint(at, mesh, kernel=kernel) != 0
+        field = jnp.where(reached, jnp.asarray(1, dtype), jnp.nan)
+        assert bool(jnp.isfinite(readout(field, at, mesh, kernel=kernel)).all())
+        infinite = paint(at, mesh, values=jnp.full(1, jnp.inf, dtype), kernel=kernel)
+        np.testing.assert_array_equal(jnp.isfinite(infinite), ~reached)

@@ -159,6 +159,14 @@ MUTANTS = [
         "tests/pm/test_painting.py",
     ),
     Mutant(
+        "a fourth point is painted where a kernel has three",
+        CXX / "pm" / "painter.h",
+        "(Line::From(at) + shares).template To<kPoints>(at)",
+        "(Line::From(at) + shares).template To<Line::kCount>(at)",
+        "tests/pm/test_painting.py::test_what_is_no_number_stays_where_it_is",
+        1,
+    ),
+    Mutant(
         "a thread paints planes of others",
         CXX / "pm" / "painting.cc",
         "low(part), low(part + 1), field);",
