@@ -5,6 +5,7 @@ import re
 import pytest
 
 import pfftjax
+from benchmarks import tables
 from pfftjax._runtime.options import VARIABLES
 from pfftjax._runtime.support import NEWEST_JAX
 from tools.launcher import ROOT
@@ -87,3 +88,9 @@ def test_every_environment_variable_is_in_the_table():
 def test_the_profile_that_the_docs_show_is_the_one_that_was_measured():
     measured = ROOT / "benchmarks" / "results" / "profile-nbody-64-2-ranks.txt"
     assert measured.read_text() in (DOCS / "tuning.md").read_text()
+
+
+@pytest.mark.parametrize("page", tables.TABLES, ids=lambda page: page.name)
+def test_tables_are_those_of_the_results(page):
+    """`python -m benchmarks.tables` writes them."""
+    assert tables.with_table(page) == page.read_text()

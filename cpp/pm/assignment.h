@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "pm/lanes.h"
+#include "pm/simd.h"
 
 namespace pfftjax::pm {
 

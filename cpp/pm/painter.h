@@ -263,7 +263,7 @@ class Painter {
     return {Product(slope, value, value), Product(value, slope, value),
             Product(value, value, slope)};
   }
-  // Of the weights along axis 0 in `x`, along axis 1 in `y` and along axis 2 in `z`.
+  // Takes those along axis 0 from `x`, along axis 1 from `y` and along axis 2 from `z`.
   using OfPoints = PerAxis<T>[kPoints];
   static Spread Product(const OfPoints& x, const OfPoints& y, const OfPoints& z) {
     Spread spread;

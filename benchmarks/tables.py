@@ -1,0 +1,119 @@
+"""Writes the tables of README.md and of docs/design/particles.md by the results of the benchmarks.
+
+python -m benchmarks.tables
+"""
+
+import json
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+PARTICLES = ROOT / "docs" / "design" / "particles.md"
+BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
+CASE = "256:complex64 forward"
+
+
+def _results(name: str) -> dict:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}-openmpi.json").read_text())
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MiB" if count >> 20 else f"{count >> 10} KiB"
+
+
+def _short(value: float) -> str:
+    """Two digits, or all that stand before the point."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _particles() -> list[tuple[str, str, str]]:
+    small, large = (_results("pm")["sizes"][n] for n in ("64", "128"))
+    step = "a step of 128^3 particles on 128^3 cells, float32: force, kick, drift, exchange"
+    return [
+        (
+            step,
+            f"{large['step_ms']:.0f} ms; 64^3: {small['step_ms']:.1f} ms",
+            f"{large['step_over_jaxpm']:.2f} of JaxPM 0.1.6; 64^3: {small['step_over_jaxpm']:.2f}",
+        ),
+        (
+            "value and gradient through 5 such steps",
+            f"{large['gradient_over_forward']:.1f} times the steps alone; "
+            f"64^3: {small['gradient_over_forward']:.1f}",
+            f"{large['gradient_over_jaxpm']:.2f} of JaxPM with checkpoints; "
+            f"64^3: {small['gradient_over_jaxpm']:.2f}",
+        ),
+    ]
+
+
+def _exchange() -> tuple[str, str, str]:
+    points = _results("collectives")["alltoall"]
+    ours, raw = (
+        "; ".join(f"{_size(p['bytes'])}: {_short(p[key])}" for p in points)
+        for key in ("ours_us", "raw_us")
+    )
+    where = "[where the cores are](docs/design/collectives.md)"
+    return ("exchange (alltoall) inside a program", f"{ours} us", f"Open MPI: {raw} us ({where})")
+
+
+def _shallow_water() -> tuple[str, str, str]:
+    found = _results("shallow-water")
+    n0, n1 = found["mesh"]
+    return (
+        f"step of a [shallow-water model](docs/shallow_water.md), {n0} x {n1}",
+        f"{found['median_ms']['pfftjax']:.0f} ms",
+        f"{found['median_ratio_of_times']:.2f} of mpi4jax 0.9.1 with the algorithm of its demo",
+    )
+
+
+def _transform() -> tuple[str, str, str]:
+    found = _results("fft")
+    best = found["best_ms"]["pfftjax"]
+    fftw = _results("fft-beside-fftw")["cases"]["256"]["ratio_forward_inverse"][0]
+    ratios = {name: of[CASE] for name, of in found["median_ratio_of_times"].items()}
+    peers = {"mpi4py-fft": "mpi4py_fft", "mpi4jax": "mpi4jax", "`jax.shard_map`": "jax shard_map"}
+    beside = [f"{fftw:.2f} of FFTW-MPI"]
+    beside += [f"{ratios[key]:.2f} of {name}" for name, key in peers.items()]
+    ms = {dtype: best[f"256:{dtype}"]["forward_ms"] for dtype in ("complex64", "float32")}
+    return (
+        "transform of 256^3 complex64",
+        f"{ms['complex64']:.0f} ms; float32: {ms['float32']:.0f} ms",
+        ", ".join(beside),
+    )
+
+
+def _table(*lines: tuple[str, ...]) -> str:
+    text = [f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines]
+    return "\n".join([text[0], "|---" * len(lines[0]) + "|", *text[1:]]) + "\n"
+
+
+def speed() -> str:
+    """What the README shows of everything."""
+    rows = [*_particles(), _exchange(), _shallow_water(), _transform()]
+    return _table(("", "pfftjax", "beside"), *rows)
+
+
+def painting() -> str:
+    """Painting now and before it computed with several numbers at a time."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "painting.json").read_text())
+    now, before = found["now"], found["355e829"]
+    ways = ("paint", "readout", "derivative", "transpose")
+    cells = {
+        case: [f"{entry[way]:.0f} ({before[case][way]:.0f})" for way in ways]
+        for case, entry in now.items()
+    }
+    return _table(("ns a particle (before)", *ways), *((case, *of) for case, of in cells.items()))
+
+
+TABLES = {README: speed, PARTICLES: painting}
+
+
+def with_table(page: pathlib.Path) -> str:
+    """A page with its table replaced by that of the results as they are."""
+    before, rest = page.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}{TABLES[page]()}{END}{after}"
+
+
+if __name__ == "__main__":
+    for page in TABLES:
+        page.write_text(with_table(page))
