@@ -44,7 +44,7 @@ struct Stencil {
 
 // The weight of each point: that of its line along axis 2 times that of its place there.
 template <typename T, int kPoints>
-struct Spread {
+struct PointWeights {
   T line[kPoints][kPoints];
   Line<T, kPoints> z;
 };
@@ -53,7 +53,7 @@ template <typename T, int kPoints, int kShift>
 class Painter {
   using Line = pm::Line<T, kPoints>;
   using Stencil = pm::Stencil<T, kPoints>;
-  using Spread = pm::Spread<T, kPoints>;
+  using PointWeights = pm::PointWeights<T, kPoints>;
 
  public:
   Painter(const Mesh& mesh, const Shapes& shapes, Orders orders, const std::int32_t* cells,
@@ -81,12 +81,12 @@ class Painter {
       const std::int64_t first = std::max<std::int64_t>(low - stencil.plane, 0);
       const std::int64_t last = std::min<std::int64_t>(high - stencil.plane, kPoints);
       for (std::int64_t d = 0; d < shapes_.derivatives; ++d) {
-        const Spread spread = Weigh(stencil, d);
+        const PointWeights weights = Weigh(stencil, d);
         for (std::int64_t c = 0; c < shapes_.components; ++c) {
           const T value = values[row * each + c * shapes_.derivatives + d];
           T* const component = field + c * shapes_.volume();
           const auto add = [&](int x, int y) {
-            Add((value * spread.line[x][y]) * spread.z, stencil, At(stencil, component, x, y));
+            Add((value * weights.line[x][y]) * weights.z, stencil, At(stencil, component, x, y));
           };
           // Most particles have all of their planes, and a loop of known length is faster.
           if (last - first == kPoints) {
@@ -105,8 +105,9 @@ class Painter {
   // The first plane of the block with its ghosts that a particle reaches, or -1 where it is not in
   // the block.
   std::int64_t Plane(std::int64_t row) const {
-    Stencil stencil;
-    return Reach(row, &stencil) ? stencil.plane : -1;
+    std::int64_t first;
+    T rest;
+    return First(row, 0, &first, &rest) ? first + kReach.before() : -1;
   }
 
   const Shapes& shapes() const { return shapes_; }
@@ -118,14 +119,14 @@ class Painter {
       Stencil stencil;
       if (!Reach(row, &stencil)) return row;
       for (std::int64_t d = 0; d < shapes_.derivatives; ++d) {
-        const Spread spread = Weigh(stencil, d);
+        const PointWeights weights = Weigh(stencil, d);
         for (std::int64_t c = 0; c < shapes_.components; ++c) {
           const T* const component = field + c * shapes_.volume();
           Line sum;
           ForEachLine([&](int x, int y) {
-            sum += spread.line[x][y] * Read(stencil, At(stencil, component, x, y));
+            sum += weights.line[x][y] * Read(stencil, At(stencil, component, x, y));
           });
-          values[row * each + c * shapes_.derivatives + d] = Sum(sum * spread.z);
+          values[row * each + c * shapes_.derivatives + d] = Sum(sum * weights.z);
         }
       }
     }
@@ -138,7 +139,7 @@ class Painter {
     for (std::int64_t row = begin; row < end; ++row) {
       Stencil stencil;
       if (!Reach(row, &stencil)) return row;
-      const std::array<Spread, kAxes> slopes = Slopes(stencil);
+      const std::array<PointWeights, kAxes> slopes = Slopes(stencil);
       const T* const way = displacement + kAxes * row;
       Line weights[kPoints][kPoints];
       ForEachLine([&](int x, int y) {
@@ -172,7 +173,7 @@ class Painter {
           together[x][y] += value * Read(stencil, At(stencil, component, x, y));
         });
       }
-      const std::array<Spread, kAxes> slopes = Slopes(stencil);
+      const std::array<PointWeights, kAxes> slopes = Slopes(stencil);
       for (int axis = 0; axis < kAxes; ++axis) {
         Line sum;
         ForEachLine([&](int x, int y) { sum += slopes[axis].line[x][y] * together[x][y]; });
@@ -208,23 +209,29 @@ class Painter {
  private:
   static constexpr Assignment kReach{kPoints, kShift};
 
+  // The first point that a particle reaches along an axis, counted from the block's first cell,
+  // and `t` of Weights. False where the particle is not in this rank's block.
+  bool First(std::int64_t row, int axis, std::int64_t* first, T* rest) const {
+    Coordinate<T> at;
+    if (!Locate(cells_[kAxes * row + axis], offsets_[kAxes * row + axis], &at)) return false;
+    const std::int64_t local = Wrapped(at.cell, mesh_.shape[axis]) - block_[axis].start;
+    if (local < 0 || local >= block_[axis].count) return false;
+    *first = local + kReach.lowest();
+    *rest = at.fraction;
+    if constexpr (kReach.is_by_half()) {
+      const T way = at.fraction + T{0.5};
+      const std::int32_t is_next = way >= T{1} ? 1 : 0;
+      *first += is_next;
+      *rest = way - static_cast<T>(is_next);
+    }
+    return true;
+  }
   // False where the particle is not in this rank's block.
   bool Reach(std::int64_t row, Stencil* stencil) const {
-    std::int64_t first[kAxes];  // points, counted from the block's first cell
+    std::int64_t first[kAxes];
     T rest[kAxes];
     for (int axis = 0; axis < kAxes; ++axis) {
-      Coordinate<T> at;
-      if (!Locate(cells_[kAxes * row + axis], offsets_[kAxes * row + axis], &at)) return false;
-      const std::int64_t local = Wrapped(at.cell, mesh_.shape[axis]) - block_[axis].start;
-      if (local < 0 || local >= block_[axis].count) return false;
-      first[axis] = local + kReach.lowest();
-      rest[axis] = at.fraction;
-      if constexpr (kReach.is_by_half()) {
-        const T way = at.fraction + T{0.5};
-        const std::int32_t is_next = way >= T{1} ? 1 : 0;
-        first[axis] += is_next;
-        rest[axis] = way - static_cast<T>(is_next);
-      }
+      if (!First(row, axis, &first[axis], &rest[axis])) return false;
     }
     stencil->rest =
         PerAxis<T>::Of([&](auto axis) { return axis < kAxes ? rest[axis % kAxes] : T{0}; });
@@ -240,7 +247,7 @@ class Painter {
   }
 
   // For one of the derivatives.
-  Spread Weigh(const Stencil& stencil, std::int64_t derivative) const {
+  PointWeights Weigh(const Stencil& stencil, std::int64_t derivative) const {
     PerAxis<T> x[kPoints];
     if (!is_differentiated_) {
       Weights<T, kPoints>(stencil.rest, x);
@@ -255,7 +262,7 @@ class Painter {
     return Product(x, y, z);
   }
   // Differentiated once along each axis.
-  std::array<Spread, kAxes> Slopes(const Stencil& stencil) const {
+  std::array<PointWeights, kAxes> Slopes(const Stencil& stencil) const {
     PerAxis<T> value[kPoints];
     PerAxis<T> slope[kPoints];
     Weights<T, kPoints>(stencil.rest, 0, value);
@@ -265,14 +272,14 @@ class Painter {
   }
   // Takes those along axis 0 from `x`, along axis 1 from `y` and along axis 2 from `z`.
   using OfPoints = PerAxis<T>[kPoints];
-  static Spread Product(const OfPoints& x, const OfPoints& y, const OfPoints& z) {
-    Spread spread;
+  static PointWeights Product(const OfPoints& x, const OfPoints& y, const OfPoints& z) {
+    PointWeights weights;
     ForEachLine([&](int i, int j) {
-      spread.line[i][j] = x[i].template Get<0>() * y[j].template Get<1>();
+      weights.line[i][j] = x[i].template Get<0>() * y[j].template Get<1>();
     });
-    spread.z =
+    weights.z =
         Line::Of([&](auto k) { return k < kPoints ? z[k % kPoints].template Get<2>() : T{0}; });
-    return spread;
+    return weights;
   }
 
   template <typename Body>

@@ -17,7 +17,7 @@ class Lanes {
   Lanes() = default;
   // All lanes alike.
   explicit Lanes(T value) : Lanes(Each([&](auto) { return Part{} + value; })) {}
-  // value(lane) in each, `lane` a constant.
+  // Each lane is value(lane), for a constant `lane`.
   template <typename Value>
   static Lanes Of(Value&& value) {
     return Each([&](auto part) { return PartOf<part>(value, std::make_index_sequence<kEach>()); });
@@ -29,7 +29,7 @@ class Lanes {
       return loaded;
     });
   }
-  // The first so many.
+  // Writes the first so many.
   template <int kFirst>
   void To(T* at) const {
     std::memcpy(at, parts_, kFirst * sizeof(T));
