@@ -2,8 +2,8 @@
 
 One JSON document, by default benchmarks/results/h200/gpu-RANKS.json:
 
-transform  on one rank: 512^3 complex64, forward, beside `jnp.fft.fftn` followed by the same change
-           of memory order
+transform  on one rank: 512^3 complex64 and float32, forward and inverse, beside `jnp.fft` with
+           the same change of memory order
 pipeline   on several ranks: the same, and of a batch of 4 arrays of 256^3, by the methods
            AUTOMATIC and PIPELINED (in PFFTJAX_GPU_CHUNKS chunks)
 exchange   between two ranks, of 1 GiB each way: alltoall, beside the bandwidth of copies between
@@ -71,16 +71,26 @@ def in_turn(contenders, x, repetitions):
     }
 
 
-def transform(n, repetitions):
-    """Ours, and XLA's with the spectrum in the same order."""
-    plan = pfftjax.PencilFFT((n, n, n), pfftjax.ProcessGrid((None, 1)))
-    x = block(plan)
-    found = {"n": n, "dtype": "complex64", "ranks": COMM.size}
-    contenders = {"pfftjax": jax.jit(plan.forward)}
-    if COMM.size == 1:
-        contenders["jnp.fft.fftn"] = jax.jit(lambda x: jnp.fft.fftn(x).transpose(plan.output.axes))
-        found["difference"] = difference(*(f(x)[0] for f in contenders.values()))
-    return {**found, **in_turn(contenders, x, repetitions)}
+def transform(n, real, repetitions):
+    """Ours, and XLA's with the spectrum in the same order; both ways."""
+    plan = pfftjax.PencilFFT((n, n, n), pfftjax.ProcessGrid((None, 1)), real=real)
+    x = block(plan).real if real else block(plan)
+    spectrum = jax.block_until_ready(jax.jit(plan.forward)(x))
+    there = jnp.fft.rfftn if real else jnp.fft.fftn
+    back = (lambda y: jnp.fft.irfftn(y, plan.shape)) if real else jnp.fft.ifftn
+    order = plan.output.axes
+    found = {"n": n, "dtype": str(x.dtype), "ranks": COMM.size}
+    for name, operand, ours, theirs in (
+        ("forward", x, plan.forward, lambda x: there(x).transpose(order)),
+        ("inverse", spectrum, plan.inverse, lambda y: back(y.transpose(np.argsort(order)))),
+    ):
+        contenders = {"pfftjax": jax.jit(ours)}
+        found[name] = {}
+        if COMM.size == 1:
+            contenders["jnp.fft"] = jax.jit(theirs)
+            found[name]["difference"] = difference(*(f(operand)[0] for f in contenders.values()))
+        found[name] |= in_turn(contenders, operand, repetitions)
+    return found
 
 
 def pipeline(n, batch, repetitions):
@@ -133,8 +143,8 @@ def _copies(x, repetitions):
     }
 
 
-def step(n, repetitions):
-    """Force, kick, drift and exchange, of particles that move from call to call."""
+def particles_and_step(n):
+    """Particles early in a simulation, and what moves them: force, kick, drift and exchange."""
     box, cosmology = n * CELL, jax_cosmo.Planck15()
     plan = pfftjax.PencilFFT((n,) * 3, pfftjax.ProcessGrid((None, 1)), real=True)
     steps = pm.fastpm(cosmology, jnp.linspace(0.5, 0.6, 6))
@@ -146,13 +156,16 @@ def step(n, repetitions):
         delta = pm.linear_field(noise, plan, box, power)
         return pm.to_owners(pm.lpt(delta, plan, box, cosmology, 0.5), plan.input)
 
-    moving = start()
-    advance = jax.jit(
-        lambda particles: pm.step(
-            particles, plan, box, cosmology, steps.kick[1], steps.drift[1] * 1e-3
-        ),
-        donate_argnums=0,
-    )
+    def advance(particles):
+        kick, drift = steps.kick[1], steps.drift[1] * 1e-3
+        return pm.step(particles, plan, box, cosmology, kick, drift)
+
+    return start(), jax.jit(advance, donate_argnums=0)
+
+
+def step(n, repetitions):
+    """A step of particles that move from call to call."""
+    moving, advance = particles_and_step(n)
 
     def once():
         nonlocal moving
@@ -183,7 +196,8 @@ def main():
         "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }
     if "transform" in arguments.only:
-        result["transform"] = transform(32 if small else 512, repetitions)
+        n = 32 if small else 512
+        result["transform"] = [transform(n, real, repetitions) for real in (False, True)]
     if "pipeline" in arguments.only and COMM.size > 1 and as_on_gpus(device.platform):
         cases = [(16, None), (8, 4)] if small else [(512, None), (256, 4)]
         result["pipeline"] = [pipeline(n, batch, repetitions) for n, batch in cases]

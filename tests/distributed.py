@@ -3,8 +3,8 @@ transforms and their derivatives are, by numpy on the whole array."""
 
 import dataclasses
 import functools
-import os
 
+import jax
 import numpy as np
 import pytest
 import scipy.fft
@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from pfftjax import ExchangeMethod, ProcessGrid
 from pfftjax._runtime.options import options
+from pfftjax._runtime.primitive import as_on_gpus
 from tests.helpers import CONTROL, RANK, SIZE
 
 # The sizes of the issue: even, odd, prime, 1, fewer planes than ranks.
@@ -48,8 +49,8 @@ def shares_memory():
 def methods():
     """Every method of exchange that can be had here."""
     shared = (ExchangeMethod.FUSED, ExchangeMethod.SHARED)
-    # The fake device's handlers refuse what is for CPUs only (tools/fake_device).
-    have_shared = shares_memory() and "PFFTJAX_FAKE_DEVICE" not in os.environ
+    # Handlers for GPUs, and so the fake device's (tools/fake_device), refuse what is for CPUs only.
+    have_shared = shares_memory() and not as_on_gpus(jax.default_backend())
     others = () if have_shared else shared
     # Operations for GPUs only have tests of their own (tests/jobs/test_gpu_transports.py).
     return [m for m in ExchangeMethod if m not in (*others, ExchangeMethod.PIPELINED)]

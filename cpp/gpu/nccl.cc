@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -327,6 +328,12 @@ class Nccl final : public Transport {
   InFlight in_flight_;
 };
 
+// NCCL has been told, by its own variables, to take ranks on one device: from 2.30 on by the first
+// of them, and in tests by the second, which makes it take them for those of several hosts.
+bool MayShareDevices() {
+  return std::getenv("NCCL_MULTI_RANK_GPU_ENABLE") || std::getenv("NCCL_HOSTID");
+}
+
 // Two ranks on one device, if there are, in words.
 std::string Duplicate(const std::vector<std::string>& devices) {
   for (std::size_t one = 0; one < devices.size(); ++one) {
@@ -382,7 +389,7 @@ std::unique_ptr<Transport> MakeNccl(Communicator& comm, std::string* why) {
   *why = Disagreement(comm, version, text);
   if (!why->empty()) return nullptr;
   const std::vector<std::string> devices = DevicesOf(comm, why);
-  if (why->empty()) *why = Duplicate(devices);
+  if (why->empty()) *why = FirstText(comm, MayShareDevices() ? "" : Duplicate(devices));
   if (!why->empty()) return nullptr;
 
   const auto say = [&](nccl::Result result, const char* what) -> std::string {

@@ -10,7 +10,15 @@ from pfftjax._runtime.arrays import Block, ComplexBlock, Reals
 from pfftjax.pencils import ExchangeMethod
 from pfftjax.pencils.internal import overlapped, refuse_on_gpus, transpose_p
 
-from ._local import Kind, apply, since_conjugation, times_i, until_conjugation
+from ._local import (
+    Kind,
+    Local,
+    apply,
+    by_xla,
+    since_conjugation,
+    times_i,
+    until_conjugation,
+)
 from ._operation import Operation
 from ._pipelined import in_chunks
 
@@ -40,12 +48,27 @@ def _through(
     return overlapped(operands, begins, ends, of.way, of.comm)
 
 
+def _inverse_of_three_axes(of: Operation) -> Local | None:
+    """Both transforms in one, where no rank is between them: turned first, the array is conjugated
+    on that way, and not in a pass of its own.
+    """
+    first, second = of.first, of.second
+    if first is None or second is None or of.comm is not None:
+        return None
+    inverse = first.kind == Kind.BACKWARD and second.kind in (Kind.BACKWARD, Kind.COMPLEX_TO_REAL)
+    if not inverse or first.axes != 1 or second.axes != 2 or of.order[0] != 2:
+        return None
+    return second._replace(axes=3, scale=first.scale * second.scale)
+
+
 def transform_in_steps(x: Block, *, of: Operation) -> list[Block]:
     """The transform of one array."""
     if of.comm is not None and of.method == ExchangeMethod.PIPELINED:
         y = in_chunks(x, of.first, of.second, of.way, of.comm)
         if y is not None:
             return [y]
+    if (whole := _inverse_of_three_axes(of)) is not None:
+        return [by_xla(_moved(x, of), **whole._asdict())]
     if of.first is not None:
         until, since = until_conjugation(of.first)
         return [apply(of.second, since(_moved(until(x), of)))]

@@ -56,7 +56,9 @@ _REAL_OF = {b: a for a, b in _DTYPES.items()}
 
 
 class Local(NamedTuple):
-    """A transform of the last axis, of length n in real space, or of the last two."""
+    """A transform of the last axis, of length n in real space, or of the last two; on GPUs also of
+    the last three.
+    """
 
     kind: Kind
     n: int
@@ -132,18 +134,18 @@ def by_xla(x: Lines, *, kind: Kind, axes: int, n: int, scale: float) -> Lines:
         case Kind.COMPLEX_TO_REAL_TRANSPOSED:
             y = jnp.conj(fft(x, "RFFT", lengths)) * hermitian_weights(n, real)
         case Kind.COMPLEX_TO_REAL:
-            y = _to_real(x, axes, n)
+            return _to_real(x, axes, n, real(scale))
         case Kind.REAL_TO_COMPLEX_TRANSPOSED:
-            y = _to_real(jnp.conj(x) / hermitian_weights(n, real), axes, n)
+            return _to_real(jnp.conj(x) / hermitian_weights(n, real), axes, n, real(scale))
     return y * real(scale)
 
 
 _MOST_FROM_IRFFT = 2**31 - 1
 
 
-def _to_real(x: Lines, axes: int, n: int) -> Lines:
-    """COMPLEX_TO_REAL by XLA. One axis at a time: libraries may take it for granted that a half
-    spectrum is Hermitian, and this one need not be.
+def _to_real(x: Lines, axes: int, n: int, scale: np.floating) -> Lines:
+    """COMPLEX_TO_REAL by XLA. The last axis by itself: libraries may take it for granted that a
+    half spectrum is Hermitian, and this one need not be.
     """
     count = math.prod(x.shape[:-1]) * n
     if count > _MOST_FROM_IRFFT:
@@ -152,13 +154,21 @@ def _to_real(x: Lines, axes: int, n: int) -> Lines:
             f"{_MOST_FROM_IRFFT} (openxla/xla#45009); take more ranks"
         )
     real = _REAL_OF[np.dtype(x.dtype)].type
-    if axes == 2:
-        rows = x.shape[-2]
-        lines = jnp.conj(jnp.swapaxes(x, -1, -2))
-        x = jnp.swapaxes(jnp.conj(jax.lax.fft(lines, "FFT", (rows,))), -1, -2)
+    if axes > 1:
+        others = x.shape[-axes:-1][::-1]
+        lines = jax.lax.fft(jnp.conj(_turned(x, axes)), "FFT", others)
+        x = _turned(jnp.conj(lines), axes)
     twice = hermitian_weights(n, real) > 1
-    x = jax.lax.complex(x.real, jnp.where(twice, x.imag, 0))
-    return jax.lax.fft(x, "IRFFT", (n,)) * real(n)
+    # XLA divides by n. The factor is part of a pass that is needed as it is.
+    factor = real(n) * scale
+    x = jax.lax.complex(factor * x.real, jnp.where(twice, factor * x.imag, 0))
+    return jax.lax.fft(x, "IRFFT", (n,))
+
+
+def _turned(x: Lines, axes: int) -> Lines:
+    """The last axes in reverse order."""
+    lead = x.ndim - axes
+    return jax.lax.transpose(x, (*range(lead), *reversed(range(lead, x.ndim))))
 
 
 _lower = jax.ffi.ffi_lowering("pfftjax_fft")

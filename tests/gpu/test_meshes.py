@@ -31,16 +31,15 @@ __all__ = ["test_derivatives_of_painting", "test_painting_against_sums"]
 @pytest.mark.parametrize("shape", SHAPES[:-1], ids=str)
 def test_transforms(shape, dtype):
     """Values, transposes and tangents, by numpy on the whole array."""
-    methods = [pfftjax.ExchangeMethod.AUTOMATIC]
-    methods += [] if ON_CPU else [pfftjax.ExchangeMethod.PIPELINED]
-    options = itertools.product(grids(), (False, True), ("transposed", "natural"), methods)
-    check(
-        [
-            pfftjax.PencilFFT(shape, grid, real=real, layout=layout, method=method)
-            for grid, real, layout, method in options
-        ],
-        dtype,
-    )
+    methods = [pfftjax.ExchangeMethod.AUTOMATIC, pfftjax.ExchangeMethod.PIPELINED]
+    # Compiling for a GPU takes long, so that not every grid has each layout by each method.
+    pairs = [("transposed", 0), ("natural", 1), ("transposed", 1), ("natural", 0)]
+    plans = []
+    for number, (grid, real) in enumerate(itertools.product(grids(), (False, True))):
+        layout, method = pairs[number % len(pairs)]
+        by = methods[0 if ON_CPU else method]
+        plans.append(pfftjax.PencilFFT(shape, grid, real=real, layout=layout, method=by))
+    check(plans, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
