@@ -64,7 +64,8 @@ nb::dict DeviceRegistrations() {
     if (entry.device) result[entry.name] = nb::capsule(entry.device);
   }
   for (const auto& handlers :
-       {gpu::CollectiveHandlers(), gpu::PencilHandlers(), gpu::RowHandlers()}) {
+       {gpu::CollectiveHandlers(), gpu::PaintingHandlers(), gpu::PencilHandlers(),
+        gpu::RowHandlers()}) {
     for (const Registration& entry : handlers) result[entry.name] = nb::capsule(entry.device);
   }
   return result;

@@ -14,7 +14,7 @@ import numpy as np
 
 from pfftjax._runtime.ffi import native
 
-VERSION = 2
+VERSION = 3
 MAX_DIMS = 12
 TO_HOST, TO_DEVICE, ON_DEVICE = range(3)
 # The order of Element in cpp/base/element.h, by NumPy's names.
@@ -71,6 +71,7 @@ class DeviceApi(ctypes.Structure):
         ("clear", _function(_Pointer, _Long, _Pointer)),
         ("copy_boxes", _function(_out(BoxCopy), _Int, _Long, _Pointer)),
         ("add_boxes", _function(_out(BoxCopy), _Int, ctypes.c_int32, _Pointer)),
+        ("run_particles", _function(_Pointer, _Pointer)),
         ("make_shared_event", _function(_out(_Pointer), _out(Handle))),
         ("open_event", _function(_out(Handle), _out(_Pointer))),
         ("export_memory", _function(_Pointer, _out(Handle))),

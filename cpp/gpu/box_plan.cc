@@ -106,21 +106,29 @@ Shape ShapeOf(const BoxCopy& copy, std::int64_t element_bytes, Unit unit) {
 
 std::int64_t Tiles(std::int64_t words, std::int64_t side) { return (words + side - 1) / side; }
 
-std::int64_t RowTiles(std::int64_t width, std::int64_t rows, int log_width) {
+std::int64_t RowTiles(std::int64_t width, std::int64_t rows, std::int64_t word, int log_width) {
   return Tiles(width, std::int64_t{1} << log_width) *
-         Tiles(rows, std::int64_t{1} << (kLogRowTile - log_width));
+         Tiles(rows, std::int64_t{1} << (LogRowTile(word) - log_width));
 }
 
 // The width of which there are the fewest tiles, the widest of them; less than a warp only where
-// rows are shorter.
-std::int8_t LogWidth(std::int64_t width, std::int64_t rows) {
+// rows are shorter. To find the place of each word costs more than a few idle threads: rows are
+// wide where that takes no more than a third more tiles.
+std::int8_t LogWidth(std::int64_t width, std::int64_t rows, std::int64_t word) {
   std::int8_t least = 0;
   while (least < 5 && std::int64_t{1} << least < width) ++least;
-  std::int8_t best = least;
-  for (std::int8_t log = least; log <= kLogRowTile; ++log) {
-    if (RowTiles(width, rows, log) <= RowTiles(width, rows, best)) best = log;
-  }
-  return best;
+  const auto fewest = [&](int first) {
+    int best = first;
+    for (int log = first; log <= LogRowTile(word); ++log) {
+      if (RowTiles(width, rows, word, log) <= RowTiles(width, rows, word, best)) best = log;
+    }
+    return best;
+  };
+  const int any = fewest(least);
+  const int wide = fewest(std::max<int>(least, LogWideRow(word)));
+  const bool is_wide =
+      3 * RowTiles(width, rows, word, wide) <= 4 * RowTiles(width, rows, word, any);
+  return static_cast<std::int8_t>(is_wide ? wide : any);
 }
 
 // x and y are taken out of the shape, so that the dimensions between squares are left.
@@ -144,12 +152,12 @@ Move RowsOf(Shape* shape, int along, std::int64_t* tiles) {
   const Dimension x = along >= 0 ? shape->Take(along) : Dimension{1, shape->word, shape->word};
   const std::int64_t rows = shape->words();
   Move move{};
-  move.log_width = LogWidth(x.extent, rows);
+  move.log_width = LogWidth(x.extent, rows, shape->word);
   move.width = static_cast<std::uint32_t>(x.extent);
   move.height = static_cast<std::uint32_t>(rows);
   move.x_from = x.from;
   move.x_to = x.to;
-  *tiles = RowTiles(x.extent, rows, move.log_width);
+  *tiles = RowTiles(x.extent, rows, shape->word, move.log_width);
   return move;
 }
 

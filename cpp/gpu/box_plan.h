@@ -3,7 +3,7 @@
 //
 // A tile is what one block of threads moves at a time. Where the same dimension is contiguous in
 // source and target, or none is, a tile is a number of rows: 2^log_width words of each of
-// 2^(kLogRowTile - log_width) rows. Where different ones are, it is a square that is turned in the
+// 2^(LogRowTile - log_width) rows. Where different ones are, it is a square that is turned in the
 // memory which the block shares.
 #pragma once
 
@@ -16,18 +16,27 @@
 
 namespace pfftjax::gpu {
 
-// Threads of a block, and words that each of them has on their way at a time.
-inline constexpr std::uint32_t kThreads = 256;
-inline constexpr std::uint32_t kWordsPerThread = 4;
-inline constexpr int kLogRowTile = 10;
-static_assert(1u << kLogRowTile == kThreads * kWordsPerThread);
+// Threads of a block, and words that each of them has on their way at a time: of small ones more,
+// as it is bytes on their way that keep the memory busy.
+inline constexpr int kLogThreads = 8;
+inline constexpr std::uint32_t kThreads = 1u << kLogThreads;
+PFFTJAX_HOST_DEVICE constexpr int LogWordsPerThread(std::size_t word_bytes) {
+  return word_bytes <= 4 ? 3 : 2;
+}
+PFFTJAX_HOST_DEVICE constexpr int LogRowTile(std::size_t word_bytes) {
+  return kLogThreads + LogWordsPerThread(word_bytes);
+}
+// From this width on, all words of a thread are in one row, whose place is found once.
+PFFTJAX_HOST_DEVICE constexpr int LogWideRow(std::size_t word_bytes) {
+  return 5 + LogWordsPerThread(word_bytes);
+}
 
 // Number of supported word sizes: 1, 2, 4, 8 and 16 bytes.
 inline constexpr int kWordSizes = 5;
 
 // Words along a side of a square: a line of it should be no less than two sectors of memory.
 PFFTJAX_HOST_DEVICE constexpr std::uint32_t SquareSide(std::size_t word_bytes) {
-  return word_bytes < 4 ? 64 : 32;
+  return word_bytes <= 4 ? 64 : 32;
 }
 
 // A dimension that is neither along a row nor in the plane of a square. Numbers of rows and

@@ -72,7 +72,8 @@ if(pfftjax_why_no_cuda)
 endif()
 message(STATUS "CUDA: ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 
-add_library(pfftjax_cuda MODULE cpp/gpu/box_plan.cc cpp/gpu/cuda_device.cc cpp/gpu/kernels.cu)
+add_library(pfftjax_cuda MODULE cpp/gpu/box_plan.cc cpp/gpu/cuda_device.cc cpp/gpu/kernels.cu
+            cpp/gpu/particles.cu)
 set_target_properties(pfftjax_cuda PROPERTIES
   PREFIX ""
   OUTPUT_NAME _cuda

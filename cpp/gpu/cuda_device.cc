@@ -242,6 +242,7 @@ const DeviceApi& Api() {
       Clear,
       CopyBoxes,
       AddBoxes,
+      RunParticles,
       MakeSharedEvent,
       OpenEvent,
       ExportMemory,

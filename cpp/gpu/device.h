@@ -14,6 +14,7 @@
 #include <string>
 
 #include "base/element.h"
+#include "gpu/particles.h"
 #include "pencils/box.h"
 
 namespace pfftjax::gpu {
@@ -21,7 +22,7 @@ namespace pfftjax::gpu {
 using StreamHandle = void*;  // cudaStream_t
 using EventHandle = void*;   // cudaEvent_t
 
-inline constexpr int kDeviceApiVersion = 2;
+inline constexpr int kDeviceApiVersion = 3;
 
 enum class Direction : std::int32_t { kToHost, kToDevice, kOnDevice };
 
@@ -72,6 +73,8 @@ struct DeviceApi {
   int (*copy_boxes)(const BoxCopy* copies, int count, std::int64_t element_bytes,
                     StreamHandle stream);
   int (*add_boxes)(const BoxCopy* copies, int count, Element element, StreamHandle stream);
+  // Paint adds to a result that is zero; sums are in no fixed order.
+  int (*run_particles)(const ParticleCall* call, StreamHandle stream);
 
   // Processes of a node share memory from `allocate` and events of this kind by these.
   int (*make_shared_event)(EventHandle* event, SharedHandle* handle);

@@ -9,6 +9,7 @@
 namespace pfftjax::gpu {
 
 std::vector<Registration> CollectiveHandlers();
+std::vector<Registration> PaintingHandlers();
 std::vector<Registration> PencilHandlers();
 std::vector<Registration> RowHandlers();
 

@@ -102,34 +102,69 @@ struct Adding {
 
 // ---- Tiles -------------------------------------------------------------------------------------
 
+// All words of a thread are read before the first is written, so that they come together. They
+// are in one row.
+template <typename Word, typename Action>
+__device__ void MoveWideRow(const Batch& batch, const Move& move, std::uint32_t x0,
+                            std::uint32_t row0) {
+  constexpr int log_words = LogWordsPerThread(sizeof(Word));
+  const int log_apart = move.log_width - log_words;
+  const std::uint32_t row = row0 + (threadIdx.x >> log_apart);
+  if (row >= move.height) return;
+  const Place at = PlaceOf(batch, move, row);
+  const std::uint32_t first = x0 + (threadIdx.x & ((1u << log_apart) - 1));
+  const unsigned char* const source = move.source + at.from;
+  unsigned char* const target = move.target + at.to;
+  Word words[1 << log_words];
+#pragma unroll
+  for (std::uint32_t i = 0; i < 1u << log_words; ++i) {
+    const std::uint32_t x = first + (i << log_apart);
+    if (x < move.width) {
+      words[i] = Action::Arrive(target + x * move.x_to, Load<Word>(source + x * move.x_from));
+    }
+  }
+#pragma unroll
+  for (std::uint32_t i = 0; i < 1u << log_words; ++i) {
+    const std::uint32_t x = first + (i << log_apart);
+    if (x < move.width) Store(target + x * move.x_to, words[i]);
+  }
+}
+
 template <typename Word, typename Action>
 __device__ void MoveRows(const Batch& batch, const Move& move, std::uint32_t tile) {
   const int log_width = move.log_width;
   const std::uint32_t across = (move.width + (1u << log_width) - 1) >> log_width;
   const std::uint32_t down = tile / across;
   const std::uint32_t x0 = (tile - down * across) << log_width;
-  const std::uint32_t row0 = down << (kLogRowTile - log_width);
-
-  // All words of a thread are read before the first is written, so that they come together.
-  Word words[kWordsPerThread];
-  std::int64_t to[kWordsPerThread];
-  bool inside[kWordsPerThread];
-#pragma unroll
-  for (std::uint32_t i = 0; i < kWordsPerThread; ++i) {
-    const std::uint32_t item = threadIdx.x + i * kThreads;
-    const std::uint32_t x = x0 + (item & ((1u << log_width) - 1));
-    const std::uint32_t row = row0 + (item >> log_width);
-    inside[i] = x < move.width && row < move.height;
-    if (inside[i]) {
-      const Place at = PlaceOf(batch, move, row);
-      to[i] = at.to + x * move.x_to;
-      words[i] =
-          Action::Arrive(move.target + to[i], Load<Word>(move.source + at.from + x * move.x_from));
-    }
+  const std::uint32_t row0 = down << (LogRowTile(sizeof(Word)) - log_width);
+  if (log_width >= LogWideRow(sizeof(Word))) {
+    return MoveWideRow<Word, Action>(batch, move, x0, row0);
   }
+
+  // As many at a time as there are registers for.
+  constexpr std::uint32_t together = 4;
+#pragma unroll 1
+  for (std::uint32_t begin = 0; begin < 1u << LogWordsPerThread(sizeof(Word)); begin += together) {
+    Word words[together];
+    std::int64_t to[together];
+    bool inside[together];
 #pragma unroll
-  for (std::uint32_t i = 0; i < kWordsPerThread; ++i) {
-    if (inside[i]) Store(move.target + to[i], words[i]);
+    for (std::uint32_t i = 0; i < together; ++i) {
+      const std::uint32_t item = threadIdx.x + (begin + i) * kThreads;
+      const std::uint32_t x = x0 + (item & ((1u << log_width) - 1));
+      const std::uint32_t row = row0 + (item >> log_width);
+      inside[i] = x < move.width && row < move.height;
+      if (inside[i]) {
+        const Place at = PlaceOf(batch, move, row);
+        to[i] = at.to + x * move.x_to;
+        words[i] = Action::Arrive(move.target + to[i],
+                                  Load<Word>(move.source + at.from + x * move.x_from));
+      }
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < together; ++i) {
+      if (inside[i]) Store(move.target + to[i], words[i]);
+    }
   }
 }
 
@@ -138,7 +173,8 @@ __device__ void TurnSquare(const Batch& batch, const Move& move, std::uint32_t t
                            unsigned char* shared) {
   constexpr std::uint32_t side = SquareSide(sizeof(Word));
   constexpr std::uint32_t lines = kThreads / side;  // moved at a time
-  static_assert(side % (kWordsPerThread * lines) == 0);
+  constexpr std::uint32_t together = 1u << LogWordsPerThread(sizeof(Word));
+  static_assert(side % (together * lines) == 0);
   constexpr std::size_t pitch = Pitch(sizeof(Word));
   const std::uint32_t across = (move.width + side - 1) / side;
   const std::uint32_t down = (move.height + side - 1) / side;
@@ -148,20 +184,19 @@ __device__ void TurnSquare(const Batch& batch, const Move& move, std::uint32_t t
   const std::uint32_t lane = threadIdx.x % side;
   const std::uint32_t line = threadIdx.x / side;
 
-  // As many words at a time as in rows, which is what there are registers for.
   const unsigned char* source = move.source + at.from + (x0 + lane) * move.x_from;
 #pragma unroll 1
-  for (std::uint32_t first = line; first < side; first += kWordsPerThread * lines) {
-    Word words[kWordsPerThread];
+  for (std::uint32_t first = line; first < side; first += together * lines) {
+    Word words[together];
 #pragma unroll
-    for (std::uint32_t i = 0; i < kWordsPerThread; ++i) {
+    for (std::uint32_t i = 0; i < together; ++i) {
       const std::uint32_t y = y0 + first + i * lines;
       if (x0 + lane < move.width && y < move.height) {
         words[i] = Load<Word>(source + y * move.y_from);
       }
     }
 #pragma unroll
-    for (std::uint32_t i = 0; i < kWordsPerThread; ++i) {
+    for (std::uint32_t i = 0; i < together; ++i) {
       const std::uint32_t y = first + i * lines;
       if (x0 + lane < move.width && y0 + y < move.height) {
         Store(shared + y * pitch + lane * sizeof(Word), words[i]);
@@ -172,9 +207,9 @@ __device__ void TurnSquare(const Batch& batch, const Move& move, std::uint32_t t
 
   unsigned char* target = move.target + at.to + std::int64_t{y0 + lane} * sizeof(Word);
 #pragma unroll 1
-  for (std::uint32_t first = line; first < side; first += kWordsPerThread * lines) {
+  for (std::uint32_t first = line; first < side; first += together * lines) {
 #pragma unroll
-    for (std::uint32_t i = 0; i < kWordsPerThread; ++i) {
+    for (std::uint32_t i = 0; i < together; ++i) {
       const std::uint32_t x = first + i * lines;
       if (x0 + x < move.width && y0 + lane < move.height) {
         Store(target + (x0 + x) * move.x_to, Load<Word>(shared + lane * pitch + x * sizeof(Word)));
@@ -185,11 +220,11 @@ __device__ void TurnSquare(const Batch& batch, const Move& move, std::uint32_t t
 }
 
 // Blocks on a processor: as many as do not make the kernel keep registers in memory.
-constexpr int BlocksOf(std::size_t word_bytes) { return word_bytes < 16 ? 5 : 4; }
+constexpr int kBlocks = 4;
 
 // A kernel for each size of words: one for all would have the registers of all at once.
 template <typename Word>
-__global__ void __launch_bounds__(kThreads, BlocksOf(sizeof(Word)))
+__global__ void __launch_bounds__(kThreads, kBlocks)
     CopyKernel(const __grid_constant__ Batch batch) {
   alignas(16) __shared__ unsigned char shared[SquareBytes(sizeof(Word))];
   int m = 0;

@@ -1,10 +1,11 @@
-// Assignment kernels: how a particle is shared out among the mesh points near it.
+// Assignment kernels: how a particle is shared out among the mesh points near it. Kernels of a GPU
+// share the weights with the host.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "pm/simd.h"
+#include "base/host_device.h"
 
 namespace pfftjax::pm {
 
@@ -30,27 +31,22 @@ struct Assignment {
   constexpr std::int64_t after() const { return lowest() + (is_by_half() ? 1 : 0) + points - 1; }
 };
 
-// A number T for each axis, and one that nobody uses: what the three have in common is computed
-// once.
-template <typename T>
-using PerAxis = Lanes<T, 4>;
-
 // The weights of the points that a particle reaches, `t` in [0, 1] beyond floor(fraction + lead /
 // 2). By the recursion of de Boor (1978, chapter X): a spline is a mean of two that have a point
-// less.
-template <typename T, int kPoints>
-void Weights(const PerAxis<T>& t, PerAxis<T> (&w)[kPoints]) {
+// less. V is T, or several numbers T that are computed with together.
+template <typename T, int kPoints, typename V>
+PFFTJAX_HOST_DEVICE void Weights(const V& t, V (&w)[kPoints]) {
   if constexpr (kPoints == 1) {
-    w[0] = PerAxis<T>(1);
+    w[0] = V(1);
   } else {
-    PerAxis<T> fewer[kPoints - 1];
+    V fewer[kPoints - 1];
     Weights<T, kPoints - 1>(t, fewer);
     constexpr T each = T{1} / T{kPoints - 1};
     constexpr int last = kPoints - 1;
-    w[0] = each * (PerAxis<T>(1) - t) * fewer[0];
+    w[0] = each * (V(1) - t) * fewer[0];
     for (int i = 1; i < last; ++i) {
-      const PerAxis<T> rising = t + PerAxis<T>(static_cast<T>(last - i));
-      const PerAxis<T> falling = PerAxis<T>(static_cast<T>(1 + i)) - t;
+      const V rising = t + V(static_cast<T>(last - i));
+      const V falling = V(static_cast<T>(1 + i)) - t;
       w[i] = each * (rising * fewer[i - 1] + falling * fewer[i]);
     }
     w[last] = each * t * fewer[last - 1];
@@ -59,11 +55,11 @@ void Weights(const PerAxis<T>& t, PerAxis<T> (&w)[kPoints]) {
 
 // The weights differentiated `order` < kPoints times with respect to the position: differences of
 // those of a spline that has a point less.
-template <typename T, int kPoints>
-void Weights(const PerAxis<T>& t, std::int64_t order, PerAxis<T> (&w)[kPoints]) {
+template <typename T, int kPoints, typename V>
+PFFTJAX_HOST_DEVICE void Weights(const V& t, std::int64_t order, V (&w)[kPoints]) {
   if constexpr (kPoints > 1) {
     if (order > 0) {
-      PerAxis<T> fewer[kPoints - 1];
+      V fewer[kPoints - 1];
       Weights<T, kPoints - 1>(t, order - 1, fewer);
       w[0] = -fewer[0];
       for (int i = 1; i < kPoints - 1; ++i) w[i] = fewer[i - 1] - fewer[i];

@@ -8,22 +8,17 @@
 #include <string>
 
 #include "pm/assignment.h"
-#include "pm/mesh.h"
+#include "pm/placement.h"
+#include "pm/simd.h"
 #include "runtime/errors.h"
 #include "runtime/handlers.h"
 
 namespace pfftjax::pm {
 
-using Orders = ffi::Span<const std::int64_t>;  // three a derivative: how often along each axis
-
-// The shapes of one call. `padded` is this rank's block with its ghosts.
-struct Shapes {
-  std::int64_t rows;
-  std::int64_t components;
-  std::int64_t derivatives;
-  std::array<std::int64_t, kAxes> padded;
-  std::int64_t volume() const { return padded[0] * padded[1] * padded[2]; }
-};
+// A number T for each axis, and one that nobody uses: what the three have in common is computed
+// once.
+template <typename T>
+using PerAxis = Lanes<T, 4>;
 
 // The points of one line along axis 2, or what belongs to them. Three points are computed with as
 // four, the last of which has no weight.

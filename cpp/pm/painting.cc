@@ -16,64 +16,22 @@
 namespace pfftjax {
 namespace {
 
-using pm::Assignment;
+using pm::Cells;
+using pm::Count;
 using pm::kAxes;
-using pm::Mesh;
 using pm::Orders;
 using pm::Painter;
-using pm::Shapes;
-
-using Cells = ffi::Buffer<ffi::S32, 2>;
-using Count = ffi::BufferR0<ffi::S32>;
-
-// ---- Handlers ----------------------------------------------------------------------------------
-
-// The operands that say where particles are, and the attributes that say on which mesh.
-struct Particles {
-  std::int64_t shape[kAxes];
-  std::int64_t rows_comm;
-  std::int64_t columns_comm;
-  Assignment assignment;
-  Orders orders;
-  const Cells& cells;
-  const Operand& offsets;
-  const Count& used;
-};
-
-bool Fits(const Mesh& mesh, const Particles& particles, const Shapes& shapes) {
-  bool fits = particles.assignment.IsKnown() &&
-              shapes.derivatives == static_cast<std::int64_t>(particles.orders.size() / kAxes) &&
-              particles.orders.size() % kAxes == 0 &&
-              particles.cells.dimensions()[0] == shapes.rows &&
-              particles.cells.dimensions()[1] == kAxes &&
-              CountOf(particles.offsets) == kAxes * shapes.rows;
-  for (int axis = 0; axis < kAxes; ++axis) {
-    const Assignment& reach = particles.assignment;
-    const std::int64_t ghosts = axis < 2 ? reach.before() + reach.after() : 0;
-    fits &= shapes.padded[axis] == mesh.BlockOnThisRank(axis).count + ghosts;
-  }
-  for (const std::int64_t order : particles.orders) {
-    fits &= order >= 0 && order < particles.assignment.points;
-  }
-  return fits;
-}
+using pm::Particles;
 
 // body(painter, T{}) with the types of the kernel and of the numbers; it returns the first row
-// that is not in this rank's block, or -1. `values` and `field` have the dimensions of Painter's.
+// that is not in this rank's block, or -1.
 template <typename Body>
 ffi::Error WithPainter(const char* operation, const Particles& particles,
-                       std::array<std::int64_t, 3> values, const Operand& one, const Operand& two,
-                       ffi::Span<const std::int64_t> field, Body&& body) {
-  const std::optional<Mesh> mesh =
-      pm::FindMesh(particles.shape, particles.rows_comm, particles.columns_comm);
-  const bool has_axes = field.size() == 1 + kAxes && field[0] == values[1];
-  Shapes shapes{values[0], values[1], values[2], {}};
-  if (has_axes) std::copy(field.begin() + 1, field.end(), shapes.padded.begin());
-  const ffi::DataType type = particles.offsets.element_type();
-  if (!mesh || !has_axes || !Fits(*mesh, particles, shapes) || one.element_type() != type ||
-      two.element_type() != type) {
-    return Invalid(std::string(operation) + " of buffers that do not fit");
-  }
+                       const pm::Operands& operands, Body&& body) {
+  const std::optional<pm::Placement> placement = pm::Place(particles, operands);
+  if (!placement) return Invalid(std::string(operation) + " of buffers that do not fit");
+  const pm::Mesh& mesh = placement->mesh;
+  const pm::Shapes& shapes = placement->shapes;
   if (const std::int64_t used = *particles.used.typed_data(); used < 0 || used > shapes.rows) {
     return Invalid(std::string(operation) + " of " + std::to_string(used) +
                    " particles in arrays of " + std::to_string(shapes.rows) + " rows");
@@ -81,7 +39,7 @@ ffi::Error WithPainter(const char* operation, const Particles& particles,
   const auto run = [&](auto zero, auto points, auto shift) {
     using T = decltype(zero);
     const Painter<T, decltype(points)::value, decltype(shift)::value> painter(
-        *mesh, shapes, particles.orders, particles.cells.typed_data(),
+        mesh, shapes, particles.orders, particles.cells.typed_data(),
         static_cast<const T*>(particles.offsets.untyped_data()));
     const std::int64_t lost = body(painter, zero);
     return lost < 0 ? ffi::Error::Success() : painter.NotHere(operation, lost);
@@ -102,6 +60,7 @@ ffi::Error WithPainter(const char* operation, const Particles& particles,
         return with_shift(zero, std::integral_constant<int, 4>{});
     }
   };
+  const ffi::DataType type = particles.offsets.element_type();
   if (type == ffi::DataType::F32) return with_points(float{});
   if (type == ffi::DataType::F64) return with_points(double{});
   return Invalid("paint and readout work on float32 and float64");
@@ -207,7 +166,9 @@ ffi::Error Paint(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
   return WithPainter(
       "paint",
       {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      {shape[0], shape[1], shape[2]}, values, *field, field->dimensions(),
+      {{shape[0], shape[1], shape[2]},
+       field->dimensions(),
+       {values.element_type(), field->element_type()}},
       [&](const auto& painter, auto zero) {
         using T = decltype(zero);
         return PaintOnThreads(pool, painter, static_cast<const T*>(values.untyped_data()),
@@ -226,7 +187,9 @@ ffi::Error Readout(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64
   return WithPainter(
       "readout",
       {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      {shape[0], shape[1], shape[2]}, field, *values, field.dimensions(),
+      {{shape[0], shape[1], shape[2]},
+       field.dimensions(),
+       {field.element_type(), values->element_type()}},
       [&](const auto& painter, auto zero) {
         using T = decltype(zero);
         const T* from = static_cast<const T*>(field.untyped_data());
@@ -257,7 +220,9 @@ ffi::Error Slope(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
   return WithPainter(
       operation,
       {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      {components[0], components[1], 1}, x, *y, field.dimensions(),
+      {{components[0], components[1], 1},
+       field.dimensions(),
+       {x.element_type(), y->element_type()}},
       [&](const auto& painter, auto zero) {
         using T = decltype(zero);
         const T* at = static_cast<const T*>(field.untyped_data());

@@ -27,7 +27,7 @@ from jax.typing import ArrayLike
 from pfftjax._runtime.arrays import Block
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ordering import is_donated, is_temporary, platforms_of
-from pfftjax._runtime.primitive import batch_in_front, communicating
+from pfftjax._runtime.primitive import as_on_gpus, batch_in_front, communicating
 from pfftjax.pencils import ExchangeMethod, Pencil
 from pfftjax.pencils.internal import change_of, refuse_on_cpus
 
@@ -220,7 +220,7 @@ def _alone(what: What) -> Primitive:
     def rule(
         ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, of: Fused
     ) -> list[mlir.ir.Value | Sequence[mlir.ir.Value]]:
-        if platforms_of(ctx) != ("cpu",):
+        if any(map(as_on_gpus, platforms_of(ctx))):
             return [*lower_in_steps(ctx, *operands, of=of)]
         by_handler = lower_in_place if _in_place(ctx, *operands, of=of) else lower
         return [*by_handler(ctx, *operands, **of.attributes())]

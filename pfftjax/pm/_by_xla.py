@@ -1,9 +1,10 @@
 """Paint, readout, their derivatives and the order of particles by XLA's scatters, gathers and
-sorts: for GPUs, where our own code (cpp/pm/) does not run.
+sorts: where our own code (cpp/pm/, cpp/gpu/) does not run. The order of particles is found so on
+GPUs, too.
 
-The same sums as there, to rounding; those of `paint` are in an order of XLA's own choice. A kernel
-on a GPU cannot end a program with an error: a particle that is not in this rank's block, or whose
-position is not finite, makes all of the result NaN.
+The same sums as there, to rounding; those of `paint` are in an order of XLA's own choice. A
+program that runs on a GPU cannot end with an error of ours: a particle that is not in this rank's
+block, or whose position is not finite, makes all of the result NaN, as in our own kernels.
 """
 
 from collections.abc import Callable

@@ -14,6 +14,7 @@ ranks that own their cells, and the field has ghosts.
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,8 @@ from jax.interpreters import ad, batching, mlir, xla
 from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import Operands, RealBlock, RealBlockLike, Rows, RowsLike
-from pfftjax._runtime.primitive import where, zero_tangent
+from pfftjax._runtime.ffi import platforms
+from pfftjax._runtime.primitive import is_exporting, where, zero_tangent
 from pfftjax.pencils import Pencil, halo_exchange, halo_reduce
 
 from . import _by_xla
@@ -43,19 +45,33 @@ def _primitive(
     primitive.def_abstract_eval(result)
     rule = jax.ffi.ffi_lowering(f"pfftjax_{name}")
 
-    mlir.register_lowering(primitive, mlir.lower_fun(by_xla, multiple_results=False))
-    mlir.register_lowering(
-        primitive,
-        lambda ctx, *operands, orders, assignment, pencil: rule(
+    def by_handler(
+        ctx: mlir.LoweringRuleContext,
+        *operands: mlir.ir.Value,
+        orders: Orders,
+        assignment: Assignment,
+        pencil: Pencil,
+    ) -> Sequence[mlir.ir.Value]:
+        return rule(
             ctx,
             *operands,
             orders=np.asarray(orders, np.int64).reshape(-1),
             points=np.int64(assignment.points),
             shift=np.int64(assignment.shift),
             **on(pencil),
-        ),
-        platform="cpu",
-    )
+        )
+
+    elsewhere = mlir.lower_fun(by_xla, multiple_results=False)
+
+    def on_cuda(
+        ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, **params: Any
+    ) -> Sequence[mlir.ir.Value]:
+        has_handler = "CUDA" in platforms or is_exporting(ctx)
+        return (by_handler if has_handler else elsewhere)(ctx, *operands, **params)
+
+    mlir.register_lowering(primitive, elsewhere)
+    mlir.register_lowering(primitive, by_handler, platform="cpu")
+    mlir.register_lowering(primitive, on_cuda, platform="cuda")
     batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
     return primitive
 

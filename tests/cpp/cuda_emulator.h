@@ -29,6 +29,11 @@ struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
 
+struct alignas(8) float2 {
+  float x, y;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+
 struct dim3 {
   dim3(unsigned x = 1) : x(x) {}  // NOLINT: as CUDA has it, not explicit
   unsigned x;
@@ -168,6 +173,19 @@ class Block {
 }  // namespace emulator
 
 inline void __syncthreads() { emulator::Block::Get().Wait(); }  // NOLINT: CUDA's name
+
+// Threads run one after the other.
+template <typename T>
+T atomicAdd(T* at, T value) {
+  const T before = *at;
+  *at += value;
+  return before;
+}
+inline float2 atomicAdd(float2* at, float2 value) {
+  const float2 before = *at;
+  *at = {before.x + value.x, before.y + value.y};
+  return before;
+}
 
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaGetDevice(int* device) {

@@ -15,7 +15,11 @@ from tools.launcher import ROOT
 
 FOLDER = ROOT / "tools" / "fake_device"
 SOURCES = (FOLDER / "fake_device.cc", ROOT / "cpp/pencils/box.cc")
-HEADERS = ("pencils/box.h", "base/element.h", "base/half.h", "base/host_device.h", "gpu/device.h")
+HEADERS = (
+    *("base/element.h", "base/half.h", "base/host_device.h", "pencils/box.h"),
+    *("pm/assignment.h", "pm/coordinate.h"),
+    *("gpu/device.h", "gpu/particle_row.h", "gpu/particles.h"),
+)
 
 
 def build() -> str:

@@ -19,11 +19,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "gpu/device.h"
+#include "gpu/particle_row.h"
 #include "runtime.h"
 
 namespace pfftjax::gpu::fake {
@@ -215,6 +217,71 @@ int AddBoxes(const BoxCopy* copies, int count, Element element, StreamHandle str
   });
 }
 
+struct Plainly {
+  template <typename T>
+  static constexpr bool kAddsTwo = false;
+  template <typename T>
+  static void Add(T* at, T value) {
+    *at += value;
+  }
+};
+
+template <typename T, int kPoints, ParticleOperation kOperation>
+void RunRows(const ParticleCall& call) {
+  for (std::int64_t row = 0; row < call.rows; ++row) {
+    ParticleRow<T, kPoints>(call, row).template Run<kOperation, Plainly>();
+  }
+  if (*call.lost != 0) {
+    std::fill_n(static_cast<T*>(call.result), call.results(), std::numeric_limits<T>::quiet_NaN());
+  }
+}
+
+template <typename T, int kPoints>
+void RunRows(const ParticleCall& call) {
+  switch (call.operation) {
+    case ParticleOperation::kPaint:
+      return RunRows<T, kPoints, ParticleOperation::kPaint>(call);
+    case ParticleOperation::kReadout:
+      return RunRows<T, kPoints, ParticleOperation::kReadout>(call);
+    case ParticleOperation::kAlong:
+      return RunRows<T, kPoints, ParticleOperation::kAlong>(call);
+    case ParticleOperation::kAcross:
+      return RunRows<T, kPoints, ParticleOperation::kAcross>(call);
+  }
+}
+
+template <typename T>
+void RunRows(const ParticleCall& call) {
+  switch (call.points) {
+    case 1:
+      return RunRows<T, 1>(call);
+    case 2:
+      return RunRows<T, 2>(call);
+    case 3:
+      return RunRows<T, 3>(call);
+    default:
+      return RunRows<T, 4>(call);
+  }
+}
+
+int RunParticles(const ParticleCall* call, StreamHandle stream) {
+  return Call("run_particles", [&](Runtime& runtime) {
+    std::vector<const void*> uses;
+    for (const void* memory : {static_cast<const void*>(call->cells), call->offsets,
+                               static_cast<const void*>(call->used), call->field, call->given,
+                               static_cast<const void*>(call->result),
+                               static_cast<const void*>(call->lost)}) {
+      if (!memory) continue;
+      if (const int code = runtime.CheckDevice(memory)) return code;
+      uses.push_back(memory);
+    }
+    Enqueue(runtime, stream, std::move(uses), [now = *call] {
+      now.is_double ? RunRows<double>(now) : RunRows<float>(now);
+    });
+    return static_cast<int>(kOk);
+  });
+}
+
 // ---- Between processes -------------------------------------------------------------------------
 
 struct Shared {
@@ -365,6 +432,7 @@ extern "C" const pfftjax::gpu::DeviceApi* pfftjax_device_api() {
     table.clear = Clear;
     table.copy_boxes = CopyBoxes;
     table.add_boxes = AddBoxes;
+    table.run_particles = RunParticles;
     table.make_shared_event = MakeSharedEvent;
     table.open_event = OpenEvent;
     table.export_memory = ExportMemory;

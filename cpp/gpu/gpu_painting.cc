@@ -1,0 +1,151 @@
+// The handlers for GPUs of paint, readout and the derivatives of readout. A kernel cannot end a
+// program with an error: where a particle is not in this rank's block, the result is NaN.
+#include <algorithm>
+
+#include "gpu/context.h"
+#include "gpu/gpu_handlers.h"
+#include "gpu/particles.h"
+#include "pm/placement.h"
+#include "runtime/profile.h"
+
+namespace pfftjax::gpu {
+namespace {
+
+using pm::Cells;
+using pm::Count;
+using pm::kAxes;
+using pm::Orders;
+using pm::Particles;
+
+// The parts of a call that the host knows.
+ParticleCall CallOf(ParticleOperation operation, const Particles& particles,
+                    const pm::Placement& placement) {
+  const pm::Shapes& shapes = placement.shapes;
+  const pm::Assignment& reach = particles.assignment;
+  ParticleCall call{};
+  call.operation = operation;
+  call.is_double = particles.offsets.element_type() == ffi::DataType::F64;
+  call.points = static_cast<std::int32_t>(reach.points);
+  call.lowest = static_cast<std::int32_t>(reach.lowest());
+  call.is_by_half = reach.is_by_half();
+  call.before = static_cast<std::int32_t>(reach.before());
+  call.rows = shapes.rows;
+  call.components = shapes.components;
+  call.derivatives = shapes.derivatives;
+  for (int axis = 0; axis < kAxes; ++axis) {
+    const Range block = placement.mesh.BlockOnThisRank(axis);
+    call.shape[axis] = placement.mesh.shape[axis];
+    call.start[axis] = block.start;
+    call.count[axis] = block.count;
+    call.padded[axis] = shapes.padded[axis];
+  }
+  for (std::int64_t d = 0; d < shapes.derivatives; ++d) {
+    for (int axis = 0; axis < kAxes; ++axis) {
+      call.orders[d][axis] = static_cast<std::int8_t>(particles.orders[kAxes * d + axis]);
+    }
+  }
+  call.is_plain =
+      shapes.derivatives == 1 && std::all_of(particles.orders.begin(), particles.orders.end(),
+                                             [](auto order) { return order == 0; });
+  call.cells = particles.cells.typed_data();
+  call.offsets = particles.offsets.untyped_data();
+  call.used = particles.used.typed_data();
+  return call;
+}
+
+ffi::Error RunOnDevice(const char* name, ParticleOperation operation, const Particles& particles,
+                       const pm::Operands& operands, const void* field, const void* given,
+                       Result& result, Queue& queue) {
+  try {
+    const std::optional<pm::Placement> placement = pm::Place(particles, operands);
+    const ffi::DataType type = particles.offsets.element_type();
+    if (!placement || placement->shapes.derivatives > kMostDerivatives ||
+        (type != ffi::DataType::F32 && type != ffi::DataType::F64)) {
+      return Invalid(std::string(name) + " of buffers that do not fit");
+    }
+    ParticleCall call = CallOf(operation, particles, *placement);
+    call.field = field;
+    call.given = given;
+    call.result = result->untyped_data();
+    call.lost = static_cast<std::int32_t*>(queue.Allocate(sizeof *call.lost));
+    queue.Clear(call.lost, sizeof *call.lost);
+    if (operation == ParticleOperation::kPaint) queue.Clear(call.result, BytesOf(*result));
+    Check(Device()->run_particles(&call, queue.stream()), name);
+    return ffi::Error::Success();
+  } catch (const std::exception& error) {
+    return Thrown(name, error);
+  }
+}
+
+ffi::Error Paint(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
+                 std::int64_t columns_comm, std::int64_t points, std::int64_t shift, Orders orders,
+                 Queue queue, Cells cells, Operand offsets, Count used, Operand values,
+                 Result field) {
+  const Timed timed(Operation::kPaint, BytesOf(values));
+  const auto shape = values.dimensions();
+  if (shape.size() != 3) return Invalid("paint of a wrong shape");
+  return RunOnDevice(
+      "paint", ParticleOperation::kPaint,
+      {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
+      {{shape[0], shape[1], shape[2]},
+       field->dimensions(),
+       {values.element_type(), field->element_type()}},
+      nullptr, values.untyped_data(), field, queue);
+}
+
+ffi::Error Readout(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
+                   std::int64_t columns_comm, std::int64_t points, std::int64_t shift,
+                   Orders orders, Queue queue, Cells cells, Operand offsets, Count used,
+                   Operand field, Result values) {
+  const Timed timed(Operation::kReadout, BytesOf(field));
+  const auto shape = values->dimensions();
+  if (shape.size() != 3) return Invalid("readout of a wrong shape");
+  return RunOnDevice(
+      "readout", ParticleOperation::kReadout,
+      {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
+      {{shape[0], shape[1], shape[2]},
+       field.dimensions(),
+       {field.element_type(), values->element_type()}},
+      field.untyped_data(), nullptr, values, queue);
+}
+
+// The derivative of a readout along small displacements, or (kAcross) the transpose of that.
+template <bool kAcross>
+ffi::Error Slope(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
+                 std::int64_t columns_comm, std::int64_t points, std::int64_t shift, Orders orders,
+                 Queue queue, Cells cells, Operand offsets, Count used, Operand field, Operand x,
+                 Result y) {
+  const Timed timed(kAcross ? Operation::kReadoutAcross : Operation::kReadoutAlong, BytesOf(x));
+  constexpr const char* operation = kAcross ? "readout_across" : "readout_along";
+  const auto in = x.dimensions();
+  const auto out = y->dimensions();
+  const auto components = kAcross ? in : out;
+  const auto displacement = kAcross ? out : in;
+  if (in.size() != 2 || out.size() != 2 || in[0] != out[0] || displacement[1] != kAxes) {
+    return Invalid(std::string(operation) + " of a wrong shape");
+  }
+  return RunOnDevice(
+      operation, kAcross ? ParticleOperation::kAcross : ParticleOperation::kAlong,
+      {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
+      {{components[0], components[1], 1},
+       field.dimensions(),
+       {x.element_type(), y->element_type()}},
+      field.untyped_data(), x.untyped_data(), y, queue);
+}
+
+template <auto kRun>
+Registration OnMesh(const char* name) {
+  return Handler<kRun>(name, "n0", "n1", "n2", "rows_comm", "columns_comm", "points", "shift",
+                       "orders")
+      .OnDevice();
+}
+
+}  // namespace
+
+std::vector<Registration> PaintingHandlers() {
+  return {OnMesh<Paint>("pfftjax_paint"), OnMesh<Readout>("pfftjax_readout"),
+          OnMesh<Slope<false>>("pfftjax_readout_along"),
+          OnMesh<Slope<true>>("pfftjax_readout_across")};
+}
+
+}  // namespace pfftjax::gpu

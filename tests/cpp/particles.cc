@@ -1,0 +1,133 @@
+// The kernels of particles (cpp/gpu/particles.cu) beside what their rows give one after the other,
+// on threads that cuda_emulator.h makes. Built and run by tests/jobs/test_kernels.py; what a row
+// gives is compared with sums by numpy where tests/pm runs on the fake device.
+#include "gpu/particles.cu"
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace pfftjax::gpu {
+namespace {
+
+std::mt19937_64 generator(5);
+
+std::int64_t Draw(std::int64_t below) {
+  return static_cast<std::int64_t>(generator() % static_cast<std::uint64_t>(below));
+}
+
+void Require(bool holds, const std::string& what) {
+  if (holds) return;
+  std::fprintf(stderr, "wrong: %s\n", what.c_str());
+  std::exit(1);
+}
+
+struct Plainly {
+  template <typename T>
+  static constexpr bool kAddsTwo = false;
+  template <typename T>
+  static void Add(T* at, T value) {
+    *at += value;
+  }
+};
+
+template <typename T>
+std::vector<T> Numbers(std::int64_t count) {
+  std::vector<T> numbers(static_cast<std::size_t>(count));
+  for (T& number : numbers) number = static_cast<T>(Draw(2001) - 1000) / T{500};
+  return numbers;
+}
+
+template <typename T, int kPoints, ParticleOperation kOperation>
+void RunRows(const ParticleCall& call) {
+  for (std::int64_t row = 0; row < call.rows; ++row) {
+    ParticleRow<T, kPoints>(call, row).template Run<kOperation, Plainly>();
+  }
+}
+
+// A mesh of one rank, with and without an even number of points along a line, so that pairs are
+// aligned in some lines and not in others.
+template <typename T, int kPoints, ParticleOperation kOperation>
+void Test(std::int64_t n2, bool is_lost) {
+  ParticleCall call{};
+  call.operation = kOperation;
+  call.is_double = sizeof(T) == sizeof(double);
+  call.points = kPoints;
+  const pm::Assignment reach{kPoints, Draw(2)};
+  call.lowest = static_cast<std::int32_t>(reach.lowest());
+  call.is_by_half = reach.is_by_half();
+  call.before = static_cast<std::int32_t>(reach.before());
+  call.rows = 1 + Draw(3 * kRowsPerBlock);
+  call.components = 1 + Draw(3);
+  const bool has_orders = kOperation <= ParticleOperation::kReadout;
+  call.derivatives = has_orders ? 1 + Draw(3) : 1;
+  call.is_plain = call.derivatives == 1;
+  const std::int64_t sizes[3] = {6, 5, n2};
+  for (int axis = 0; axis < 3; ++axis) {
+    call.shape[axis] = call.count[axis] = call.padded[axis] = sizes[axis];
+    if (axis < 2) call.padded[axis] += reach.before() + reach.after();
+  }
+  for (std::int64_t d = 0; !call.is_plain && d < call.derivatives; ++d) {
+    for (auto& order : call.orders[d]) order = static_cast<std::int8_t>(Draw(kPoints));
+  }
+  std::vector<std::int32_t> cells(static_cast<std::size_t>(3 * call.rows));
+  for (auto& cell : cells) cell = static_cast<std::int32_t>(Draw(40) - 20);
+  std::vector<T> offsets = Numbers<T>(3 * call.rows);
+  const auto used = static_cast<std::int32_t>(call.rows - Draw(call.rows));
+  if (is_lost) offsets[3 * static_cast<std::size_t>(used) - 1] = std::nan("");
+  const std::vector<T> field = Numbers<T>(call.components * call.volume());
+  const std::int64_t each =
+      kOperation == ParticleOperation::kAlong ? 3 : call.components * call.derivatives;
+  const std::vector<T> given = Numbers<T>(call.rows * each);
+  const auto results = static_cast<std::size_t>(call.results());
+  const bool is_paint = kOperation == ParticleOperation::kPaint;
+  std::vector<T> one(results, is_paint ? T{0} : T{7});
+  std::vector<T> other(one);
+  std::int32_t lost[2] = {0, 0};
+  call.cells = cells.data();
+  call.offsets = offsets.data();
+  call.used = &used;
+  call.field = is_paint ? nullptr : field.data();
+  call.given = kOperation == ParticleOperation::kReadout ? nullptr : given.data();
+  call.result = one.data();
+  call.lost = &lost[0];
+  Require(RunParticles(&call, nullptr) == 0, "a launch");
+  call.result = other.data();
+  call.lost = &lost[1];
+  RunRows<T, kPoints, kOperation>(call);
+  const std::string what = "operation " + std::to_string(static_cast<int>(kOperation)) +
+                           " by a kernel of " + std::to_string(kPoints) + " points";
+  Require(lost[0] == lost[1] && lost[0] == (is_lost ? 1 : 0), what + ": particles that are lost");
+  for (std::size_t i = 0; i < results; ++i) {
+    Require(is_lost ? std::isnan(one[i]) : one[i] == other[i], what);
+  }
+}
+
+template <typename T, int kPoints>
+void TestOperations() {
+  for (int round = 0; round < 12; ++round) {
+    const std::int64_t n2 = round % 6 == 0 ? 1 : 3 + Draw(6);
+    Test<T, kPoints, ParticleOperation::kPaint>(n2, round == 1);
+    Test<T, kPoints, ParticleOperation::kReadout>(n2, round == 2);
+    Test<T, kPoints, ParticleOperation::kAlong>(n2, round == 3);
+    Test<T, kPoints, ParticleOperation::kAcross>(n2, round == 4);
+  }
+}
+
+template <typename T>
+void TestKernels() {
+  TestOperations<T, 1>();
+  TestOperations<T, 2>();
+  TestOperations<T, 3>();
+  TestOperations<T, 4>();
+}
+
+}  // namespace
+}  // namespace pfftjax::gpu
+
+int main() {
+  pfftjax::gpu::TestKernels<float>();
+  pfftjax::gpu::TestKernels<double>();
+  std::puts("all data right");
+}
