@@ -9,6 +9,8 @@ pipeline   on several ranks: the same, and of a batch of 4 arrays of 256^3, by t
 exchange   between two ranks, of 1 GiB each way: alltoall, beside the bandwidth of copies between
            the device and pinned memory, and of MPI between the hosts' memories
 step       a step of 256^3 and 512^3 particles on as many cells, as benchmarks/pm.py
+simulation ten such steps in one program, a step of them; value and gradient of a loss after them,
+           and the most memory that has been in use by then
 
 Milliseconds of the slowest rank, the best and the median of the repetitions, after two that warm
 up. --small: of sizes at which the script itself can be tried, on CPUs too.
@@ -143,11 +145,9 @@ def _copies(x, repetitions):
     }
 
 
-def particles_and_step(n):
-    """Particles early in a simulation, and what moves them: force, kick, drift and exchange."""
-    box, cosmology = n * CELL, jax_cosmo.Planck15()
-    plan = pfftjax.PencilFFT((n,) * 3, pfftjax.ProcessGrid((None, 1)), real=True)
-    steps = pm.fastpm(cosmology, jnp.linspace(0.5, 0.6, 6))
+def particles_at_start(plan):
+    """Particles early in a simulation."""
+    box, cosmology = plan.shape[0] * CELL, jax_cosmo.Planck15()
     power = pm.eisenstein_hu(cosmology)
 
     @jax.jit
@@ -156,11 +156,24 @@ def particles_and_step(n):
         delta = pm.linear_field(noise, plan, box, power)
         return pm.to_owners(pm.lpt(delta, plan, box, cosmology, 0.5), plan.input)
 
+    return start()
+
+
+def mesh(n):
+    """The plan of a simulation on slabs."""
+    return pfftjax.PencilFFT((n,) * 3, pfftjax.ProcessGrid((None, 1)), real=True)
+
+
+def particles_and_step(n):
+    """Particles, and what moves them: force, kick, drift and exchange."""
+    plan, cosmology = mesh(n), jax_cosmo.Planck15()
+    steps = pm.fastpm(cosmology, jnp.linspace(0.5, 0.6, 6))
+
     def advance(particles):
         kick, drift = steps.kick[1], steps.drift[1] * 1e-3
-        return pm.step(particles, plan, box, cosmology, kick, drift)
+        return pm.step(particles, plan, n * CELL, cosmology, kick, drift)
 
-    return start(), jax.jit(advance, donate_argnums=0)
+    return particles_at_start(plan), jax.jit(advance, donate_argnums=0)
 
 
 def step(n, repetitions):
@@ -177,11 +190,46 @@ def step(n, repetitions):
     return {**found, "ns_a_particle": found["ms"] * 1e6 / n**3}
 
 
+def simulated(n, count):
+    """Particles, so many steps of them in one program, and a loss with its gradient."""
+    plan, cosmology = mesh(n), jax_cosmo.Planck15()
+    factors = jnp.linspace(0.5, 0.9, count + 1)
+
+    def run(particles):
+        return pm.simulate(particles, plan, n * CELL, cosmology, factors)
+
+    def loss(offset, particles):
+        end = run(dataclasses.replace(particles, offset=offset))
+        return pfftjax.vdot(end.offset, end.momentum, plan.grid)
+
+    return particles_at_start(plan), jax.jit(run), jax.jit(jax.value_and_grad(loss))
+
+
+def simulation(n, repetitions):
+    """A step of ten, and of the gradient through them."""
+    count = 10
+    particles, forward, backward = simulated(n, count)
+    found = {"n": n, "particles": n**3, "steps": count, "ranks": COMM.size}
+    for name, f in (
+        ("run", lambda: forward(particles)),
+        ("value_and_gradient", lambda: backward(particles.offset, particles)),
+    ):
+        found[name] = {k: ms / count for k, ms in timed(f, repetitions).items()}
+        found[name]["peak_gb"] = _peak_gb()
+    return found
+
+
+def _peak_gb():
+    """The most memory of the device that arrays have had, where JAX counts it."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("peak_bytes_in_use", 0) / 1e9
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = ["transform", "pipeline", "exchange", "step"]
+    parts = ["transform", "pipeline", "exchange", "step", "simulation"]
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--repetitions", type=int, default=9)
@@ -206,6 +254,9 @@ def main():
     if "step" in arguments.only:
         sizes = [16] if small else [256, 512]
         result["step"] = [step(n, repetitions) for n in sizes]
+    if "simulation" in arguments.only:
+        sizes = [16] if small else [128, 256, 512]
+        result["simulation"] = [simulation(n, min(repetitions, 3)) for n in sizes]
     if COMM.rank == 0:
         text = json.dumps(result, indent=1)
         print(text, flush=True)

@@ -1,4 +1,4 @@
-"""Transforms and a step once, for a profiler: ncu --profile-from-start off ... python -m
+"""Transforms, a step and a gradient through two steps once, for a profiler: ncu --profile-from-start off ... python -m
 benchmarks.gpu_profile [--small] [--n 256]
 
 Only what is between cuProfilerStart and cuProfilerStop is profiled: each program once, after runs
@@ -13,13 +13,14 @@ import jax
 jax.config.update("jax_enable_x64", False)
 
 import pfftjax  # noqa: E402
-from benchmarks.gpu import block, particles_and_step  # noqa: E402
+from benchmarks.gpu import block, particles_and_step, simulated  # noqa: E402
 
 
-def profiled(driver, name, program, operand):
+def profiled(driver, name, program, operand, *, chained=True):
     """`program(operand)` in the profile, and its result."""
     for _ in range(2):
-        operand = jax.block_until_ready(program(operand))
+        result = jax.block_until_ready(program(operand))
+        operand = result if chained else operand
     print(name, flush=True)
     if driver is not None:
         driver.cuProfilerStart()
@@ -45,6 +46,12 @@ def main():
         profiled(driver, f"forward and inverse, real={real}", jax.jit(there_and_back), x)
     particles, step = particles_and_step(n)
     profiled(driver, "step", step, particles)
+    particles, _, backward = simulated(n, 2)
+
+    def slope(offset):
+        return backward(offset, particles)[1]
+
+    profiled(driver, "value and gradient of two steps", slope, particles.offset, chained=False)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """Growth against exact solutions, Heath's integral and scipy's integrators; derivatives against
 differences."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.integrate import quad, solve_ivp
 
-from pfftjax.pm import fastpm, growth, hubble
+from pfftjax.pm import _growth, fastpm, growth, hubble
 from tests.helpers import on_one_rank
 from tests.pm.universe import cosmology
 
@@ -194,3 +196,17 @@ def test_any_shape_of_scale_factors():
     assert single.d1.shape == ()
     for one, all_of_them in zip(_fields(single), _fields(many), strict=True):
         np.testing.assert_allclose(all_of_them, np.full((2, 3), one), rtol=1e-14)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 2), (1100,)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_as_on_gpus(dtype, shape):
+    """All steps at once, put together in pairs: the same to rounding."""
+    a = jnp.asarray(np.geomspace(1e-3, 1.1, math.prod(shape)).reshape(shape), dtype)
+    leaves, structure = jax.tree.flatten(cosmology(Omega_k=0.05, w0=-0.9, wa=0.1))
+    leaves = [jnp.asarray(leaf, dtype) for leaf in leaves]
+    order = 2 if shape == (1100,) else 3
+    expected = _growth._integrated((structure, order), leaves, a)
+    actual = jax.jit(lambda a: _growth._by_doubling((structure, order), leaves, a))(a)
+    assert actual.dtype == expected.dtype
+    np.testing.assert_allclose(actual, expected, rtol=1e-5 if dtype == "float32" else 1e-12)
