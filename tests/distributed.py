@@ -49,7 +49,7 @@ def shares_memory():
 def methods():
     """Every method of exchange that can be had here."""
     shared = (ExchangeMethod.FUSED, ExchangeMethod.SHARED)
-    # Handlers for GPUs, and so the fake device's (tools/fake_device), refuse what is for CPUs only.
+    # Handlers for GPUs refuse what is for CPUs only, and so do those of the fake device.
     have_shared = shares_memory() and not as_on_gpus(jax.default_backend())
     others = () if have_shared else shared
     # Operations for GPUs only have tests of their own (tests/jobs/test_gpu_transports.py).

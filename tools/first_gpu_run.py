@@ -156,9 +156,6 @@ def timings(out: pathlib.Path, rehearse: bool) -> list[Step]:
     """What takes how long, with the GPU to itself."""
     single = {"JAX_ENABLE_X64": "0"}
     small = ("--small",) if rehearse else ()
-    profiler = ("ncu", "--clock-control", "none", "--profile-from-start", "off", "--csv")
-    profiler += ("--metrics", "gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum")
-    profiler += ("--log-file", str(out / "profile.csv"))
     gpu = ("-m", "benchmarks.gpu", *small)
 
     def parts(name: str, *only: str, ranks: int = 1, **variables: str) -> Step:
@@ -174,15 +171,15 @@ def timings(out: pathlib.Path, rehearse: bool) -> list[Step]:
         parts("simulation", "simulation"),
         parts("exchange-ipc", "exchange", ranks=2, **by("ipc")),
         parts("exchange-staging", "exchange", ranks=2, **by("staging")),
-        Step("profile", 120, ("-m", "benchmarks.gpu_profile", *small), 1, single, profiler),
+        Step(
+            "profile",
+            100,
+            ("-m", "benchmarks.gpu_profile", *small, "--json", str(out / "profile.json")),
+            1,
+            single,
+        ),
     ]
-    return [
-        step
-        for step in steps
-        if not rehearse
-        or not {"ncu", "-m benchmarks.gpu_kernels"}
-        & {*step.before[:1], " ".join(step.arguments[:2])}
-    ]
+    return [step for step in steps if not rehearse or step.name != "kernel-speed"]
 
 
 def make_wheels(folder: pathlib.Path) -> None:

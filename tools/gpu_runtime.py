@@ -71,6 +71,7 @@ class DeviceApi(ctypes.Structure):
         ("clear", _function(_Pointer, _Long, _Pointer)),
         ("copy_boxes", _function(_out(BoxCopy), _Int, _Long, _Pointer)),
         ("add_boxes", _function(_out(BoxCopy), _Int, ctypes.c_int32, _Pointer)),
+        ("particle_scratch", ctypes.CFUNCTYPE(_Long, _Pointer)),
         ("run_particles", _function(_Pointer, _Pointer)),
         ("make_shared_event", _function(_out(_Pointer), _out(Handle))),
         ("open_event", _function(_out(Handle), _out(_Pointer))),

@@ -242,6 +242,7 @@ const DeviceApi& Api() {
       Clear,
       CopyBoxes,
       AddBoxes,
+      ParticleScratch,
       RunParticles,
       MakeSharedEvent,
       OpenEvent,

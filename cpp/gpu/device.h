@@ -73,7 +73,10 @@ struct DeviceApi {
   int (*copy_boxes)(const BoxCopy* copies, int count, std::int64_t element_bytes,
                     StreamHandle stream);
   int (*add_boxes)(const BoxCopy* copies, int count, Element element, StreamHandle stream);
-  // Paint adds to a result that is zero; sums are in no fixed order.
+  // Bytes of memory of the device for `together`; 0 where the call does without.
+  std::int64_t (*particle_scratch)(const ParticleCall* call);
+  // Where paint does without scratch it adds to a result that is zero. Its sums are in no fixed
+  // order.
   int (*run_particles)(const ParticleCall* call, StreamHandle stream);
 
   // Processes of a node share memory from `allocate` and events of this kind by these.

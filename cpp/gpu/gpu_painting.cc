@@ -69,7 +69,12 @@ ffi::Error RunOnDevice(const char* name, ParticleOperation operation, const Part
     call.result = result->untyped_data();
     call.lost = static_cast<std::int32_t*>(queue.Allocate(sizeof *call.lost));
     queue.Clear(call.lost, sizeof *call.lost);
-    if (operation == ParticleOperation::kPaint) queue.Clear(call.result, BytesOf(*result));
+    const std::int64_t scratch = Device()->particle_scratch(&call);
+    call.together = queue.Allocate(scratch);
+    queue.Clear(call.together, scratch);
+    if (operation == ParticleOperation::kPaint && scratch == 0) {
+      queue.Clear(call.result, BytesOf(*result));
+    }
     Check(Device()->run_particles(&call, queue.stream()), name);
     return ffi::Error::Success();
   } catch (const std::exception& error) {

@@ -61,14 +61,7 @@ __device__ void Store(unsigned char* at, Word word) {
   *reinterpret_cast<Word*>(at) = word;
 }
 
-// ---- What is done with a word on its way -------------------------------------------------------
-
-struct Copying {
-  template <typename Word>
-  static __device__ Word Arrive(const unsigned char*, Word word) {
-    return word;
-  }
-};
+// ---- Sums --------------------------------------------------------------------------------------
 
 template <typename T>
 struct alignas(2 * sizeof(T)) Complex {
@@ -93,18 +86,11 @@ __device__ Complex<T> Sum(Complex<T> a, Complex<T> b) {
   return {a.re + b.re, a.im + b.im};
 }
 
-struct Adding {
-  template <typename Word>
-  static __device__ Word Arrive(const unsigned char* target, Word word) {
-    return Sum(Load<Word>(target), word);
-  }
-};
-
 // ---- Tiles -------------------------------------------------------------------------------------
 
 // All words of a thread are read before the first is written, so that they come together. They
 // are in one row.
-template <typename Word, typename Action>
+template <typename Word, bool kAdds>
 __device__ void MoveWideRow(const Batch& batch, const Move& move, std::uint32_t x0,
                             std::uint32_t row0) {
   constexpr int log_words = LogWordsPerThread(sizeof(Word));
@@ -116,21 +102,24 @@ __device__ void MoveWideRow(const Batch& batch, const Move& move, std::uint32_t 
   const unsigned char* const source = move.source + at.from;
   unsigned char* const target = move.target + at.to;
   Word words[1 << log_words];
+  [[maybe_unused]] Word here[1 << log_words];
 #pragma unroll
   for (std::uint32_t i = 0; i < 1u << log_words; ++i) {
     const std::uint32_t x = first + (i << log_apart);
-    if (x < move.width) {
-      words[i] = Action::Arrive(target + x * move.x_to, Load<Word>(source + x * move.x_from));
-    }
+    if (x >= move.width) continue;
+    words[i] = Load<Word>(source + x * move.x_from);
+    if constexpr (kAdds) here[i] = Load<Word>(target + x * move.x_to);
   }
 #pragma unroll
   for (std::uint32_t i = 0; i < 1u << log_words; ++i) {
     const std::uint32_t x = first + (i << log_apart);
-    if (x < move.width) Store(target + x * move.x_to, words[i]);
+    if (x >= move.width) continue;
+    if constexpr (kAdds) words[i] = Sum(here[i], words[i]);
+    Store(target + x * move.x_to, words[i]);
   }
 }
 
-template <typename Word, typename Action>
+template <typename Word, bool kAdds>
 __device__ void MoveRows(const Batch& batch, const Move& move, std::uint32_t tile) {
   const int log_width = move.log_width;
   const std::uint32_t across = (move.width + (1u << log_width) - 1) >> log_width;
@@ -138,7 +127,7 @@ __device__ void MoveRows(const Batch& batch, const Move& move, std::uint32_t til
   const std::uint32_t x0 = (tile - down * across) << log_width;
   const std::uint32_t row0 = down << (LogRowTile(sizeof(Word)) - log_width);
   if (log_width >= LogWideRow(sizeof(Word))) {
-    return MoveWideRow<Word, Action>(batch, move, x0, row0);
+    return MoveWideRow<Word, kAdds>(batch, move, x0, row0);
   }
 
   // As many at a time as there are registers for.
@@ -146,6 +135,7 @@ __device__ void MoveRows(const Batch& batch, const Move& move, std::uint32_t til
 #pragma unroll 1
   for (std::uint32_t begin = 0; begin < 1u << LogWordsPerThread(sizeof(Word)); begin += together) {
     Word words[together];
+    [[maybe_unused]] Word here[together];
     std::int64_t to[together];
     bool inside[together];
 #pragma unroll
@@ -157,13 +147,15 @@ __device__ void MoveRows(const Batch& batch, const Move& move, std::uint32_t til
       if (inside[i]) {
         const Place at = PlaceOf(batch, move, row);
         to[i] = at.to + x * move.x_to;
-        words[i] = Action::Arrive(move.target + to[i],
-                                  Load<Word>(move.source + at.from + x * move.x_from));
+        words[i] = Load<Word>(move.source + at.from + x * move.x_from);
+        if constexpr (kAdds) here[i] = Load<Word>(move.target + to[i]);
       }
     }
 #pragma unroll
     for (std::uint32_t i = 0; i < together; ++i) {
-      if (inside[i]) Store(move.target + to[i], words[i]);
+      if (!inside[i]) continue;
+      if constexpr (kAdds) words[i] = Sum(here[i], words[i]);
+      Store(move.target + to[i], words[i]);
     }
   }
 }
@@ -178,9 +170,17 @@ __device__ void TurnSquare(const Batch& batch, const Move& move, std::uint32_t t
   constexpr std::size_t pitch = Pitch(sizeof(Word));
   const std::uint32_t across = (move.width + side - 1) / side;
   const std::uint32_t down = (move.height + side - 1) / side;
-  const std::uint32_t x0 = tile % across * side;
-  const std::uint32_t y0 = tile / across % down * side;
-  const Place at = PlaceOf(batch, move, tile / across / down);
+  const std::uint32_t plane = across * down;
+  const Place at = PlaceOf(batch, move, tile / plane);
+  // Blocks that run at the same time have neighbours along both lines: some squares along y, and
+  // then the next along x.
+  constexpr std::uint32_t some = 8;
+  const std::uint32_t in_plane = tile % plane;
+  const std::uint32_t y_first = in_plane / (some * across) * some;
+  const std::uint32_t y_count = min(some, down - y_first);
+  const std::uint32_t in_group = in_plane - y_first * across;
+  const std::uint32_t x0 = in_group / y_count * side;
+  const std::uint32_t y0 = (y_first + in_group % y_count) * side;
   const std::uint32_t lane = threadIdx.x % side;
   const std::uint32_t line = threadIdx.x / side;
 
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     if (move.log_width == kSquares) {
       TurnSquare<Word>(batch, move, tile - move.tiles_begin, shared);
     } else {
-      MoveRows<Word, Copying>(batch, move, tile - move.tiles_begin);
+      MoveRows<Word, false>(batch, move, tile - move.tiles_begin);
     }
   }
 }
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(kThreads) AddKernel(const __grid_constant__ Ba
   int m = 0;
   for (std::uint32_t tile = blockIdx.x; tile < batch.tiles; tile += gridDim.x) {
     while (tile >= batch.moves[m].tiles_end) ++m;
-    MoveRows<T, Adding>(batch, batch.moves[m], tile - batch.moves[m].tiles_begin);
+    MoveRows<T, true>(batch, batch.moves[m], tile - batch.moves[m].tiles_begin);
   }
 }
 

@@ -8,6 +8,7 @@ namespace pfftjax::gpu {
 
 int CopyBoxes(const BoxCopy* copies, int count, std::int64_t element_bytes, StreamHandle stream);
 int AddBoxes(const BoxCopy* copies, int count, Element element, StreamHandle stream);
+std::int64_t ParticleScratch(const ParticleCall* call);
 int RunParticles(const ParticleCall* call, StreamHandle stream);
 
 }  // namespace pfftjax::gpu

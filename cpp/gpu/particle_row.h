@@ -24,7 +24,8 @@ class ParticleRow {
   PFFTJAX_HOST_DEVICE ParticleRow(const ParticleCall& call, std::int64_t row)
       : call_(call), row_(row) {}
 
-  // Adder::Add(at, value) and Adder::AddTwo(at, first, second), which lie together.
+  // Adder::Add(at, value), and, where it says so, Adder::AddTwo(at, first, second) and
+  // Adder::AddFour(at, first, second, third, fourth), which lie together.
   template <ParticleOperation kOperation, typename Adder>
   PFFTJAX_HOST_DEVICE void Run() {
     const std::int32_t used = *call_.used;
@@ -34,7 +35,11 @@ class ParticleRow {
       return;
     }
     if constexpr (kOperation == ParticleOperation::kPaint) {
-      if (is_filled) Paint<Adder>();
+      if (!is_filled) return;
+      if constexpr (Adder::template kAddsFour<T>) {
+        if (call_.together) return PaintTogether<Adder>();
+      }
+      Paint<Adder>();
     } else if constexpr (kOperation == ParticleOperation::kReadout) {
       const std::int64_t each = call_.components * call_.derivatives;
       is_filled ? Readout() : Zeros(each);
@@ -166,6 +171,28 @@ class ParticleRow {
             const T share = value * axes.x[i] * axes.y[j];
             AddLine<Adder>(component + LineOf(i, j), share, axes.z);
           }
+        }
+      }
+    }
+  }
+
+  // Values of three components: four numbers a point, of which one is nothing.
+  template <typename Adder>
+  PFFTJAX_HOST_DEVICE void PaintTogether() const {
+    const Axes axes = Values();
+    const T* const given = Given(3);
+    const T values[3] = {given[0], given[1], given[2]};
+    T* const field = static_cast<T*>(call_.together);
+    PFFTJAX_UNROLL
+    for (int i = 0; i < kPoints; ++i) {
+      PFFTJAX_UNROLL
+      for (int j = 0; j < kPoints; ++j) {
+        const T line = axes.x[i] * axes.y[j];
+        PFFTJAX_UNROLL
+        for (int k = 0; k < kPoints; ++k) {
+          const T share = line * axes.z[k];
+          Adder::AddFour(field + 4 * (LineOf(i, j) + Along2(k)), share * values[0],
+                         share * values[1], share * values[2], T{0});
         }
       }
     }

@@ -39,7 +39,11 @@ struct ParticleCall {
   const void* field;         // but of paint, whose result it is
   const void* given;         // values, or displacements; nothing for readout
   void* result;
-  // Becomes 1 where a particle is not in this rank's block; then the result is NaN everywhere.
+  // Zero before the call, of as many bytes as the device's `particle_scratch` says: sums of three
+  // components, side by side for each point of the mesh.
+  void* together;
+  // Zero before the call. It becomes 1 where a particle is not in this rank's block; then the
+  // result is NaN everywhere.
   std::int32_t* lost;
 
   PFFTJAX_HOST_DEVICE std::int64_t volume() const { return padded[0] * padded[1] * padded[2]; }

@@ -7,6 +7,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -34,6 +35,11 @@ struct alignas(8) float2 {
 };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
 struct dim3 {
   dim3(unsigned x = 1) : x(x) {}  // NOLINT: as CUDA has it, not explicit
   unsigned x;
@@ -41,7 +47,7 @@ struct dim3 {
 
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidConfiguration = 9 };
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor };
 
 struct cudaLaunchConfig_t {
   dim3 gridDim;
@@ -49,6 +55,8 @@ struct cudaLaunchConfig_t {
   std::size_t dynamicSmemBytes = 0;
   cudaStream_t stream = nullptr;
 };
+
+using std::min;
 
 inline dim3 threadIdx(0);
 inline dim3 blockIdx(0);
@@ -187,13 +195,19 @@ inline float2 atomicAdd(float2* at, float2 value) {
   return before;
 }
 
+inline float4 atomicAdd(float4* at, float4 value) {
+  const float4 before = *at;
+  *at = {before.x + value.x, before.y + value.y, before.z + value.z, before.w + value.w};
+  return before;
+}
+
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 1;
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 1;
   return cudaSuccess;
 }
 

@@ -221,6 +221,8 @@ struct Plainly {
   template <typename T>
   static constexpr bool kAddsTwo = false;
   template <typename T>
+  static constexpr bool kAddsFour = false;
+  template <typename T>
   static void Add(T* at, T value) {
     *at += value;
   }
@@ -264,20 +266,22 @@ void RunRows(const ParticleCall& call) {
   }
 }
 
+// Sums are in the order of the rows, in the result itself.
+std::int64_t ParticleScratch(const ParticleCall*) { return 0; }
+
 int RunParticles(const ParticleCall* call, StreamHandle stream) {
   return Call("run_particles", [&](Runtime& runtime) {
     std::vector<const void*> uses;
-    for (const void* memory : {static_cast<const void*>(call->cells), call->offsets,
-                               static_cast<const void*>(call->used), call->field, call->given,
-                               static_cast<const void*>(call->result),
-                               static_cast<const void*>(call->lost)}) {
+    for (const void* memory :
+         {static_cast<const void*>(call->cells), call->offsets,
+          static_cast<const void*>(call->used), call->field, call->given,
+          static_cast<const void*>(call->result), static_cast<const void*>(call->lost)}) {
       if (!memory) continue;
       if (const int code = runtime.CheckDevice(memory)) return code;
       uses.push_back(memory);
     }
-    Enqueue(runtime, stream, std::move(uses), [now = *call] {
-      now.is_double ? RunRows<double>(now) : RunRows<float>(now);
-    });
+    Enqueue(runtime, stream, std::move(uses),
+            [now = *call] { now.is_double ? RunRows<double>(now) : RunRows<float>(now); });
     return static_cast<int>(kOk);
   });
 }
@@ -432,6 +436,7 @@ extern "C" const pfftjax::gpu::DeviceApi* pfftjax_device_api() {
     table.clear = Clear;
     table.copy_boxes = CopyBoxes;
     table.add_boxes = AddBoxes;
+    table.particle_scratch = ParticleScratch;
     table.run_particles = RunParticles;
     table.make_shared_event = MakeSharedEvent;
     table.open_event = OpenEvent;
