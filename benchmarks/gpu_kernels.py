@@ -1,6 +1,6 @@
 """The kernels that pack and unpack on a GPU, beside a copy of the same bytes:
 
-    python -m benchmarks.gpu_kernels [--mib 1024] [--json benchmarks/results/h200/kernels.json]
+    python -m benchmarks.gpu_kernels [--mib 1024] [--json benchmarks/results/h100/kernels.json]
 
 Each case moves an array of so many MiB as boxes between ranks would move it, or turns it, on one
 GPU and without MPI. GB/s are bytes of the array over time; a copy by cudaMemcpyAsync of the same

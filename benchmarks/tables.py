@@ -1,4 +1,5 @@
-"""Writes the tables of README.md and of docs/design/particles.md by the results of the benchmarks.
+"""Writes the tables of README.md, docs/gpu.md and docs/design/particles.md by the results of the
+benchmarks.
 
 python -m benchmarks.tables
 """
@@ -9,6 +10,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PARTICLES = ROOT / "docs" / "design" / "particles.md"
+GPU = ROOT / "docs" / "gpu.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
 CASE = "256:complex64 forward"
 
@@ -81,6 +83,96 @@ def _transform() -> tuple[str, str, str]:
     )
 
 
+def _on_gpu(name: str) -> dict:
+    return json.loads((ROOT / "benchmarks" / "results" / "h100" / f"{name}.json").read_text())
+
+
+def _best(found: dict, contender: str) -> float:
+    """The best of the turns of a contender, in milliseconds."""
+    return min(value["ms"] for key, value in found.items() if key.startswith(contender))
+
+
+def _transforms_on_gpu() -> list[tuple[str, str, str]]:
+    """Cases, milliseconds of both directions, and their ratios to `jnp.fft`."""
+    rows = []
+    for found in _on_gpu("transform")["transform"]:
+        ways = found["forward"], found["inverse"]
+        ms = [_best(way, "pfftjax") for way in ways]
+        ratios = [t / _best(way, "jnp.fft") for t, way in zip(ms, ways, strict=True)]
+        rows.append(
+            (
+                f"{found['n']}^3 {found['dtype']}",
+                " and ".join(f"{t:.1f}" for t in ms),
+                " and ".join(f"{ratio:.2f}" for ratio in ratios),
+            )
+        )
+    return rows
+
+
+def _steps_on_gpu() -> dict[int, float]:
+    """Milliseconds of a step by particles along a side."""
+    steps = {found["n"]: found["ms"] for found in _on_gpu("step")["step"]}
+    billion = _on_gpu("billion")["billion"]
+    return {**steps, billion["n"]: billion["ms"]}
+
+
+def _gpu_in_short() -> list[tuple[str, str, str]]:
+    device = _on_gpu("step")["device"].split(" 80GB")[0]
+    cases, ms, ratios = zip(*_transforms_on_gpu(), strict=True)
+    steps = [f"{n}^3: {_short(t)} ms" for n, t in _steps_on_gpu().items()]
+    return [
+        (
+            f"one {device}: a step of as many particles as cells, float32",
+            "; ".join(steps),
+            "",
+        ),
+        (
+            f"one {device}: transforms of {' and '.join(cases)}, forward and inverse",
+            "; ".join(f"{t} ms" for t in ms),
+            "; ".join(ratios) + " of `jnp.fft` with the same memory order",
+        ),
+    ]
+
+
+def gpu() -> str:
+    """What is known of a GPU."""
+    rows = [
+        (f"transform of {case}, forward and inverse", f"{ms} ms", f"{ratio} of `jnp.fft`")
+        for case, ms, ratio in _transforms_on_gpu()
+    ]
+    for n, ms in _steps_on_gpu().items():
+        per_second = f"{n**3 / ms / 1e6:.1f} 10^9 particles a second"
+        rows.append((f"`pm.step`, {n}^3 particles on {n}^3 cells", f"{ms:.1f} ms", per_second))
+    for found in _on_gpu("simulation")["simulation"]:
+        run, gradient = found["run"], found["value_and_gradient"]
+        rows.append(
+            (
+                f"a step of {found['steps']} in `pm.simulate`, {found['n']}^3; value and gradient",
+                f"{run['ms']:.1f} ms; {gradient['ms']:.1f} ms",
+                f"at most {gradient['peak_gb']:.1f} GB in use",
+            )
+        )
+    kernels = [of["of_copy"] for of in _on_gpu("kernels")["results"]]
+    rows.append(
+        (
+            f"{len(kernels)} cases of packing, unpacking and turning 256 MiB",
+            f"{min(kernels):.2f} to {max(kernels):.2f}",
+            "of the bandwidth of a copy",
+        )
+    )
+    for way in ("ipc", "staging"):
+        found = _on_gpu(f"exchange-{way}")["exchange"]
+        rows.append(
+            (
+                f"`alltoall` of 1 GiB on each of 2 ranks that share the GPU, by {way}",
+                f"{found['alltoall_gb_s']:.0f} GB/s",
+                f"to pinned memory {found['to_pinned_gb_s']:.0f}, "
+                f"MPI between hosts {found['host_mpi_gb_s']:.0f} GB/s",
+            )
+        )
+    return _table((_on_gpu("step")["device"], "", ""), *rows)
+
+
 def _table(*lines: tuple[str, ...]) -> str:
     text = [f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines]
     return "\n".join([text[0], "|---" * len(lines[0]) + "|", *text[1:]]) + "\n"
@@ -88,7 +180,7 @@ def _table(*lines: tuple[str, ...]) -> str:
 
 def speed() -> str:
     """What the README shows of everything."""
-    rows = [*_particles(), _exchange(), _shallow_water(), _transform()]
+    rows = [*_particles(), _exchange(), _shallow_water(), _transform(), *_gpu_in_short()]
     return _table(("", "pfftjax", "beside"), *rows)
 
 
@@ -104,7 +196,7 @@ def painting() -> str:
     return _table(("ns a particle (before)", *ways), *((case, *of) for case, of in cells.items()))
 
 
-TABLES = {README: speed, PARTICLES: painting}
+TABLES = {README: speed, PARTICLES: painting, GPU: gpu}
 
 
 def with_table(page: pathlib.Path) -> str:

@@ -63,9 +63,8 @@ nb::dict DeviceRegistrations() {
   for (const Registration& entry : AllHandlers()) {
     if (entry.device) result[entry.name] = nb::capsule(entry.device);
   }
-  for (const auto& handlers :
-       {gpu::CollectiveHandlers(), gpu::PaintingHandlers(), gpu::PencilHandlers(),
-        gpu::RowHandlers()}) {
+  for (const auto& handlers : {gpu::CollectiveHandlers(), gpu::PaintingHandlers(),
+                               gpu::PencilHandlers(), gpu::RowHandlers()}) {
     for (const Registration& entry : handlers) result[entry.name] = nb::capsule(entry.device);
   }
   return result;

@@ -41,7 +41,6 @@ ON_CPUS_ONLY = {
     "order_by_owner",
     *("fft_alone", "gradient_alone", "divergence_alone"),
     *("fft_across", "gradient_across", "divergence_across"),
-    *("paint", "readout", "readout_along", "readout_across"),
 }
 CHECKS = [
     export.DisabledSafetyCheck.platform(),

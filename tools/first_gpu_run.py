@@ -224,6 +224,7 @@ class Runner:
         self._environment = launcher.environment(
             PATH=f"{python.parent}{os.pathsep}{os.environ['PATH']}",
             XLA_PYTHON_CLIENT_PREALLOCATE="false",
+            PYTHONFAULTHANDLER="1",
             **launcher.kept_programs(out.parent / "programs"),
         )
         if rehearse:

@@ -148,7 +148,7 @@ int Run(const ParticleCall& call, StreamHandle stream) {
 
 }  // namespace
 
-// Of devices that add four numbers at once.
+// Devices that add four numbers at once have components side by side.
 std::int64_t ParticleScratch(const ParticleCall* call) {
   if (call->operation != ParticleOperation::kPaint || call->is_double || !call->is_plain ||
       call->components != 3) {

@@ -4,12 +4,13 @@ A redshift in place of a scale factor, or the box of another run, gives numbers 
 What is known while a program is traced is compared at once; the rest when it runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 from jax.typing import ArrayLike
 
@@ -21,14 +22,31 @@ from pfftjax._runtime.primitive import batch_in_front, communicating, where
 SCALE_FACTORS_DIFFER = 2e-3
 BOXES_DIFFER = 1e-5
 
-# passed, value, expected -> passed, if value is expected
-expect_p = communicating(
-    "expect",
-    result=lambda passed, *_, **__: passed,
-    agreement=lambda *_, operation, what, **__: f"({operation}: {what})",
-    attributes=lambda *, tolerance, **texts: {"tolerance": np.float64(tolerance), **texts},
-    in_place=lambda *_, **__: True,
-)
+
+def _expecting(on_gpus: Callable[..., jax.Array] | None = None) -> Primitive:
+    """passed, value, expected -> passed, if value is expected."""
+    return communicating(
+        "expect",
+        result=lambda passed, *_, **__: passed,
+        agreement=lambda *_, operation, what, **__: f"({operation}: {what})",
+        attributes=lambda *, tolerance, **texts: {"tolerance": np.float64(tolerance), **texts},
+        in_place=lambda *_, **__: True,
+        on_gpus=on_gpus,
+    )
+
+
+# The handler is the host's: what it is given is copied there and back.
+_expect_by_host_p = _expecting()
+
+
+def _expect_on_gpus(
+    passed: jax.Array, value: jax.Array, expected: jax.Array, **params: object
+) -> jax.Array:
+    nothing = _expect_by_host_p.bind(jnp.zeros(()), value, expected, **params)
+    return jax.lax.optimization_barrier((passed, nothing))[0]
+
+
+expect_p = _expecting(_expect_on_gpus)
 
 
 def _batched(

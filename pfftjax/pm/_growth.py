@@ -225,8 +225,8 @@ _TOGETHER = 1024
 
 
 def _by_doubling(form: tuple[object, int], parameters: Sequence[ArrayLike], a: jax.Array) -> Reals:
-    """`_integrated` for GPUs, where 512 small steps one after the other take 17 ms and what is
-    computed for all of them at once takes no time. All arrays have an axis of steps.
+    """`_integrated` for GPUs, where 512 small steps one after the other take many milliseconds,
+    and what is computed for all of them at once takes none. All arrays have an axis of steps.
     """
     if a.size > _TOGETHER:
         each = functools.partial(_by_doubling, form, parameters)

@@ -51,7 +51,7 @@ def _primitive(
         orders: Orders,
         assignment: Assignment,
         pencil: Pencil,
-    ) -> Sequence[mlir.ir.Value]:
+    ) -> Sequence[mlir.ir.Value | Sequence[mlir.ir.Value]]:
         return rule(
             ctx,
             *operands,
@@ -65,7 +65,7 @@ def _primitive(
 
     def on_cuda(
         ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, **params: Any
-    ) -> Sequence[mlir.ir.Value]:
+    ) -> Sequence[mlir.ir.Value | Sequence[mlir.ir.Value]]:
         has_handler = "CUDA" in platforms or is_exporting(ctx)
         return (by_handler if has_handler else elsewhere)(ctx, *operands, **params)
 

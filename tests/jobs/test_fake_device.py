@@ -12,7 +12,12 @@ pytestmark = pytest.mark.timeout(300)
 # These ordinary tests say most in little time: every operation, its adjoint, every
 # pair of pencils, any halo and any counts.
 TESTS = {
-    2: ["tests/collectives/test_adjoint.py", "tests/collectives/test_rooted.py"],
+    2: [
+        "tests/collectives/test_adjoint.py",
+        "tests/collectives/test_rooted.py",
+        "tests/pm/test_painting.py::test_against_sums",
+        "tests/pm/test_painting.py::test_particles_that_are_not_here",
+    ],
     3: [
         "tests/collectives/test_values.py",
         "tests/collectives/test_alltoallv.py::test_any_counts",

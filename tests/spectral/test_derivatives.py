@@ -11,9 +11,9 @@ import pytest
 
 from pfftjax import PencilFFT, spectral
 from pfftjax.collectives import allreduce, replicate
-from pfftjax.fft._fused import What
-from pfftjax.fft._in_steps import divergence_in_steps, gradient_in_steps
-from pfftjax.fft._steps import differentiating
+from pfftjax.fft._fused import Fused, What
+from pfftjax.fft._in_steps import divergence_in_steps, gradient_in_steps, transform_in_steps
+from pfftjax.fft._steps import differentiating, forward_steps, inverse_steps
 from tests.distributed import (
     COMPLEX,
     TOLERANCE,
@@ -193,6 +193,15 @@ def test_elsewhere_in_steps():
                 step = differentiating(plan, what).step
                 ours.append(step.bind(*arrays, *k))
                 in_steps.append(elsewhere(*arrays, *k, of=step))
+            for steps, a in (
+                (forward_steps(plan, plan.shape), x[0]),
+                (inverse_steps(plan, plan.shape), y),
+            ):
+                for step in steps:
+                    assert isinstance(step, Fused)  # these have no other steps
+                    in_steps.append(transform_in_steps(a, of=step))
+                    a = step(a)
+                    ours.append([a])
         return ours, in_steps
 
     assert_close(*everything(ks, xs, ys), 1e-14)

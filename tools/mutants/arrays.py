@@ -183,7 +183,7 @@ MUTANTS = [
     ),
     Mutant(
         "particles at the end of a box stay outside",
-        CXX / "pm" / "mesh.h",
+        CXX / "pm" / "coordinate.h",
         "return rest < 0 ? rest + n : rest;",
         "return rest < 0 ? rest + n - 1 : rest;",
         "tests/pm/test_painting.py",

@@ -1,6 +1,6 @@
 """Mutants of the exchanges between GPUs."""
 
-from ._mutant import CXX, Mutant
+from ._mutant import CXX, FFT, PM, Mutant
 
 MUTANTS = [
     Mutant(
@@ -10,6 +10,54 @@ MUTANTS = [
         "      if (y < move.height) {",
         "tests/jobs/test_kernels.py",
         0,
+    ),
+    Mutant(
+        "GPU: the second of two points that are added at once gets what the first does",
+        CXX / "gpu" / "particle_row.h",
+        "Adder::AddTwo(at + k, share * z[k], share * z[k + 1]);",
+        "Adder::AddTwo(at + k, share * z[k], share * z[k]);",
+        "tests/jobs/test_kernels.py",
+        0,
+    ),
+    Mutant(
+        "GPU: a component in place of another, of three that are added at once",
+        CXX / "gpu" / "particle_row.h",
+        "share * values[1], share * values[2], T{0});",
+        "share * values[2], share * values[1], T{0});",
+        "tests/jobs/test_kernels.py",
+        0,
+    ),
+    Mutant(
+        "GPU: a particle that is lost leaves numbers",
+        CXX / "gpu" / "particles.cu",
+        "if (*lost == 0) return;",
+        "return;",
+        "tests/jobs/test_kernels.py",
+        0,
+    ),
+    Mutant(
+        "GPU: a particle that is not here is painted as if it were",
+        CXX / "gpu" / "particle_row.h",
+        "if (local < 0 || local >= call_.count[axis]) return false;",
+        "",
+        "tests/jobs/test_fake_device.py::test_the_ordinary_tests",
+        0,
+    ),
+    Mutant(
+        "GPU: three axes that are transformed together have the factor of one step only",
+        FFT / "_in_steps.py",
+        "scale=first.scale * second.scale",
+        "scale=first.scale",
+        "tests/spectral/test_derivatives.py",
+        1,
+    ),
+    Mutant(
+        "GPU: growth puts steps together in the other order",
+        PM / "_growth.py",
+        "turned = (turn[:, :, None] * turn0).sum(1)",
+        "turned = (turn0[:, :, None] * turn).sum(1)",
+        "tests/pm/test_growth.py",
+        1,
     ),
     Mutant(
         "a square is read before it is there",
