@@ -1,10 +1,11 @@
 """All that is to be known of pfftjax on a GPU, in some minutes on a machine that has one:
 
     python3 -m tools.first_gpu_run wheels FOLDER     on a machine with a network and nvcc
-    python3 -m tools.first_gpu_run run FOLDER --out OUT [--only checks | timings | NAME ...]
+    python3 -m tools.first_gpu_run run [FOLDER] --out OUT [--only checks | timings | NAME ...]
 
 The machine with the GPU needs Python with JAX for CUDA, and neither a network nor an MPI: FOLDER
-has what is missing, and pfftjax itself, as wheels for the Python that made it. Checks run beside
+has what is missing, and pfftjax itself, as wheels for the Python that made it; without one, this
+Python has all of it. Checks run beside
 each other and share the GPU; timings run one after the other. Each step has its own limit, and
 what fails does not stop the others. OUT has a log for each step, summary.txt and results in JSON.
 --rehearse: on CPUs, with what can run there.
@@ -277,29 +278,35 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["wheels", "run"])
-    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path, nargs="?")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("first-gpu-run"))
     parser.add_argument("--only", nargs="+", default=["checks", "timings"])
     parser.add_argument("--seconds", type=float, default=540, help="for all of it")
     parser.add_argument("--rehearse", action="store_true")
     arguments = parser.parse_args()
     if arguments.what == "wheels":
+        if arguments.folder is None:
+            parser.error("wheels: name a folder for them")
         make_wheels(arguments.folder)
         return 0
     end = time.monotonic() + arguments.seconds
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
-        python = install(arguments.folder, pathlib.Path(place))
+        here = pathlib.Path(sys.executable)
+        python = install(arguments.folder, pathlib.Path(place)) if arguments.folder else here
         runner = Runner(python, out, arguments.rehearse, end)
         groups = {"checks": checks(out), "timings": timings(out, arguments.rehearse)}
+        known = {*groups, *(step.name for steps in groups.values() for step in steps)}
+        if unknown := {*arguments.only} - known:
+            parser.error(f"no steps {sorted(unknown)}; there are {sorted(known)}")
         lines: list[str] = []
         for group, steps in groups.items():
             chosen = [s for s in steps if {group, s.name} & {*arguments.only}]
             beside = len(chosen) if group == "checks" and not arguments.rehearse else 1
             with concurrent.futures.ThreadPoolExecutor(max(beside, 1)) as pool:
                 lines += pool.map(runner.run, chosen)
-    return int(any(": passed" not in line for line in lines))
+    return int(any(re.search(r": (FAILED|TOO LONG|no time)", line) for line in lines))
 
 
 if __name__ == "__main__":

@@ -222,7 +222,7 @@ FAULTS = [
     ),
     Fault(
         "particles stay outside of a box that goes round",
-        "pm/mesh.h",
+        "pm/coordinate.h",
         "return rest < 0 ? rest + n : rest;",
         "return rest < 0 ? rest + n - 1 : rest;",
     ),

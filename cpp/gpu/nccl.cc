@@ -389,7 +389,11 @@ std::unique_ptr<Transport> MakeNccl(Communicator& comm, std::string* why) {
   *why = Disagreement(comm, version, text);
   if (!why->empty()) return nullptr;
   const std::vector<std::string> devices = DevicesOf(comm, why);
-  if (why->empty()) *why = FirstText(comm, MayShareDevices() ? "" : Duplicate(devices));
+  const std::string duplicate = why->empty() ? Duplicate(devices) : "";
+  // All ranks know of it, but may differ in what NCCL has been told.
+  if (!duplicate.empty() && !FirstText(comm, MayShareDevices() ? "" : duplicate).empty()) {
+    *why = duplicate;
+  }
   if (!why->empty()) return nullptr;
 
   const auto say = [&](nccl::Result result, const char* what) -> std::string {

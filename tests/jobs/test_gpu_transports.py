@@ -257,6 +257,16 @@ assert "nccl: ranks 0 and 1 share device GPU-0" in chosen().transport
 assert chosen().device == "GPU-0, shared by ranks " + ", ".join(map(str, range(SIZE)))
 why = refusal(using("nccl"))
 assert "PFFTJAX_GPU_TRANSPORT=nccl cannot be had here" in why and "share device" in why, why
+# NCCL decides for itself where it has been told to, on all ranks.
+os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+if RANK == 0:
+    del os.environ["NCCL_MULTI_RANK_GPU_ENABLE"]
+assert "share device" in refusal(using("nccl"))
+os.environ["NCCL_HOSTID"] = f"host {RANK}"
+jax.block_until_ready(pc.alltoall(x, comm=using("nccl")))
+assert chosen().transport.startswith("nccl"), chosen()
+del os.environ["NCCL_HOSTID"]
+os.environ.pop("NCCL_MULTI_RANK_GPU_ENABLE", None)
 
 # A difference between the ranks.
 assert "PFFTJAX_GPU_TRANSPORT=staging on rank 1" in refusal(using(["ipc", "staging"][RANK == 1]))
