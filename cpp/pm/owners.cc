@@ -110,7 +110,7 @@ ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::
 // ---- The way there and back --------------------------------------------------------------------
 
 // A piece stays in cache from packing to sending.
-constexpr std::int64_t kPieceBytes = std::int64_t{256} << 10;
+constexpr std::int64_t kRowPieceBytes = std::int64_t{256} << 10;
 
 // There: x (rows, ...) in order[0], order[1], ... to rank 0 first, then to rank 1, and so on;
 // y (capacity, ...) has what came from rank 0 first, and zeros after the last row. Back is the
@@ -148,7 +148,7 @@ ffi::Error MoveRows(const CallSite& site, Operand source, Integers order, Intege
       x.ClearUnused();
     }
     const std::int64_t piece =
-        std::max<std::int64_t>(std::min(kPieceBytes, GetOptions().max_chunk_bytes) / bytes, 1);
+        std::max<std::int64_t>(std::min(kRowPieceBytes, GetOptions().max_chunk_bytes) / bytes, 1);
     const auto buffer_bytes = static_cast<std::size_t>(piece * bytes);
     const std::unique_ptr<char[]> out(new char[buffer_bytes]);
     const std::unique_ptr<char[]> in(new char[buffer_bytes]);
