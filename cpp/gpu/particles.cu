@@ -75,10 +75,10 @@ __global__ void __launch_bounds__(kRowsPerBlock)
   }
 }
 
-using Kernel = void (*)(ParticleCall);
+using ParticleKernel = void (*)(ParticleCall);
 
 template <typename T, int kPoints>
-Kernel KernelOf(ParticleOperation operation) {
+ParticleKernel ParticleKernelOf(ParticleOperation operation) {
   switch (operation) {
     case ParticleOperation::kPaint:
       return RowKernel<T, kPoints, ParticleOperation::kPaint>;
@@ -93,16 +93,16 @@ Kernel KernelOf(ParticleOperation operation) {
 }
 
 template <typename T>
-Kernel KernelOf(const ParticleCall& call) {
+ParticleKernel ParticleKernelOf(const ParticleCall& call) {
   switch (call.points) {
     case 1:
-      return KernelOf<T, 1>(call.operation);
+      return ParticleKernelOf<T, 1>(call.operation);
     case 2:
-      return KernelOf<T, 2>(call.operation);
+      return ParticleKernelOf<T, 2>(call.operation);
     case 3:
-      return KernelOf<T, 3>(call.operation);
+      return ParticleKernelOf<T, 3>(call.operation);
     case 4:
-      return KernelOf<T, 4>(call.operation);
+      return ParticleKernelOf<T, 4>(call.operation);
     default:
       return nullptr;
   }
@@ -123,7 +123,7 @@ int Launch(void (*kernel)(Parameters...), std::int64_t blocks, StreamHandle stre
 
 template <typename T>
 int Run(const ParticleCall& call, StreamHandle stream) {
-  const Kernel kernel = KernelOf<T>(call);
+  const ParticleKernel kernel = ParticleKernelOf<T>(call);
   if (!kernel) return cudaErrorInvalidValue;
   const auto blocks = [](std::int64_t threads) {
     return (threads + kRowsPerBlock - 1) / kRowsPerBlock;
