@@ -20,6 +20,7 @@ up. --small: of sizes at which the script itself can be tried, on CPUs too.
 
 import argparse
 import dataclasses
+import functools
 import json
 import pathlib
 import statistics
@@ -166,29 +167,29 @@ def mesh(n):
     return pfftjax.PencilFFT((n,) * 3, pfftjax.ProcessGrid((None, 1)), real=True)
 
 
-def particles_and_step(n):
-    """Particles, and what moves them: force, kick, drift and exchange."""
+def stepping(particles, n):
+    """A function that moves them once more: by force, kick, drift and exchange."""
     plan, cosmology = mesh(n), jax_cosmo.Planck15()
     steps = pm.fastpm(cosmology, jnp.linspace(0.5, 0.6, 6))
 
+    @functools.partial(jax.jit, donate_argnums=0)
     def advance(particles):
         kick, drift = steps.kick[1], steps.drift[1] * 1e-3
         return pm.step(particles, plan, n * CELL, cosmology, kick, drift)
 
-    return particles_at_start(plan), jax.jit(advance, donate_argnums=0)
+    def once():
+        nonlocal particles
+        particles = advance(particles)
+        return particles
+
+    return once
 
 
 def step(n, repetitions):
     """A step of particles that move from call to call."""
-    moving, advance = particles_and_step(n)
-
-    def once():
-        nonlocal moving
-        moving = advance(moving)
-        return moving
-
+    once = stepping(particles_at_start(mesh(n)), n)
     found = {"n": n, "particles": n**3, "ranks": COMM.size, **timed(once, repetitions)}
-    assert bool(jnp.isfinite(moving.momentum).all())
+    assert bool(jnp.isfinite(once().momentum).all())
     return {**found, "ns_a_particle": found["ms"] * 1e6 / n**3}
 
 
@@ -221,10 +222,8 @@ def simulation(n, repetitions):
     return found
 
 
-def billion(n, repetitions):
-    """A step of particles that begin near a lattice: initial conditions would take more memory."""
-    plan, cosmology = mesh(n), jax_cosmo.Planck15()
-    steps = pm.fastpm(cosmology, jnp.linspace(0.5, 0.6, 6))
+def near_a_lattice(n):
+    """Particles for which no transform was made."""
 
     @jax.jit
     def start():
@@ -234,21 +233,12 @@ def billion(n, repetitions):
         offset = 0.3 * jnp.sin(3 * x[:, ::-1] + 1) + 0.5 * jnp.sin(11 * x + 2 * x[:, ::-1])
         return cell, offset, 0.1 * offset
 
-    def advance(particles):
-        kick, drift = steps.kick[1], steps.drift[1] * 1e-3
-        return pm.step(particles, plan, n * CELL, cosmology, kick, drift)
+    return pm.Particles(*start(), jnp.int32(n**3), total=n**3, mesh_shape=(n,) * 3)
 
-    cell, offset, momentum = start()
-    used = jnp.int32(n**3)
-    moving = pm.Particles(cell, offset, momentum, used, total=n**3, mesh_shape=plan.shape)
-    del cell, offset, momentum
-    program = jax.jit(advance, donate_argnums=0)
 
-    def once():
-        nonlocal moving
-        moving = program(moving)
-        return moving
-
+def billion(n, repetitions):
+    """A step where initial conditions would take more memory than there is."""
+    once = stepping(near_a_lattice(n), n)
     found = {"n": n, "particles": n**3, "ranks": COMM.size, **timed(once, repetitions)}
     return {**found, "peak_gb": _peak_gb()}
 

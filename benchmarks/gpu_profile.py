@@ -17,7 +17,7 @@ import jax
 jax.config.update("jax_enable_x64", False)
 
 import pfftjax  # noqa: E402
-from benchmarks.gpu import block, particles_and_step, simulated  # noqa: E402
+from benchmarks.gpu import block, mesh, particles_at_start, simulated, stepping  # noqa: E402
 
 
 def traced(program):
@@ -87,14 +87,7 @@ def main():
         y = forward(x)
         profiles.append(profile(f"forward, {kind}", lambda f=forward, x=x: f(x)))
         profiles.append(profile(f"inverse, {kind}", lambda f=inverse, y=y: f(y)))
-    moving, step = particles_and_step(n)
-
-    def advance():
-        nonlocal moving
-        moving = step(moving)
-        return moving
-
-    profiles.append(profile("step", advance))
+    profiles.append(profile("step", stepping(particles_at_start(mesh(n)), n)))
     particles, _, backward = simulated(n, 2)
     slope = profile("gradient of two steps", lambda: backward(particles.offset, particles))
     profiles.append(slope)

@@ -135,7 +135,7 @@ def _gpu_in_short() -> list[tuple[str, str, str]]:
 
 
 def gpu() -> str:
-    """What is known of a GPU."""
+    """What one GPU takes for transforms, steps, kernels and exchanges, as docs/gpu.md has it."""
     rows = [
         (f"transform of {case}, forward and inverse", f"{ms} ms", f"{ratio} of `jnp.fft`")
         for case, ms, ratio in _transforms_on_gpu()

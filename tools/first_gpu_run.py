@@ -5,10 +5,9 @@
 
 The machine with the GPU needs Python with JAX for CUDA, and neither a network nor an MPI: FOLDER
 has what is missing, and pfftjax itself, as wheels for the Python that made it; without one, this
-Python has all of it. Checks run beside
-each other and share the GPU; timings run one after the other. Each step has its own limit, and
-what fails does not stop the others. OUT has a log for each step, summary.txt and results in JSON.
---rehearse: on CPUs, with what can run there.
+Python has all of it. Checks run beside each other and share the GPU; timings run one after the
+other. Each step has its own limit, and what fails does not stop the others. OUT has a log for each
+step, summary.txt and results in JSON. --rehearse: on CPUs, with what can run there.
 """
 
 import argparse
@@ -67,17 +66,8 @@ class Step:
 
 def tests(*arguments: str) -> tuple[str, ...]:
     """Arguments of Python: these tests."""
-    return (
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "gpu",
-        "--with-mpi",
-        "--color=no",
-        "--durations=8",
-        *arguments,
-    )
+    options = "-q -m gpu --with-mpi --color=no --durations=8"
+    return ("-m", "pytest", *options.split(), *arguments)
 
 
 def by(transport: str) -> dict[str, str]:
@@ -86,7 +76,7 @@ def by(transport: str) -> dict[str, str]:
 
 
 def checks(out: pathlib.Path) -> list[Step]:
-    """What is right or wrong. The longest come first."""
+    """Steps that end right or wrong; the longest come first."""
     sanitizer = ("compute-sanitizer", "--error-exitcode", "9")
     slow, quick = 170.0, 120.0
     # Compiling for a GPU takes long: parts of the tests run beside each other.
@@ -154,7 +144,7 @@ def checks(out: pathlib.Path) -> list[Step]:
 
 
 def timings(out: pathlib.Path, rehearse: bool) -> list[Step]:
-    """What takes how long, with the GPU to itself."""
+    """Steps that have the GPU to themselves, and say how long things take."""
     single = {"JAX_ENABLE_X64": "0"}
     small = ("--small",) if rehearse else ()
     gpu = ("-m", "benchmarks.gpu", *small)
@@ -219,19 +209,29 @@ class Runner:
     """Runs steps and keeps what came of them."""
 
     def __init__(
-        self, python: pathlib.Path, out: pathlib.Path, rehearse: bool, end: float
+        self,
+        python: pathlib.Path,
+        out: pathlib.Path,
+        place: pathlib.Path,
+        rehearse: bool,
+        end: float,
     ) -> None:
-        self._python, self._out, self._end = python, out, end
-        self._environment = launcher.environment(
-            PATH=f"{python.parent}{os.pathsep}{os.environ['PATH']}",
-            XLA_PYTHON_CLIENT_PREALLOCATE="false",
-            PYTHONFAULTHANDLER="1",
-            **launcher.kept_programs(out.parent / "programs"),
-        )
+        self._python, self._out, self._rehearse, self._end = python, out, rehearse, end
+        self._variables = {
+            "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "PYTHONFAULTHANDLER": "1",
+            **launcher.kept_programs(place / "programs"),
+        }
         if rehearse:
-            self._environment["PFFTJAX_TEST_GPU_ON_CPU"] = "1"
-        else:
-            del self._environment["JAX_PLATFORMS"]  # GPUs, and CPUs to compare with
+            self._variables["PFFTJAX_TEST_GPU_ON_CPU"] = "1"
+
+    def _environment(self, step: Step) -> dict[str, str]:
+        """Jobs that run beside each other share no folder of their MPI."""
+        environment = launcher.environment(**self._variables)
+        if not self._rehearse:
+            del environment["JAX_PLATFORMS"]  # GPUs, and CPUs to compare with
+        return {**environment, **step.variables}
 
     def run(self, step: Step) -> str:
         """One line of what came of it."""
@@ -244,13 +244,12 @@ class Runner:
         shell = ["sh", "-c", own, "-"] if step.host_of_its_own else []
         python = [*shell, *step.before, str(self._python)]
         command = [*(mpirun if step.ranks > 1 else []), *python, *step.arguments]
-        variables = {**self._environment, **step.variables, "TMPDIR": tempfile.mkdtemp()}
         with (self._out / f"{step.name}.log").open("w") as log:
             stop = ["timeout", "--signal=TERM", "--kill-after=5", str(limit)]
             ended = subprocess.run(
                 [*stop, *command],
                 cwd=launcher.ROOT,
-                env=variables,
+                env=self._environment(step),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 check=False,
@@ -292,10 +291,10 @@ def main() -> int:
     end = time.monotonic() + arguments.seconds
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place:
-        here = pathlib.Path(sys.executable)
-        python = install(arguments.folder, pathlib.Path(place)) if arguments.folder else here
-        runner = Runner(python, out, arguments.rehearse, end)
+    with tempfile.TemporaryDirectory() as name:
+        place, here = pathlib.Path(name), pathlib.Path(sys.executable)
+        python = install(arguments.folder, place) if arguments.folder else here
+        runner = Runner(python, out, place, arguments.rehearse, end)
         groups = {"checks": checks(out), "timings": timings(out, arguments.rehearse)}
         known = {*groups, *(step.name for steps in groups.values() for step in steps)}
         if unknown := {*arguments.only} - known:

@@ -54,8 +54,8 @@ ParticleCall CallOf(ParticleOperation operation, const Particles& particles,
 }
 
 ffi::Error RunOnDevice(const char* name, ParticleOperation operation, const Particles& particles,
-                       const pm::Operands& operands, const void* field, const void* given,
-                       Result& result, Queue& queue) {
+                       const std::optional<pm::Operands>& operands, const void* field,
+                       const void* given, Result& result, Queue& queue) {
   try {
     const std::optional<pm::Placement> placement = pm::Place(particles, operands);
     const ffi::DataType type = particles.offsets.element_type();
@@ -87,15 +87,10 @@ ffi::Error Paint(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
                  Queue queue, Cells cells, Operand offsets, Count used, Operand values,
                  Result field) {
   const Timed timed(Operation::kPaint, BytesOf(values));
-  const auto shape = values.dimensions();
-  if (shape.size() != 3) return Invalid("paint of a wrong shape");
   return RunOnDevice(
       "paint", ParticleOperation::kPaint,
       {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      {{shape[0], shape[1], shape[2]},
-       field->dimensions(),
-       {values.element_type(), field->element_type()}},
-      nullptr, values.untyped_data(), field, queue);
+      pm::OperandsOf(values, *field), nullptr, values.untyped_data(), field, queue);
 }
 
 ffi::Error Readout(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
@@ -103,15 +98,10 @@ ffi::Error Readout(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64
                    Orders orders, Queue queue, Cells cells, Operand offsets, Count used,
                    Operand field, Result values) {
   const Timed timed(Operation::kReadout, BytesOf(field));
-  const auto shape = values->dimensions();
-  if (shape.size() != 3) return Invalid("readout of a wrong shape");
   return RunOnDevice(
       "readout", ParticleOperation::kReadout,
       {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      {{shape[0], shape[1], shape[2]},
-       field.dimensions(),
-       {field.element_type(), values->element_type()}},
-      field.untyped_data(), nullptr, values, queue);
+      pm::OperandsOf(*values, field), field.untyped_data(), nullptr, values, queue);
 }
 
 // The derivative of a readout along small displacements, or (kAcross) the transpose of that.
@@ -122,20 +112,11 @@ ffi::Error Slope(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
                  Result y) {
   const Timed timed(kAcross ? Operation::kReadoutAcross : Operation::kReadoutAlong, BytesOf(x));
   constexpr const char* operation = kAcross ? "readout_across" : "readout_along";
-  const auto in = x.dimensions();
-  const auto out = y->dimensions();
-  const auto components = kAcross ? in : out;
-  const auto displacement = kAcross ? out : in;
-  if (in.size() != 2 || out.size() != 2 || in[0] != out[0] || displacement[1] != kAxes) {
-    return Invalid(std::string(operation) + " of a wrong shape");
-  }
   return RunOnDevice(
       operation, kAcross ? ParticleOperation::kAcross : ParticleOperation::kAlong,
       {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      {{components[0], components[1], 1},
-       field.dimensions(),
-       {x.element_type(), y->element_type()}},
-      field.untyped_data(), x.untyped_data(), y, queue);
+      kAcross ? pm::OperandsOf(x, *y, field) : pm::OperandsOf(*y, x, field), field.untyped_data(),
+      x.untyped_data(), y, queue);
 }
 
 template <auto kRun>

@@ -1,20 +1,11 @@
 // Boxes of one buffer into another on the device, and sums of them; box_plan.h says in what parts.
-//
-// nvcc compiles it, and so does g++ with tests/cpp/cuda_emulator.h, which runs the threads of a
-// block one after the other: nothing here may need more of CUDA than is there.
-#include "gpu/kernels.h"
-
-#ifdef __CUDACC__
-#include <cuda_runtime.h>
-#else
-#include "cuda_emulator.h"
-#endif
-
 #include <algorithm>
 #include <cstdint>
 
 #include "base/half.h"
 #include "gpu/box_plan.h"
+#include "gpu/kernels.h"
+#include "gpu/launch.h"
 
 namespace pfftjax::gpu {
 namespace {
@@ -170,17 +161,9 @@ __device__ void TurnSquare(const Batch& batch, const Move& move, std::uint32_t t
   constexpr std::size_t pitch = Pitch(sizeof(Word));
   const std::uint32_t across = (move.width + side - 1) / side;
   const std::uint32_t down = (move.height + side - 1) / side;
-  const std::uint32_t plane = across * down;
-  const Place at = PlaceOf(batch, move, tile / plane);
-  // Blocks that run at the same time have neighbours along both lines: some squares along y, and
-  // then the next along x.
-  constexpr std::uint32_t some = 8;
-  const std::uint32_t in_plane = tile % plane;
-  const std::uint32_t y_first = in_plane / (some * across) * some;
-  const std::uint32_t y_count = min(some, down - y_first);
-  const std::uint32_t in_group = in_plane - y_first * across;
-  const std::uint32_t x0 = in_group / y_count * side;
-  const std::uint32_t y0 = (y_first + in_group % y_count) * side;
+  const std::uint32_t x0 = tile % across * side;
+  const std::uint32_t y0 = tile / across % down * side;
+  const Place at = PlaceOf(batch, move, tile / across / down);
   const std::uint32_t lane = threadIdx.x % side;
   const std::uint32_t line = threadIdx.x / side;
 
@@ -260,15 +243,9 @@ int Launch(Kernel kernel, const Batch& batch, StreamHandle stream) {
           cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) {
     return code;
   }
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(
-      std::min<std::int64_t>(batch.tiles, processors * kBlocksPerProcessor)));
-  config.blockDim = dim3(kThreads);
-  config.stream = static_cast<cudaStream_t>(stream);
-  const int launched = cudaLaunchKernelEx(&config, kernel, batch);
-  // What is left of an error would be found by whoever asks next.
-  const int left = cudaGetLastError();
-  return launched != 0 ? launched : left;
+  const std::int64_t blocks =
+      std::min<std::int64_t>(batch.tiles, processors * kBlocksPerProcessor);
+  return LaunchBlocks(kernel, blocks, kThreads, stream, batch);
 }
 
 Kernel CopyKernelOf(std::int64_t word_bytes) {

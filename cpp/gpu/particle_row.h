@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "base/host_device.h"
 #include "gpu/particles.h"
@@ -86,8 +87,8 @@ class ParticleRow {
     T z[kPoints];
   };
   PFFTJAX_HOST_DEVICE Axes Weigh(std::int64_t derivative) const {
-    Axes axes;
     if (call_.is_plain) return Values();
+    Axes axes;
     const std::int8_t* const order = call_.orders[derivative];
     pm::Weights<T, kPoints>(rest_[0], order[0], axes.x);
     pm::Weights<T, kPoints>(rest_[1], order[1], axes.y);
@@ -227,30 +228,36 @@ class ParticleRow {
     }
   }
 
+  // Sums of a line of the field by the weights along axis 2, and by their slopes.
+  struct LineSums {
+    T by_values{0};
+    T by_slopes{0};
+  };
+  PFFTJAX_HOST_DEVICE LineSums SumLine(const T* line, const Axes& value, const Axes& slope) const {
+    LineSums sums;
+    PFFTJAX_UNROLL
+    for (int k = 0; k < kPoints; ++k) {
+      const T here = line[Along2(k)];
+      sums.by_values += value.z[k] * here;
+      sums.by_slopes += slope.z[k] * here;
+    }
+    return sums;
+  }
+
   PFFTJAX_HOST_DEVICE void Along() const {
     const Axes value = Values();
     const Axes slope = Slopes();
     const T* const way = Given(3);
-    // What multiplies the sums of a line by its weights, and by their slopes.
-    const auto by_values = [&](int i, int j) {
-      return way[0] * slope.x[i] * value.y[j] + way[1] * value.x[i] * slope.y[j];
-    };
     for (std::int64_t c = 0; c < call_.components; ++c) {
       T sum{0};
       PFFTJAX_UNROLL
       for (int i = 0; i < kPoints; ++i) {
         PFFTJAX_UNROLL
         for (int j = 0; j < kPoints; ++j) {
-          const T* const line = Field(c) + LineOf(i, j);
-          T values{0};
-          T slopes{0};
-          PFFTJAX_UNROLL
-          for (int k = 0; k < kPoints; ++k) {
-            const T here = line[Along2(k)];
-            values += value.z[k] * here;
-            slopes += slope.z[k] * here;
-          }
-          sum += by_values(i, j) * values + way[2] * value.x[i] * value.y[j] * slopes;
+          const LineSums line = SumLine(Field(c) + LineOf(i, j), value, slope);
+          sum += (way[0] * slope.x[i] * value.y[j] + way[1] * value.x[i] * slope.y[j]) *
+                     line.by_values +
+                 way[2] * value.x[i] * value.y[j] * line.by_slopes;
         }
       }
       Result(call_.components)[c] = sum;
@@ -267,18 +274,10 @@ class ParticleRow {
       for (int i = 0; i < kPoints; ++i) {
         PFFTJAX_UNROLL
         for (int j = 0; j < kPoints; ++j) {
-          const T* const line = Field(c) + LineOf(i, j);
-          T values{0};
-          T slopes{0};
-          PFFTJAX_UNROLL
-          for (int k = 0; k < kPoints; ++k) {
-            const T here = given * line[Along2(k)];
-            values += value.z[k] * here;
-            slopes += slope.z[k] * here;
-          }
-          sums[0] += slope.x[i] * value.y[j] * values;
-          sums[1] += value.x[i] * slope.y[j] * values;
-          sums[2] += value.x[i] * value.y[j] * slopes;
+          const LineSums line = SumLine(Field(c) + LineOf(i, j), value, slope);
+          sums[0] += given * slope.x[i] * value.y[j] * line.by_values;
+          sums[1] += given * value.x[i] * slope.y[j] * line.by_values;
+          sums[2] += given * value.x[i] * value.y[j] * line.by_slopes;
         }
       }
     }
@@ -293,5 +292,63 @@ class ParticleRow {
   bool is_in_line_ = false;  // whether the points along axis 2 lie together
   T rest_[3] = {};           // `t` of pm::Weights
 };
+
+// Calls body(T{}, points, operation) with the types that a call asks for, the last two as
+// constants. False where no kernel has so many points.
+template <typename Body>
+bool WithTypes(const ParticleCall& call, Body&& body) {
+  const auto with_operation = [&](auto zero, auto points) {
+    const auto run = [&](auto operation) { body(zero, points, operation); };
+    using Operation = ParticleOperation;
+    switch (call.operation) {
+      case Operation::kPaint:
+        return run(std::integral_constant<Operation, Operation::kPaint>{});
+      case Operation::kReadout:
+        return run(std::integral_constant<Operation, Operation::kReadout>{});
+      case Operation::kAlong:
+        return run(std::integral_constant<Operation, Operation::kAlong>{});
+      case Operation::kAcross:
+        return run(std::integral_constant<Operation, Operation::kAcross>{});
+    }
+  };
+  const auto with_points = [&](auto points) {
+    call.is_double ? with_operation(double{}, points) : with_operation(float{}, points);
+    return true;
+  };
+  switch (call.points) {
+    case 1:
+      return with_points(std::integral_constant<int, 1>{});
+    case 2:
+      return with_points(std::integral_constant<int, 2>{});
+    case 3:
+      return with_points(std::integral_constant<int, 3>{});
+    case 4:
+      return with_points(std::integral_constant<int, 4>{});
+    default:
+      return false;
+  }
+}
+
+// Where nobody else adds.
+struct Plainly {
+  template <typename T>
+  static constexpr bool kAddsTwo = false;
+  template <typename T>
+  static constexpr bool kAddsFour = false;
+  template <typename T>
+  PFFTJAX_HOST_DEVICE static void Add(T* at, T value) {
+    *at += value;
+  }
+};
+
+// All rows on the host, one after the other.
+template <typename Adder = Plainly>
+void RunRows(const ParticleCall& call) {
+  WithTypes(call, [&](auto zero, auto points, auto operation) {
+    for (std::int64_t row = 0; row < call.rows; ++row) {
+      ParticleRow<decltype(zero), points>(call, row).template Run<operation, Adder>();
+    }
+  });
+}
 
 }  // namespace pfftjax::gpu

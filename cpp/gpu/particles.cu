@@ -1,17 +1,11 @@
 // Paint, readout and the derivatives of readout: a thread for each particle.
-//
-// Like kernels.cu it is also compiled by g++, with tests/cpp/cuda_emulator.h.
-#ifdef __CUDACC__
-#include <cuda_runtime.h>
-#else
-#include "cuda_emulator.h"
-#endif
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "gpu/kernels.h"
+#include "gpu/launch.h"
 #include "gpu/particle_row.h"
 
 namespace pfftjax::gpu {
@@ -75,75 +69,35 @@ __global__ void __launch_bounds__(kRowsPerBlock)
   }
 }
 
-using ParticleKernel = void (*)(ParticleCall);
-
-template <typename T, int kPoints>
-ParticleKernel ParticleKernelOf(ParticleOperation operation) {
-  switch (operation) {
-    case ParticleOperation::kPaint:
-      return RowKernel<T, kPoints, ParticleOperation::kPaint>;
-    case ParticleOperation::kReadout:
-      return RowKernel<T, kPoints, ParticleOperation::kReadout>;
-    case ParticleOperation::kAlong:
-      return RowKernel<T, kPoints, ParticleOperation::kAlong>;
-    case ParticleOperation::kAcross:
-      return RowKernel<T, kPoints, ParticleOperation::kAcross>;
-  }
-  return nullptr;
+std::int64_t BlocksFor(std::int64_t threads) {
+  return (threads + kRowsPerBlock - 1) / kRowsPerBlock;
 }
 
-template <typename T>
-ParticleKernel ParticleKernelOf(const ParticleCall& call) {
-  switch (call.points) {
-    case 1:
-      return ParticleKernelOf<T, 1>(call.operation);
-    case 2:
-      return ParticleKernelOf<T, 2>(call.operation);
-    case 3:
-      return ParticleKernelOf<T, 3>(call.operation);
-    case 4:
-      return ParticleKernelOf<T, 4>(call.operation);
-    default:
-      return nullptr;
-  }
-}
-
-template <typename... Parameters, typename... Arguments>
-int Launch(void (*kernel)(Parameters...), std::int64_t blocks, StreamHandle stream,
-           const Arguments&... arguments) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kRowsPerBlock);
-  config.stream = static_cast<cudaStream_t>(stream);
-  const int launched = cudaLaunchKernelEx(&config, kernel, arguments...);
-  // What is left of an error would be found by whoever asks next.
-  const int left = cudaGetLastError();
-  return launched != 0 ? launched : left;
-}
-
-template <typename T>
+template <typename T, int kPoints, ParticleOperation kOperation>
 int Run(const ParticleCall& call, StreamHandle stream) {
-  const ParticleKernel kernel = ParticleKernelOf<T>(call);
-  if (!kernel) return cudaErrorInvalidValue;
-  const auto blocks = [](std::int64_t threads) {
-    return (threads + kRowsPerBlock - 1) / kRowsPerBlock;
+  const auto launch = [&](auto kernel, std::int64_t blocks, const auto&... arguments) {
+    return LaunchBlocks(kernel, blocks, kRowsPerBlock, stream, arguments...);
   };
-  const std::int64_t results = call.results();
+  T* const result = static_cast<T*>(call.result);
   if (call.rows > 0) {
-    if (const int code = Launch(kernel, blocks(call.rows), stream, call)) return code;
-  }
-  if (call.together) {
-    if (const int code = Launch(SplitKernel, blocks(call.volume()), stream,
-                                static_cast<const float4*>(call.together),
-                                static_cast<float*>(call.result), call.volume())) {
+    if (const int code = launch(RowKernel<T, kPoints, kOperation>, BlocksFor(call.rows), call)) {
       return code;
     }
   }
+  if constexpr (std::is_same_v<T, float> && kOperation == ParticleOperation::kPaint) {
+    if (call.together) {
+      const auto* const together = static_cast<const float4*>(call.together);
+      const std::int64_t volume = call.volume();
+      if (const int code = launch(SplitKernel, BlocksFor(volume), together, result, volume)) {
+        return code;
+      }
+    }
+  }
+  const std::int64_t results = call.results();
   if (call.rows == 0 || results == 0) return 0;
   constexpr std::int64_t most_blocks = 1 << 10;
-  return Launch(LostKernel<T>, std::min(blocks(results), most_blocks), stream,
-                static_cast<const std::int32_t*>(call.lost), static_cast<T*>(call.result),
-                results);
+  const std::int32_t* const lost = call.lost;
+  return launch(LostKernel<T>, std::min(BlocksFor(results), most_blocks), lost, result, results);
 }
 
 }  // namespace
@@ -165,7 +119,11 @@ std::int64_t ParticleScratch(const ParticleCall* call) {
 }
 
 int RunParticles(const ParticleCall* call, StreamHandle stream) {
-  return call->is_double ? Run<double>(*call, stream) : Run<float>(*call, stream);
+  int code = cudaErrorInvalidValue;
+  WithTypes(*call, [&](auto zero, auto points, auto operation) {
+    code = Run<decltype(zero), points, operation>(*call, stream);
+  });
+  return code;
 }
 
 }  // namespace pfftjax::gpu

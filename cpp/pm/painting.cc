@@ -27,7 +27,7 @@ using pm::Particles;
 // that is not in this rank's block, or -1.
 template <typename Body>
 ffi::Error WithPainter(const char* operation, const Particles& particles,
-                       const pm::Operands& operands, Body&& body) {
+                       const std::optional<pm::Operands>& operands, Body&& body) {
   const std::optional<pm::Placement> placement = pm::Place(particles, operands);
   if (!placement) return Invalid(std::string(operation) + " of buffers that do not fit");
   const pm::Mesh& mesh = placement->mesh;
@@ -159,17 +159,12 @@ ffi::Error Paint(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
                  ffi::ThreadPool pool, Cells cells, Operand offsets, Count used, Operand values,
                  Result field) {
   const Timed timed(Operation::kPaint, BytesOf(values));
-  const auto shape = values.dimensions();
-  if (shape.size() != 3) return Invalid("paint of a wrong shape");
   AdviseHugePages(field->untyped_data(), field->size_bytes());
   Clear(field->untyped_data(), field->size_bytes());
   return WithPainter(
       "paint",
       {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      {{shape[0], shape[1], shape[2]},
-       field->dimensions(),
-       {values.element_type(), field->element_type()}},
-      [&](const auto& painter, auto zero) {
+      pm::OperandsOf(values, *field), [&](const auto& painter, auto zero) {
         using T = decltype(zero);
         return PaintOnThreads(pool, painter, static_cast<const T*>(values.untyped_data()),
                               *used.typed_data(), static_cast<T*>(field->untyped_data()));
@@ -181,19 +176,15 @@ ffi::Error Readout(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64
                    Orders orders, ffi::ThreadPool pool, Cells cells, Operand offsets, Count used,
                    Operand field, Result values) {
   const Timed timed(Operation::kReadout, BytesOf(field));
-  const auto shape = values->dimensions();
-  if (shape.size() != 3) return Invalid("readout of a wrong shape");
   AdviseHugePages(values->untyped_data(), values->size_bytes());
   return WithPainter(
       "readout",
       {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      {{shape[0], shape[1], shape[2]},
-       field.dimensions(),
-       {field.element_type(), values->element_type()}},
-      [&](const auto& painter, auto zero) {
+      pm::OperandsOf(*values, field), [&](const auto& painter, auto zero) {
         using T = decltype(zero);
         const T* from = static_cast<const T*>(field.untyped_data());
         T* to = static_cast<T*>(values->untyped_data());
+        const auto shape = values->dimensions();
         return ForRows(pool, *used.typed_data(), shape[0], shape[1] * shape[2], to,
                        [=](std::int64_t begin, std::int64_t end) {
                          return painter.Readout(from, begin, end, to);
@@ -209,26 +200,18 @@ ffi::Error Slope(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t
                  Operand x, Result y) {
   const Timed timed(kAcross ? Operation::kReadoutAcross : Operation::kReadoutAlong, BytesOf(x));
   constexpr const char* operation = kAcross ? "readout_across" : "readout_along";
-  const auto in = x.dimensions();
-  const auto out = y->dimensions();
-  const auto components = kAcross ? in : out;
-  const auto displacement = kAcross ? out : in;
-  if (in.size() != 2 || out.size() != 2 || in[0] != out[0] || displacement[1] != kAxes) {
-    return Invalid(std::string(operation) + " of a wrong shape");
-  }
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return WithPainter(
       operation,
       {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      {{components[0], components[1], 1},
-       field.dimensions(),
-       {x.element_type(), y->element_type()}},
+      kAcross ? pm::OperandsOf(x, *y, field) : pm::OperandsOf(*y, x, field),
       [&](const auto& painter, auto zero) {
         using T = decltype(zero);
         const T* at = static_cast<const T*>(field.untyped_data());
         const T* from = static_cast<const T*>(x.untyped_data());
         T* to = static_cast<T*>(y->untyped_data());
-        return ForRows(pool, *used.typed_data(), in[0], out[1], to,
+        const auto out = y->dimensions();
+        return ForRows(pool, *used.typed_data(), out[0], out[1], to,
                        [=](std::int64_t begin, std::int64_t end) {
                          return kAcross ? painter.Across(at, from, begin, end, to)
                                         : painter.Along(at, from, begin, end, to);

@@ -29,13 +29,34 @@ struct Particles {
   const Count& used;
 };
 
-// What a call is to work on: an array of the mesh, and one of particles with two dimensions behind
-// the rows, components and derivatives.
+// What a call works on: an array of the mesh, and arrays of particles, of rows with components and
+// derivatives; all of one type.
 struct Operands {
   std::array<std::int64_t, 3> values;
   Dimensions field;
-  std::array<ffi::DataType, 2> types;
+  ffi::DataType type;
 };
+
+// Those of paint and readout. Nothing where shapes or types do not fit.
+inline std::optional<Operands> OperandsOf(const Operand& values, const Operand& field) {
+  const Dimensions shape = values.dimensions();
+  const ffi::DataType type = field.element_type();
+  if (shape.size() != 3 || values.element_type() != type) return std::nullopt;
+  return Operands{{shape[0], shape[1], shape[2]}, field.dimensions(), type};
+}
+
+// Those of a derivative of readout: values (rows, components) and displacements (rows, 3).
+inline std::optional<Operands> OperandsOf(const Operand& values, const Operand& displacement,
+                                          const Operand& field) {
+  const Dimensions shape = values.dimensions();
+  const Dimensions way = displacement.dimensions();
+  const ffi::DataType type = field.element_type();
+  if (shape.size() != 2 || way.size() != 2 || shape[0] != way[0] || way[1] != kAxes ||
+      values.element_type() != type || displacement.element_type() != type) {
+    return std::nullopt;
+  }
+  return Operands{{shape[0], shape[1], 1}, field.dimensions(), type};
+}
 
 // The shapes of one call. `padded` is this rank's block with its ghosts.
 struct Shapes {
@@ -69,18 +90,18 @@ inline bool Fits(const Mesh& mesh, const Particles& particles, const Shapes& sha
   return fits;
 }
 
-// Returns nothing where this process has not made the grid, or where buffers do not fit.
-inline std::optional<Placement> Place(const Particles& particles, const Operands& operands) {
+// Nothing where this process has not made the grid, or where buffers do not fit.
+inline std::optional<Placement> Place(const Particles& particles,
+                                      const std::optional<Operands>& operands) {
   const std::optional<Mesh> mesh =
       FindMesh(particles.shape, particles.rows_comm, particles.columns_comm);
-  const auto& values = operands.values;
-  const ffi::DataType type = particles.offsets.element_type();
-  if (!mesh || operands.field.size() != 1 + kAxes || operands.field[0] != values[1] ||
-      operands.types[0] != type || operands.types[1] != type) {
+  if (!mesh || !operands || particles.offsets.element_type() != operands->type ||
+      operands->field.size() != 1 + kAxes || operands->field[0] != operands->values[1]) {
     return std::nullopt;
   }
-  Shapes shapes{values[0], values[1], values[2], {}};
-  std::copy(operands.field.begin() + 1, operands.field.end(), shapes.padded.begin());
+  const auto& [rows, components, derivatives] = operands->values;
+  Shapes shapes{rows, components, derivatives, {}};
+  std::copy(operands->field.begin() + 1, operands->field.end(), shapes.padded.begin());
   if (!Fits(*mesh, particles, shapes)) return std::nullopt;
   return Placement{*mesh, shapes};
 }

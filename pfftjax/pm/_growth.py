@@ -131,10 +131,10 @@ class _Linear(NamedTuple):
 
 
 class _Equations:
-    """Those of h1 = D1/a - 1, h2 = D2/a^2 + 3/7 and the like of D3/a^3, at scale factors. Each is
-    linear, and driven by those before it.
+    """The equations of h1 = D1/a - 1, h2 = D2/a^2 + 3/7 and the like of D3/a^3, at scale factors.
+    Each is linear, and driven by those before it.
 
-    All vanish with what is not matter, so that float32 keeps their digits.
+    All that they solve for vanishes with what is not matter, so that float32 keeps its digits.
     """
 
     def __init__(

@@ -7,7 +7,6 @@
 
 #include <ucontext.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -55,8 +54,6 @@ struct cudaLaunchConfig_t {
   std::size_t dynamicSmemBytes = 0;
   cudaStream_t stream = nullptr;
 };
-
-using std::min;
 
 inline dim3 threadIdx(0);
 inline dim3 blockIdx(0);

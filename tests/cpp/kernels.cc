@@ -12,20 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "requirements.h"
+
 namespace pfftjax::gpu {
 namespace {
-
-std::mt19937_64 generator(5);
-
-std::int64_t Draw(std::int64_t below) {
-  return static_cast<std::int64_t>(generator() % static_cast<std::uint64_t>(below));
-}
-
-void Require(bool holds, const std::string& what) {
-  if (holds) return;
-  std::fprintf(stderr, "wrong: %s\n", what.c_str());
-  std::exit(1);
-}
 
 // Exactly as long as it says, so that AddressSanitizer sees every step beyond it; begins at an odd
 // multiple of an element after an aligned address.

@@ -4,48 +4,19 @@
 #include "gpu/particles.cu"
 
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "requirements.h"
+
 namespace pfftjax::gpu {
 namespace {
-
-std::mt19937_64 generator(5);
-
-std::int64_t Draw(std::int64_t below) {
-  return static_cast<std::int64_t>(generator() % static_cast<std::uint64_t>(below));
-}
-
-void Require(bool holds, const std::string& what) {
-  if (holds) return;
-  std::fprintf(stderr, "wrong: %s\n", what.c_str());
-  std::exit(1);
-}
-
-struct Plainly {
-  template <typename T>
-  static constexpr bool kAddsTwo = false;
-  template <typename T>
-  static constexpr bool kAddsFour = false;
-  template <typename T>
-  static void Add(T* at, T value) {
-    *at += value;
-  }
-};
 
 template <typename T>
 std::vector<T> Numbers(std::int64_t count) {
   std::vector<T> numbers(static_cast<std::size_t>(count));
   for (T& number : numbers) number = static_cast<T>(Draw(2001) - 1000) / T{500};
   return numbers;
-}
-
-template <typename T, int kPoints, ParticleOperation kOperation>
-void RunRows(const ParticleCall& call) {
-  for (std::int64_t row = 0; row < call.rows; ++row) {
-    ParticleRow<T, kPoints>(call, row).template Run<kOperation, Plainly>();
-  }
 }
 
 // A mesh of one rank, with and without an even number of points along a line, so that pairs are
@@ -102,7 +73,7 @@ void Test(std::int64_t n2, bool is_lost) {
   call.result = other.data();
   call.together = nullptr;
   call.lost = &lost[1];
-  RunRows<T, kPoints, kOperation>(call);
+  RunRows(call);
   const std::string what = "operation " + std::to_string(static_cast<int>(kOperation)) +
                            " by a kernel of " + std::to_string(kPoints) + " points";
   Require(lost[0] == lost[1] && lost[0] == (is_lost ? 1 : 0), what + ": particles that are lost");

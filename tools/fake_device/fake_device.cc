@@ -217,53 +217,13 @@ int AddBoxes(const BoxCopy* copies, int count, Element element, StreamHandle str
   });
 }
 
-struct Plainly {
-  template <typename T>
-  static constexpr bool kAddsTwo = false;
-  template <typename T>
-  static constexpr bool kAddsFour = false;
-  template <typename T>
-  static void Add(T* at, T value) {
-    *at += value;
-  }
-};
-
-template <typename T, int kPoints, ParticleOperation kOperation>
-void RunRows(const ParticleCall& call) {
-  for (std::int64_t row = 0; row < call.rows; ++row) {
-    ParticleRow<T, kPoints>(call, row).template Run<kOperation, Plainly>();
-  }
-  if (*call.lost != 0) {
+void RunAll(const ParticleCall& call) {
+  RunRows(call);
+  if (*call.lost == 0) return;
+  WithTypes(call, [&](auto zero, auto, auto) {
+    using T = decltype(zero);
     std::fill_n(static_cast<T*>(call.result), call.results(), std::numeric_limits<T>::quiet_NaN());
-  }
-}
-
-template <typename T, int kPoints>
-void RunRows(const ParticleCall& call) {
-  switch (call.operation) {
-    case ParticleOperation::kPaint:
-      return RunRows<T, kPoints, ParticleOperation::kPaint>(call);
-    case ParticleOperation::kReadout:
-      return RunRows<T, kPoints, ParticleOperation::kReadout>(call);
-    case ParticleOperation::kAlong:
-      return RunRows<T, kPoints, ParticleOperation::kAlong>(call);
-    case ParticleOperation::kAcross:
-      return RunRows<T, kPoints, ParticleOperation::kAcross>(call);
-  }
-}
-
-template <typename T>
-void RunRows(const ParticleCall& call) {
-  switch (call.points) {
-    case 1:
-      return RunRows<T, 1>(call);
-    case 2:
-      return RunRows<T, 2>(call);
-    case 3:
-      return RunRows<T, 3>(call);
-    default:
-      return RunRows<T, 4>(call);
-  }
+  });
 }
 
 // Sums are in the order of the rows, in the result itself.
@@ -280,8 +240,7 @@ int RunParticles(const ParticleCall* call, StreamHandle stream) {
       if (const int code = runtime.CheckDevice(memory)) return code;
       uses.push_back(memory);
     }
-    Enqueue(runtime, stream, std::move(uses),
-            [now = *call] { now.is_double ? RunRows<double>(now) : RunRows<float>(now); });
+    Enqueue(runtime, stream, std::move(uses), [now = *call] { RunAll(now); });
     return static_cast<int>(kOk);
   });
 }
