@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/options.h"
+#include "base/pages.h"
 #include "collectives/messages.h"
 #include "collectives/same.h"
 #include "fft/lanes.h"
@@ -148,6 +149,8 @@ NB_MODULE(_native, m) {
       nb::arg("first_call"), nb::arg("shared_memory"), nb::arg("local_ranks") = 0,
       nb::arg("profile") = false);
 
+  m.def("keep_freed_memory", &KeepFreedMemory, nb::arg("bytes"),
+        "Lets malloc keep so much for the next call of a program.");
   m.def(
       "configure_transports",
       [](const std::string& name, const std::string& nccl, const std::string& nccl_wheel,

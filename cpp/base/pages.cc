@@ -1,8 +1,11 @@
 #include "base/pages.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 
 namespace pfftjax {
 
@@ -15,6 +18,21 @@ void AdviseHugePages(void* data, std::size_t bytes) {
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #else
   static_cast<void>(data);
+  static_cast<void>(bytes);
+#endif
+}
+
+void KeepFreedMemory(int bytes) {
+#ifdef __GLIBC__
+  const char* tunables = std::getenv("GLIBC_TUNABLES");
+  if (std::getenv("MALLOC_TRIM_THRESHOLD_") || std::getenv("MALLOC_MMAP_THRESHOLD_") ||
+      (tunables && std::strstr(tunables, "glibc.malloc."))) {
+    return;
+  }
+  // glibc finds its way to this threshold by itself, but no more once it is told the other one.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, bytes);
+#else
   static_cast<void>(bytes);
 #endif
 }

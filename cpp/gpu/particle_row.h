@@ -25,8 +25,8 @@ class ParticleRow {
   PFFTJAX_HOST_DEVICE ParticleRow(const ParticleCall& call, std::int64_t row)
       : call_(call), row_(row) {}
 
-  // Adder::Add(at, value), and, where it says so, Adder::AddTwo(at, first, second) and
-  // Adder::AddFour(at, first, second, third, fourth), which lie together.
+  // Adder::Add(at, value), and of floats Adder::AddTwo(at, first, second), aligned as two, and
+  // Adder::AddThree(at, first, second, third), with room for a fourth, aligned as four.
   template <ParticleOperation kOperation, typename Adder>
   PFFTJAX_HOST_DEVICE void Run() {
     const std::int32_t used = *call_.used;
@@ -37,7 +37,7 @@ class ParticleRow {
     }
     if constexpr (kOperation == ParticleOperation::kPaint) {
       if (!is_filled) return;
-      if constexpr (Adder::template kAddsFour<T>) {
+      if constexpr (std::is_same_v<T, float>) {
         if (call_.together) return PaintTogether<Adder>();
       }
       Paint<Adder>();
@@ -192,8 +192,8 @@ class ParticleRow {
         PFFTJAX_UNROLL
         for (int k = 0; k < kPoints; ++k) {
           const T share = line * axes.z[k];
-          Adder::AddFour(field + 4 * (LineOf(i, j) + Along2(k)), share * values[0],
-                         share * values[1], share * values[2], T{0});
+          Adder::AddThree(field + 4 * (LineOf(i, j) + Along2(k)), share * values[0],
+                          share * values[1], share * values[2]);
         }
       }
     }
@@ -202,7 +202,7 @@ class ParticleRow {
   // Two at a time, where they lie together and are aligned as two.
   template <typename Adder>
   PFFTJAX_HOST_DEVICE void AddLine(T* line, T share, const T (&z)[kPoints]) const {
-    if constexpr (Adder::template kAddsTwo<T> && kPoints > 1) {
+    if constexpr (std::is_same_v<T, float> && kPoints > 1) {
       if (is_in_line_) {
         T* const at = line + z_;
         if (reinterpret_cast<std::uintptr_t>(at) % (2 * sizeof(T)) == 0) {
@@ -332,12 +332,16 @@ bool WithTypes(const ParticleCall& call, Body&& body) {
 // Where nobody else adds.
 struct Plainly {
   template <typename T>
-  static constexpr bool kAddsTwo = false;
-  template <typename T>
-  static constexpr bool kAddsFour = false;
-  template <typename T>
-  PFFTJAX_HOST_DEVICE static void Add(T* at, T value) {
+  static void Add(T* at, T value) {
     *at += value;
+  }
+  static void AddTwo(float* at, float first, float second) {
+    Add(at, first);
+    Add(at + 1, second);
+  }
+  static void AddThree(float* at, float first, float second, float third) {
+    AddTwo(at, first, second);
+    Add(at + 2, third);
   }
 };
 

@@ -13,30 +13,34 @@ namespace {
 
 constexpr unsigned kRowsPerBlock = 128;
 
-// Sums in no fixed order. From sm_90 on, two or four floating-point numbers at once take about as
-// long as one.
+// Two or four floating-point numbers at once take about as long as one. Compilers before CUDA 13
+// cannot add them so, nor can code for devices before sm_90, which may run on later ones as well.
+#if defined(__CUDACC__) && (__CUDACC_VER_MAJOR__ < 13 || __CUDA_ARCH__ < 900)
+#define PFFTJAX_ADDS_ONE_BY_ONE
+#endif
+
+// Sums in no fixed order.
 struct Atomics {
   template <typename T>
   static __device__ void Add(T* at, T value) {
     atomicAdd(at, value);
   }
-#if !defined(__CUDACC__) || (__CUDACC_VER_MAJOR__ >= 13 && __CUDA_ARCH__ >= 900)
-  template <typename T>
-  static constexpr bool kAddsTwo = sizeof(T) == sizeof(float);
   static __device__ void AddTwo(float* at, float first, float second) {
-    atomicAdd(reinterpret_cast<float2*>(at), make_float2(first, second));
-  }
-  template <typename T>
-  static constexpr bool kAddsFour = sizeof(T) == sizeof(float);
-  static __device__ void AddFour(float* at, float first, float second, float third, float fourth) {
-    atomicAdd(reinterpret_cast<float4*>(at), make_float4(first, second, third, fourth));
-  }
+#ifdef PFFTJAX_ADDS_ONE_BY_ONE
+    Add(at, first);
+    Add(at + 1, second);
 #else
-  template <typename T>
-  static constexpr bool kAddsTwo = false;
-  template <typename T>
-  static constexpr bool kAddsFour = false;
+    atomicAdd(reinterpret_cast<float2*>(at), make_float2(first, second));
 #endif
+  }
+  static __device__ void AddThree(float* at, float first, float second, float third) {
+#ifdef PFFTJAX_ADDS_ONE_BY_ONE
+    AddTwo(at, first, second);
+    Add(at + 2, third);
+#else
+    atomicAdd(reinterpret_cast<float4*>(at), make_float4(first, second, third, 0.0f));
+#endif
+  }
 };
 
 template <typename T, int kPoints, ParticleOperation kOperation>

@@ -79,6 +79,8 @@ def _load() -> tuple[str, str]:
         )
     native.load_mpi(str(built[family]))
     native.choose_simd(options.simd)
+    if options.keep_bytes:
+        native.keep_freed_memory(options.keep_bytes)
     native.configure(
         max_chunk_bytes=options.max_chunk_bytes,
         check=options.check,

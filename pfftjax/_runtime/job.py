@@ -80,7 +80,8 @@ def join_job() -> None:
     follow from it:
 
     - `device`: tells JAX which GPU to take and which part of its memory, where ranks have any.
-    - `ffi`: loads the core and its backend for this MPI, and registers handlers with JAX.
+    - `ffi`: loads the core and its backend for this MPI, registers handlers with JAX, and lets
+      glibc's malloc keep memory that is freed (`PFFTJAX_KEEP_BYTES`).
     - `communicators`: duplicates MPI_COMM_WORLD, for which it waits for all ranks. With more than
       one, the core starts the thread of the watch, and handlers of SIGTERM (unless the program has
       one) and SIGINT that say what the rank was in, and then do what the signal did before.

@@ -10,6 +10,8 @@ pytestmark = pytest.mark.timeout(120)
 SOURCES = {
     "kernels": ("tests/cpp/kernels.cc", "cpp/gpu/box_plan.cc", "cpp/pencils/box.cc"),
     "particles": ("tests/cpp/particles.cc",),
+    # As compilers before CUDA 13, and devices before sm_90, have them.
+    "particles one by one": ("tests/cpp/particles.cc", "-DPFFTJAX_ADDS_ONE_BY_ONE"),
 }
 
 

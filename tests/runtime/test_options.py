@@ -23,6 +23,7 @@ def test_values():
             "PFFTJAX_FIRST_CALL_CHECK": "0",
             "PFFTJAX_LAZY_WORLD": "1",
             "PFFTJAX_SHARED_MEMORY": "0",
+            "PFFTJAX_KEEP_BYTES": "0",
             "PFFTJAX_SIMD": "avx2",
             "PFFTJAX_GPU_CHUNK_BYTES": "512",
             "PFFTJAX_GPU_TRANSPORT": "ipc",
@@ -34,7 +35,7 @@ def test_values():
         }
     )
     on_gpus = (512, "ipc", "/opt/libnccl.so.2", 4096, 6, False, True)
-    assert found == options.Options(64, True, False, 2.5, False, True, False, "avx2", *on_gpus)
+    assert found == options.Options(64, True, False, 2.5, False, True, False, 0, "avx2", *on_gpus)
     assert options.read({"PFFTJAX_GPU_TRANSPORT": "auto"}) == options.Options()
 
 

@@ -22,8 +22,8 @@ MUTANTS = [
     Mutant(
         "GPU: a component in place of another, of three that are added at once",
         CXX / "gpu" / "particle_row.h",
-        "share * values[1], share * values[2], T{0});",
-        "share * values[2], share * values[1], T{0});",
+        "share * values[1], share * values[2]);",
+        "share * values[2], share * values[1]);",
         "tests/jobs/test_kernels.py",
         0,
     ),
