@@ -3,11 +3,7 @@
 They are the B-splines of 1 to 4 points along each axis (Hockney & Eastwood 1988, section 5-3).
 """
 
-import itertools
 from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
 
 from pfftjax._runtime.primitive import where
 from pfftjax.pencils import Pencil
@@ -54,33 +50,7 @@ class Assignment(NamedTuple):
         ghosts = self.before + self.after
         return x + ghosts, y + ghosts, z
 
-    def placed(self, fraction: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The first point, counted from the particle's cell, and the rest of the way in [0, 1]."""
-        whole, is_by_half = divmod(self._lead, 2)
-        is_upper = fraction >= (0.5 if is_by_half else 2.0)
-        rest = fraction + jnp.where(is_upper, -0.5, 0.5) if is_by_half else fraction
-        return whole + is_upper.astype(jnp.int32), rest
-
 
 def assignment_of(kernel: Kernel, pencil: Pencil, operation: str) -> Assignment:
     """The kernel of that name."""
     return Assignment(order_of(kernel, where(operation, pencil.grid.communicator)))
-
-
-def weights(rest: jax.Array, points: int, order: int) -> list[jax.Array]:
-    """The weight of each point that a particle reaches, differentiated `order` times.
-
-    By the recursion of de Boor (1978, chapter X): a spline is a mean of two that have a point
-    less, and its derivative their difference.
-    """
-    if points == 1:
-        return [jnp.ones_like(rest)]
-    nothing = jnp.zeros_like(rest)
-    fewer = [nothing, *weights(rest, points - 1, max(order - 1, 0)), nothing]
-    sides = itertools.pairwise(fewer)
-    if order > 0:
-        return [left - right for left, right in sides]
-    return [
-        ((rest + (points - 1 - i)) * left + ((1 + i) - rest) * right) / (points - 1)
-        for i, (left, right) in enumerate(sides)
-    ]

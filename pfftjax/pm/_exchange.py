@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import Count, Counts, Rows, RowsLike
 from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.ffi import native
 from pfftjax._runtime.primitive import (
     Axes,
     Operands,
@@ -35,9 +36,60 @@ from pfftjax.collectives.internal import (
 )
 from pfftjax.pencils import Pencil
 
-from . import _by_xla
 from ._painting import on, one_by_one
 from ._positions import Places, as_positions, checked_mesh
+
+# Offsets of so many cells or more are in no box that has room for them.
+_MOST = float(native.most_cells)
+
+
+def located(
+    cell: jax.Array, offset: jax.Array, pencil: Pencil
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Global cells (rows, 3), fractions of a cell in [0, 1], and which rows are somewhere."""
+    somewhere = jnp.all(jnp.abs(offset) < _MOST, axis=1)  # not NaN either
+    offset = jnp.where(somewhere[:, None], offset, 0)
+    whole = jnp.floor(offset)
+    shape = jnp.asarray(pencil.global_shape, jnp.int32)
+    # Both are brought into the box before they are added, so that 32 bits hold the sum.
+    wrapped = (cell % shape + whole.astype(jnp.int32) % shape) % shape
+    return wrapped, offset - whole, somewhere
+
+
+def _owner(cell: jax.Array, n: int, parts: int) -> jax.Array:
+    """The part of an axis of n cells, shared out as in `pencils.block`, that has each cell."""
+    size, rest = divmod(n, parts)
+    longer = rest * (size + 1)  # cells of parts that have one more
+    others = rest + (cell - longer) // max(size, 1)
+    return jnp.where(cell < longer, cell // (size + 1), others)
+
+
+def _by_rank(rank: jax.Array, ranks: int) -> tuple[jax.Array, jax.Array]:
+    """The rows sorted by a rank that each has, and how many each has; those of none come last, and
+    have the number of ranks.
+    """
+    number = jnp.arange(rank.shape[0], dtype=jnp.int32)
+    sorted_rank, order = jax.lax.sort((rank, number), num_keys=1, is_stable=True)
+    ends = jnp.searchsorted(sorted_rank, jnp.arange(ranks, dtype=rank.dtype), side="right")
+    return order, jnp.diff(ends, prepend=0).astype(jnp.int32)
+
+
+def order_by_owner(
+    cell: jax.Array, offset: jax.Array, used: jax.Array, *, pencil: Pencil
+) -> list[jax.Array]:
+    """The rows sorted by the rank that owns their cell, unused ones last, and how many each has.
+
+    Where a position is not finite all counts are -1, which the exchange of counts refuses on every
+    rank.
+    """
+    rows, grid = cell.shape[0], pencil.grid
+    wrapped, _, somewhere = located(cell, offset, pencil)
+    part0, part1 = (_owner(wrapped[:, d], pencil.global_shape[d], grid.dims[d]) for d in range(2))
+    filled = jnp.arange(rows) < used
+    order, counts = _by_rank(jnp.where(filled, part0 * grid.dims[1] + part1, grid.size), grid.size)
+    possible = jnp.all(somewhere | ~filled) & (used >= 0) & (used <= rows)
+    return [order, jnp.where(possible, counts, -1)]
+
 
 # cell, offset, used -> (rows sorted by owner, rows for each rank).
 order_by_owner_p = Primitive("order_by_owner")
@@ -50,7 +102,7 @@ def _(cell: ShapedArray, *_: ShapedArray, pencil: Pencil) -> list[ShapedArray]:
     return [ShapedArray((n,), jnp.int32) for n in (cell.shape[0], pencil.grid.size)]
 
 
-mlir.register_lowering(order_by_owner_p, mlir.lower_fun(_by_xla.order_by_owner))
+mlir.register_lowering(order_by_owner_p, mlir.lower_fun(order_by_owner))
 _lower_order = jax.ffi.ffi_lowering("pfftjax_order_by_owner")
 mlir.register_lowering(
     order_by_owner_p,
@@ -194,7 +246,7 @@ class Route:
     @classmethod
     def to_ranks(cls, ranks: Counts, capacity: int, comm: Communicator) -> "Route":
         """The way of rows to the rank that each has, int32 (rows,); to ``comm.size`` none go."""
-        return cls._agreed(*_by_xla.by_rank(ranks, comm.size), capacity, comm)
+        return cls._agreed(*_by_rank(ranks, comm.size), capacity, comm)
 
     @classmethod
     def _agreed(

@@ -14,7 +14,6 @@ ranks that own their cells, and the field has ghosts.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,21 +24,20 @@ from jax.interpreters import ad, batching, mlir, xla
 from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import Operands, RealBlock, RealBlockLike, Rows, RowsLike
-from pfftjax._runtime.ffi import platforms
-from pfftjax._runtime.primitive import is_exporting, where, zero_tangent
+from pfftjax._runtime.primitive import by_platform, where, zero_tangent
 from pfftjax.pencils import Pencil, halo_exchange, halo_reduce
 
-from . import _by_xla
 from ._assignment import Assignment, Kernel, assignment_of
-from ._by_xla import SLOPES, Order, Orders
 from ._positions import Places, Positions, as_positions, checked_mesh
 
+# Orders of derivative along the axes; SLOPES are the three first derivatives.
+Order = tuple[int, int, int]
+Orders = tuple[Order, ...]
+SLOPES: Orders = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
 _VALUE: Orders = ((0, 0, 0),)
 
 
-def _primitive(
-    name: str, by_xla: Callable[..., jax.Array], result: Callable[..., ShapedArray]
-) -> Primitive:
+def _primitive(name: str, result: Callable[..., ShapedArray]) -> Primitive:
     primitive = Primitive(name)
     primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
     primitive.def_abstract_eval(result)
@@ -61,17 +59,7 @@ def _primitive(
             **on(pencil),
         )
 
-    elsewhere = mlir.lower_fun(by_xla, multiple_results=False)
-
-    def on_cuda(
-        ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, **params: Any
-    ) -> Sequence[mlir.ir.Value | Sequence[mlir.ir.Value]]:
-        has_handler = "CUDA" in platforms or is_exporting(ctx)
-        return (by_handler if has_handler else elsewhere)(ctx, *operands, **params)
-
-    mlir.register_lowering(primitive, elsewhere)
-    mlir.register_lowering(primitive, by_handler, platform="cpu")
-    mlir.register_lowering(primitive, on_cuda, platform="cuda")
+    mlir.register_lowering(primitive, by_platform(by_handler, by_handler))
     batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
     return primitive
 
@@ -109,7 +97,6 @@ def one_by_one(
 # cell, offset (rows, 3), used, field (components, *padded) -> (rows, components, orders)
 readout_p = _primitive(
     "readout",
-    _by_xla.readout,
     lambda cell, offset, used, field, *, orders, assignment, pencil: ShapedArray(
         (cell.shape[0], field.shape[0], len(orders)), field.dtype
     ),
@@ -117,7 +104,6 @@ readout_p = _primitive(
 # cell, offset, used, values (rows, components, orders) -> (components, *padded)
 paint_p = _primitive(
     "paint",
-    _by_xla.paint,
     lambda cell, offset, used, values, *, orders, assignment, pencil: ShapedArray(
         (values.shape[1], *assignment.padded(pencil)), values.dtype
     ),
@@ -129,7 +115,6 @@ paint_p = _primitive(
 # cell, offset, used, field, displacement (rows, 3) -> (rows, components)
 along_p = _primitive(
     "readout_along",
-    _by_xla.readout_along,
     lambda cell, offset, used, field, displacement, *, orders, assignment, pencil: ShapedArray(
         (cell.shape[0], field.shape[0]), field.dtype
     ),
@@ -137,7 +122,6 @@ along_p = _primitive(
 # Its transpose: cell, offset, used, field, values (rows, components) -> (rows, 3)
 across_p = _primitive(
     "readout_across",
-    _by_xla.readout_across,
     lambda cell, offset, used, field, values, *, orders, assignment, pencil: ShapedArray(
         (cell.shape[0], 3), field.dtype
     ),
