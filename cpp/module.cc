@@ -21,7 +21,6 @@
 #include "fft/terms.h"
 #include "gpu/boxes.h"
 #include "gpu/device.h"
-#include "gpu/gpu_handlers.h"
 #include "gpu/mirror.h"
 #include "gpu/transport.h"
 #include "pencils/redistribute.h"
@@ -290,7 +289,7 @@ NB_MODULE(_native, m) {
       "shares_memory",
       [](std::int64_t number) {
         const Alone alone(Known(number));
-        return NodeOf(Known(number)) != nullptr;
+        return SharesMemory(Known(number));
       },
       nb::arg("number"), nb::call_guard<nb::gil_scoped_release>(),
       "Whether the ranks of a communicator share memory. Collective, and while it makes no "

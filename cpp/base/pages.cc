@@ -10,20 +10,14 @@
 namespace pfftjax {
 
 void AdviseHugePages(void* data, std::size_t bytes) {
-#ifdef MADV_HUGEPAGE
   constexpr std::uintptr_t page = std::uintptr_t{2} << 20;
   const auto begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
   const auto end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
   // A kernel without huge pages refuses; nothing is lost then.
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#else
-  static_cast<void>(data);
-  static_cast<void>(bytes);
-#endif
 }
 
 void KeepFreedMemory(int bytes) {
-#ifdef __GLIBC__
   const char* tunables = std::getenv("GLIBC_TUNABLES");
   if (std::getenv("MALLOC_TRIM_THRESHOLD_") || std::getenv("MALLOC_MMAP_THRESHOLD_") ||
       (tunables && std::strstr(tunables, "glibc.malloc."))) {
@@ -32,9 +26,6 @@ void KeepFreedMemory(int bytes) {
   // glibc finds its way to this threshold by itself, but no more once it is told the other one.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, bytes);
-#else
-  static_cast<void>(bytes);
-#endif
 }
 
 }  // namespace pfftjax

@@ -38,6 +38,8 @@ class ScratchFor {
     memory_.Free();
   }
   void* data() const { return memory_.data; }
+  // Leaves the memory to MPI, which may still read or write it.
+  void Lose() { memory_ = {nullptr, 0}; }
   // Returns retained memory to the operating system.
   static void Release() {
     const std::lock_guard lock(mutex_);

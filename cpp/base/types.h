@@ -2,7 +2,9 @@
 #pragma once
 
 #include <complex>
+#include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <type_traits>
 
 #include "base/element.h"
@@ -10,42 +12,20 @@
 
 namespace pfftjax {
 
+// Indexed by Element.
+using ElementTypes =
+    std::tuple<bool, std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t,
+               std::uint16_t, std::uint32_t, std::uint64_t, Float16, BFloat16, float, double,
+               std::complex<float>, std::complex<double>>;
+static_assert(std::tuple_size_v<ElementTypes> == kElements.size());
+
 // `f(T{})` with the type of the element's values; its result.
-template <typename Function>
+template <std::size_t kIndex = 0, typename Function>
 auto WithType(Element element, Function&& f) -> decltype(f(double{})) {
-  switch (element) {
-    case Element::kBool:
-      return f(bool{});
-    case Element::kS8:
-      return f(std::int8_t{});
-    case Element::kS16:
-      return f(std::int16_t{});
-    case Element::kS32:
-      return f(std::int32_t{});
-    case Element::kS64:
-      return f(std::int64_t{});
-    case Element::kU8:
-      return f(std::uint8_t{});
-    case Element::kU16:
-      return f(std::uint16_t{});
-    case Element::kU32:
-      return f(std::uint32_t{});
-    case Element::kU64:
-      return f(std::uint64_t{});
-    case Element::kF16:
-      return f(Float16{});
-    case Element::kBF16:
-      return f(BFloat16{});
-    case Element::kF32:
-      return f(float{});
-    case Element::kF64:
-      return f(double{});
-    case Element::kC64:
-      return f(std::complex<float>{});
-    case Element::kC128:
-      break;
+  if constexpr (kIndex + 1 < std::tuple_size_v<ElementTypes>) {
+    if (static_cast<std::size_t>(element) != kIndex) return WithType<kIndex + 1>(element, f);
   }
-  return f(std::complex<double>{});
+  return f(std::tuple_element_t<kIndex, ElementTypes>{});
 }
 
 template <typename T>

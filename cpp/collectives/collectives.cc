@@ -1,12 +1,14 @@
 // The collectives that MPI has, as FFI handlers: one function an operation.
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "base/copies.h"
 #include "collectives/exchange.h"
 #include "collectives/reductions.h"
-#include "runtime/agreement.h"
 #include "runtime/handlers.h"
 #include "runtime/node.h"
 
@@ -100,65 +102,33 @@ ffi::Error Barrier(const CallSite& site, Token, TokenResult) {
   return Run(site, Payload{}, [](Communicator& comm) { return Mpi()->barrier(comm.data); });
 }
 
-// The identity, with proof: only lowered under PFFTJAX_CHECK=1.
-ffi::Error CheckReplicated(const CallSite& site, Operand x, Token, Result y, TokenResult) {
-  const Element element = ElementOf(x.element_type()).value_or(Element::kBool);
-  const Payload payload{element, CountOf(x), {}};
-  return Run(site, payload, [&](Communicator& comm) {
-    const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
-    const std::string text = Describe(site.operation, element, payload.count) + " with the hash " +
-                             std::to_string(hash);
-    const std::string how = comm.size > 1 ? Disagreement(comm, hash, text) : std::string{};
-    if (!how.empty()) {
-      return Failed(site.operation, comm,
-                    "a value (or, under grad, the cotangent of an allreduce) that must be equal "
-                    "on all ranks is not: " +
-                        how +
-                        ". Pass replicated values into rank-dependent work through replicate, and "
-                        "use the result of allreduce alike on every rank");
-    }
-    std::memcpy(y->untyped_data(), x.untyped_data(), x.size_bytes());
-    return ffi::Error::Success();
-  });
-}
-
 }  // namespace
 
-std::optional<Element> ElementOf(ffi::DataType type) {
+Element ElementOf(ffi::DataType type) {
   constexpr std::array types = {ffi::PRED, ffi::S8,  ffi::S16, ffi::S32, ffi::S64,
                                 ffi::U8,   ffi::U16, ffi::U32, ffi::U64, ffi::F16,
                                 ffi::BF16, ffi::F32, ffi::F64, ffi::C64, ffi::C128};
   static_assert(types.size() == kElements.size());
   const auto found = std::find(types.begin(), types.end(), type);
-  if (found == types.end()) return std::nullopt;
+  if (found == types.end()) {
+    throw std::runtime_error("there is no MPI type for XLA element type " +
+                             std::to_string(static_cast<int>(type)));
+  }
   return static_cast<Element>(found - types.begin());
 }
 
-ffi::Error BadElement(Operation operation, ffi::DataType type) {
-  return Invalid(std::string(NameOf(operation)) + " has no MPI type for XLA element type " +
-                 std::to_string(static_cast<int>(type)));
-}
-
 std::vector<Registration> CollectiveHandlers() {
-  return {SiteHandler<Operation::kAlltoall, Exchange<Pattern::kAlltoall>>("pfftjax_alltoall")
-              .WithStaging(),
-          SiteHandler<Operation::kAllgather, Exchange<Pattern::kAllgather>>("pfftjax_allgather")
-              .WithStaging(),
+  return {SiteHandler<Operation::kAlltoall, Exchange<Pattern::kAlltoall>>("pfftjax_alltoall"),
+          SiteHandler<Operation::kAllgather, Exchange<Pattern::kAllgather>>("pfftjax_allgather"),
           SiteHandler<Operation::kReduceScatter, Reduce<Spread::kBlocks>>("pfftjax_reduce_scatter",
-                                                                          "op")
-              .WithStaging(),
-          SiteHandler<Operation::kAllreduce, Reduce<Spread::kAll>>("pfftjax_allreduce", "op")
-              .WithStaging(),
+                                                                          "op"),
+          SiteHandler<Operation::kAllreduce, Reduce<Spread::kAll>>("pfftjax_allreduce", "op"),
           SiteHandler<Operation::kReduce, Reduce<Spread::kRoot, std::int32_t>>("pfftjax_reduce",
-                                                                               "op", "root")
-              .WithStaging(),
-          SiteHandler<Operation::kBcast, Bcast>("pfftjax_bcast", "root").WithStaging(),
-          SiteHandler<Operation::kGather, Rooted<Pattern::kGather>>("pfftjax_gather", "root")
-              .WithStaging(),
-          SiteHandler<Operation::kScatter, Rooted<Pattern::kScatter>>("pfftjax_scatter", "root")
-              .WithStaging(),
-          SiteHandler<Operation::kBarrier, Barrier>("pfftjax_barrier").WithStaging(),
-          SiteHandler<Operation::kReplicate, CheckReplicated>("pfftjax_replicate").WithStaging()};
+                                                                               "op", "root"),
+          SiteHandler<Operation::kBcast, Bcast>("pfftjax_bcast", "root"),
+          SiteHandler<Operation::kGather, Rooted<Pattern::kGather>>("pfftjax_gather", "root"),
+          SiteHandler<Operation::kScatter, Rooted<Pattern::kScatter>>("pfftjax_scatter", "root"),
+          SiteHandler<Operation::kBarrier, Barrier>("pfftjax_barrier")};
 }
 
 }  // namespace pfftjax

@@ -52,7 +52,8 @@ ffi::Error ExchangeCounts(const CallSite& site, std::int64_t rows, std::int64_t 
           const std::string there = " on rank " + std::to_string(all[kBadRank]);
           return Failed(operation, comm,
                         what == "particles"
-                            ? "a position of particles" + there + " is not finite"
+                            ? "a position of particles" + there +
+                                  " is not finite, or 2^30 cells or more away"
                             : "the counts" + there +
                                   " are negative, or add up to more than the rows of x there");
         }
@@ -91,10 +92,9 @@ ffi::Error MoveRows(const CallSite& site, Operand x, ffi::Buffer<ffi::S32> outgo
 
 std::vector<Registration> ExchangeHandlers() {
   return {SiteHandler<Operation::kExchangeCounts, ExchangeCounts>("pfftjax_exchange_counts",
-                                                                  "rows", "capacity", "what")
-              .WithStaging(),
-          SiteHandler<Operation::kAllgatherv, MoveRows<true>>("pfftjax_allgatherv").WithStaging(),
-          SiteHandler<Operation::kAlltoallv, MoveRows<false>>("pfftjax_alltoallv").WithStaging()};
+                                                                  "rows", "capacity", "what"),
+          SiteHandler<Operation::kAllgatherv, MoveRows<true>>("pfftjax_allgatherv"),
+          SiteHandler<Operation::kAlltoallv, MoveRows<false>>("pfftjax_alltoallv")};
 }
 
 }  // namespace pfftjax

@@ -19,6 +19,11 @@ inline int ExchangeTag(const Communicator& comm) {
   return static_cast<int>(kFirst + comm.progress.MeaningOf(comm.progress.passed) % kTags);
 }
 
+// What all ranks mean alike by their present collective, as a hash that is odd.
+inline std::uint64_t MeaningOf(const Communicator& comm) {
+  return comm.progress.MeaningOf(comm.progress.passed) | 1u;
+}
+
 // Sends `sends` elements to `dest` and receives `receives` from `source`, in MPI calls of bounded
 // size; either may be none. An MPI code.
 inline int SendrecvInChunks(const Communicator& comm, const void* send, std::int64_t sends,
@@ -26,7 +31,8 @@ inline int SendrecvInChunks(const Communicator& comm, const void* send, std::int
                             Element element) {
   const MpiApi& mpi = *Mpi();
   const int tag = ExchangeTag(comm);
-  const auto exchanged = [&](std::int64_t offset, std::int64_t limit) {
+  const std::int64_t limit = ChunkElements(element);
+  return ForEachChunk(std::max(sends, receives), limit, [&](std::int64_t offset, std::int64_t) {
     const std::int64_t sent = std::clamp<std::int64_t>(sends - offset, 0, limit);
     const std::int64_t received = std::clamp<std::int64_t>(receives - offset, 0, limit);
     Envelope arrived;
@@ -35,10 +41,7 @@ inline int SendrecvInChunks(const Communicator& comm, const void* send, std::int
         tag, At(recv, received > 0 ? offset : 0, element), received, element,
         received > 0 ? source : mpi.proc_null, tag, comm.control, &arrived, {});
     return code == 0 && received > 0 && arrived.count != received ? kShortMessage : code;
-  };
-  const std::int64_t limit = ChunkElements(element);
-  return ForEachChunk(std::max(sends, receives), limit,
-                      [&](std::int64_t offset, std::int64_t) { return exchanged(offset, limit); });
+  });
 }
 
 // Blocks of one size between all ranks, or between one of them and all: which of them this rank

@@ -32,17 +32,13 @@ struct Side {
       : name(name),
         shift(shift),
         tag(tag),
-        type(x.element_type()),
-        has_element(ElementOf(type).has_value()),
-        element(ElementOf(type).value_or(Element::kBool)),
+        element(ElementOf(x.element_type())),
         count(CountOf(x)),
         data(x.untyped_data()) {}
 
   const char* name = "";
   std::int32_t shift = kShiftToNobody;
   std::int32_t tag = 0;
-  ffi::DataType type = ffi::DataType::PRED;
-  bool has_element = true;
   Element element = Element::kBool;
   std::int64_t count = 0;
   const void* data = nullptr;
@@ -75,9 +71,7 @@ class Waits {
   }
 
  private:
-  void Tell(Awaited what) const {
-    progress_.awaited.store(what.number(), std::memory_order_release);
-  }
+  void Tell(Awaited what) const { progress_.awaited.store(what, std::memory_order_release); }
 
   Progress& progress_;
   Awaited piece_;
@@ -89,9 +83,6 @@ class Waits {
 ffi::Error Exchange(const CallSite& site, const Side& out, const Side& in, const Operand* y,
                     const void* recv_template = nullptr, std::int64_t status = kNoStatus,
                     bool is_exact = true) {
-  for (const Side* side : {&out, &in}) {
-    if (!side->has_element) return BadElement(site.operation, side->type);
-  }
   void* const recv = y ? y->untyped_data() : nullptr;
   if (y) AdviseHugePages(recv, y->size_bytes());
   const Communicator* registered = FindCommunicator(site.comm);
@@ -260,16 +251,12 @@ std::int64_t AddStatus(void* address) {
 std::vector<Registration> MessageHandlers() {
   return {
       SiteHandler<Operation::kSendrecv, Sendrecv>("pfftjax_sendrecv", "source", "dest", "sendtag",
-                                                  "recvtag")
-          .WithStaging(),
-      SiteHandler<Operation::kSendrecvAll, SendrecvAll>("pfftjax_sendrecv_all", "source", "dest")
-          .WithStaging(),
+                                                  "recvtag"),
+      SiteHandler<Operation::kSendrecvAll, SendrecvAll>("pfftjax_sendrecv_all", "source", "dest"),
       SiteHandler<Operation::kSendrecv, SendrecvStatus>(
-          "pfftjax_sendrecv_status", "source", "dest", "sendtag", "recvtag", "status", "exact")
-          .WithStaging(),
-      SiteHandler<Operation::kSend, Send>("pfftjax_send", "dest", "tag").WithStaging(),
-      SiteHandler<Operation::kRecv, Recv>("pfftjax_recv", "source", "tag", "status", "exact")
-          .WithStaging()};
+          "pfftjax_sendrecv_status", "source", "dest", "sendtag", "recvtag", "status", "exact"),
+      SiteHandler<Operation::kSend, Send>("pfftjax_send", "dest", "tag"),
+      SiteHandler<Operation::kRecv, Recv>("pfftjax_recv", "source", "tag", "status", "exact")};
 }
 
 }  // namespace pfftjax

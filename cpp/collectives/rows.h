@@ -16,12 +16,11 @@ namespace pfftjax {
 // along its first axes.
 template <typename Body>
 ffi::Error RunOnRows(const CallSite& site, const Operand& x, Body&& body, std::size_t axes = 1) {
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(site.operation, x.element_type());
+  const Element element = ElementOf(x.element_type());
   std::int64_t width = 1;
   for (std::size_t i = axes; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
-  return Run(site, Payload{*element, width},
-             [&](Communicator& comm) { return body(comm, *element, width); });
+  return Run(site, Payload{element, width},
+             [&](Communicator& comm) { return body(comm, element, width); });
 }
 
 // Rows of `width` elements, one block after the other, and the number of elements in all.

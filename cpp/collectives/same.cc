@@ -341,12 +341,12 @@ ffi::Error Same(const CallSite& site, std::int64_t place, bool each_call, std::i
 ffi::Error Expect(const CallSite& site, std::string_view operation, std::string_view what,
                   std::string_view but, std::string_view remedy, double tolerance, Operand passed,
                   Operand value, Operand expected, Token, Result y, TokenResult) {
-  const std::optional<Element> element = ElementOf(value.element_type());
+  const Element element = ElementOf(value.element_type());
   if (element != Element::kF32 && element != Element::kF64) {
-    return BadElement(site.operation, value.element_type());
+    return Invalid("expect is for float32 and float64");
   }
   const std::int64_t count = CountOf(value);
-  const Payload payload{*element, count, {}};
+  const Payload payload{element, count, {}};
   return Run(site, payload, [&](Communicator& comm) {
     PassOn(passed, y);
     const auto at = [&](const Operand& x, std::int64_t i) {
@@ -360,24 +360,28 @@ ffi::Error Expect(const CallSite& site, std::string_view operation, std::string_
       const bool is_short = count <= kMostWritten;
       return Failed(std::string(operation), comm,
                     std::string(what) + " is " +
-                        (is_short ? Written(value, *element) : Written(a, 9)) + ", but " +
+                        (is_short ? Written(value, element) : Written(a, 9)) + ", but " +
                         std::string(but) + " " +
-                        (is_short ? Written(expected, *element) : Written(b, 9)) + "; " +
+                        (is_short ? Written(expected, element) : Written(b, 9)) + "; " +
                         std::string(remedy));
     }
     return ffi::Error::Success();
   });
 }
 
+template <Operation kOperation>
+Registration Comparing(const char* name) {
+  return SiteHandler<kOperation, Same>(name, "place", "each_call", "expected", "operation", "what",
+                                       "labels", "remedy");
+}
+
 }  // namespace
 
 std::vector<Registration> SameHandlers() {
-  return {SiteHandler<Operation::kSame, Same>("pfftjax_same", "place", "each_call", "expected",
-                                              "operation", "what", "labels", "remedy")
-              .WithStaging(),
+  return {Comparing<Operation::kSame>("pfftjax_same"),
+          Comparing<Operation::kReplicate>("pfftjax_replicate"),
           SiteHandler<Operation::kExpect, Expect>("pfftjax_expect", "operation", "what", "but",
-                                                  "remedy", "tolerance")
-              .WithStaging()};
+                                                  "remedy", "tolerance")};
 }
 
 }  // namespace pfftjax

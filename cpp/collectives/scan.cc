@@ -45,59 +45,38 @@ void FillIdentity(void* data, std::int64_t count, Element element, Reduction red
 }
 
 // One way to add over the ranks from this one to the last: each step doubles how many are in.
-// A piece at a time, so that what is received needs little room.
-class FromTheEnd {
- public:
-  FromTheEnd(const Communicator& comm, Element element, Reduction reduction, bool exclusive)
-      : comm_(comm), element_(element), reduction_(reduction), exclusive_(exclusive) {}
-
-  int Run(const char* x, char* y, std::int64_t count) {
-    constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
-    const std::int64_t bytes = InfoOf(element_).bytes;
-    const std::int64_t limit = std::min(ChunkElements(element_), kPieceBytes / bytes);
-    arriving_.resize(static_cast<std::size_t>(std::min(limit, count) * bytes));
-    return ForEachChunk(count, limit, [&](std::int64_t offset, std::int64_t piece) {
-      return RunPiece(x + offset * bytes, y + offset * bytes, piece);
-    });
-  }
-
- private:
-  int RunPiece(const char* x, char* y, std::int64_t count) {
-    const auto bytes = static_cast<std::size_t>(count * InfoOf(element_).bytes);
-    if (exclusive_) {
-      FillIdentity(y, count, element_, reduction_);
-      if (const int code = Shift(x, y, count, 1)) return code;
+// A piece at a time, so that what is received needs little room. An MPI code.
+int ScanFromTheEnd(const Communicator& comm, Element element, Reduction reduction, bool exclusive,
+                   const char* x, char* y, std::int64_t count) {
+  constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
+  const std::int64_t bytes = InfoOf(element).bytes;
+  const std::int64_t limit = std::min(ChunkElements(element), kPieceBytes / bytes);
+  std::vector<char> arriving(static_cast<std::size_t>(std::min(limit, count) * bytes));
+  return ForEachChunk(count, limit, [&](std::int64_t offset, std::int64_t piece) {
+    const char* const from = x + offset * bytes;
+    char* const to = y + offset * bytes;
+    // Sends to the rank `distance` before this one, and receives from the one after.
+    const auto shift = [&](const char* send, char* recv, int distance) {
+      const int dest = comm.rank - distance;
+      const int source = comm.rank + distance;
+      return SendrecvInChunks(comm, send, dest >= 0 ? piece : 0, dest, recv,
+                              source < comm.size ? piece : 0, source, element);
+    };
+    if (exclusive) {
+      FillIdentity(to, piece, element, reduction);
+      if (const int code = shift(from, to, 1)) return code;
     } else {
-      std::memcpy(y, x, bytes);
+      std::memcpy(to, from, static_cast<std::size_t>(piece * bytes));
     }
-    for (int distance = 1; distance < comm_.size; distance *= 2) {
-      if (const int code = Shift(y, arriving_.data(), count, distance)) return code;
-      if (comm_.rank + distance >= comm_.size) continue;
-      const int code = Mpi()->reduce_local(arriving_.data(), y, count, element_, reduction_);
+    for (int distance = 1; distance < comm.size; distance *= 2) {
+      if (const int code = shift(to, arriving.data(), distance)) return code;
+      if (comm.rank + distance >= comm.size) continue;
+      const int code = Mpi()->reduce_local(arriving.data(), to, piece, element, reduction);
       if (code != 0) return code;
     }
     return 0;
-  }
-
-  // Sends to the rank `distance` before this one, and receives from the one after.
-  int Shift(const char* send, char* recv, std::int64_t count, int distance) {
-    const bool sending = comm_.rank - distance >= 0;
-    const bool receiving = comm_.rank + distance < comm_.size;
-    const int tag = ExchangeTag(comm_);
-    Envelope arrived;
-    const int code = Mpi()->sendrecv(
-        send, count, element_, sending ? comm_.rank - distance : Mpi()->proc_null, tag, recv,
-        count, element_, receiving ? comm_.rank + distance : Mpi()->proc_null, tag, comm_.control,
-        &arrived, {});
-    return code == 0 && receiving && arrived.count != count ? kShortMessage : code;
-  }
-
-  const Communicator& comm_;
-  Element element_;
-  Reduction reduction_;
-  bool exclusive_;
-  std::vector<char> arriving_;
-};
+  });
+}
 
 // Over the ranks from the first to this one, or (`reverse`) from this one to the last; without
 // this one itself if `exclusive`.
@@ -112,7 +91,7 @@ ffi::Error Scan(const CallSite& site, std::int32_t op, bool exclusive, bool reve
   return RunOn(site, x, detail.Say(), detail.Number(), [&](Communicator& comm, Element element) {
     const auto* from = static_cast<const char*>(x.untyped_data());
     auto* to = static_cast<char*>(y->untyped_data());
-    if (reverse) return FromTheEnd(comm, element, reduction, exclusive).Run(from, to, count);
+    if (reverse) return ScanFromTheEnd(comm, element, reduction, exclusive, from, to, count);
     const auto scan = exclusive ? Mpi()->exscan : Mpi()->scan;
     const int code =
         ForEachChunk(count, ChunkElements(element), [&](std::int64_t offset, std::int64_t piece) {
@@ -129,8 +108,7 @@ ffi::Error Scan(const CallSite& site, std::int32_t op, bool exclusive, bool reve
 }  // namespace
 
 std::vector<Registration> ScanHandlers() {
-  return {SiteHandler<Operation::kScan, Scan>("pfftjax_scan", "op", "exclusive", "reverse")
-              .WithStaging()};
+  return {SiteHandler<Operation::kScan, Scan>("pfftjax_scan", "op", "exclusive", "reverse")};
 }
 
 }  // namespace pfftjax

@@ -79,8 +79,8 @@ ffi::Error Wait(const CallSite& site, bool same_for_all, Operand x, Ticket ticke
 }  // namespace
 
 std::vector<Registration> SplitHandlers() {
-  return {SiteHandler<Operation::kStart, Start>("pfftjax_start", "same_for_all").WithStaging(),
-          SiteHandler<Operation::kWait, Wait>("pfftjax_wait", "same_for_all").WithStaging()};
+  return {SiteHandler<Operation::kStart, Start>("pfftjax_start", "same_for_all"),
+          SiteHandler<Operation::kWait, Wait>("pfftjax_wait", "same_for_all")};
 }
 
 }  // namespace pfftjax

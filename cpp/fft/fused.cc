@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "base/scratch.h"
+#include "collectives/exchange.h"
 #include "fft/parcel_boxes.h"
 #include "fft/passage.h"
 #include "pencils/pencils.h"
@@ -166,17 +167,6 @@ template <typename T>
 int InSteps(Communicator& comm, const Attributes& a, const Task<T>& task, const Operand& x,
             const ffi::AnyBuffer& y, Element element, ffi::ThreadPool& pool) {
   const Change& change = task.change;
-  const auto planes = [&](const PlaneFft<T>& transform, const T* from, T* to, std::int64_t rows,
-                          std::int64_t lines) {
-    const std::int64_t tile = transform.both_axes() ? rows : 4 * transform.width();
-    if (tile == 0) return;
-    ForEachTask(pool, (lines + tile - 1) / tile, pool.num_threads() - 1,
-                [=, &transform](std::int64_t task_number) {
-                  const std::int64_t line = task_number * tile;
-                  transform.Run(from + line * transform.in_numbers(),
-                                to + line * transform.out_numbers(), std::min(tile, lines - line));
-                });
-  };
   std::vector<std::int64_t> before(x.dimensions().begin(), x.dimensions().end());
   std::vector<std::int64_t> after(y.dimensions().begin(), y.dimensions().end());
   const std::size_t last = before.size() - 1;
@@ -197,8 +187,8 @@ int InSteps(Communicator& comm, const Attributes& a, const Task<T>& task, const 
   const auto* outgoing = static_cast<const T*>(x.untyped_data());
   if (task.first) {
     before[last] = change.whole[2];
-    planes(*task.first, outgoing, own, before[last - 1],
-           before[last] > 0 ? leaving / before[last] : 0);
+    TransformPlanes(pool, *task.first, outgoing, own,
+                    before[last] > 0 ? leaving / before[last] : 0, before[last - 1]);
     outgoing = own;
   } else if (is_in_place && leaving > 0) {
     std::memcpy(own, outgoing, outgoing_bytes);
@@ -213,15 +203,15 @@ int InSteps(Communicator& comm, const Attributes& a, const Task<T>& task, const 
                             lead + a.gather);
   const int code = Redistribute(comm, a.method, outgoing, incoming, boxes, element);
   if (code == 0 && task.second) {
-    planes(*task.second, incoming, result, after[last - 1],
-           after[last] > 0 ? arriving / after[last] : 0);
+    TransformPlanes(pool, *task.second, incoming, result,
+                    after[last] > 0 ? arriving / after[last] : 0, after[last - 1]);
   }
   return code;
 }
 
 // The same for several arrays: what a window would hold goes by messages, or by MPI's alltoall.
 template <typename T>
-int ParcelsInSteps(Communicator& comm, Method method, std::uint64_t about, const Task<T>& task,
+int ParcelsInSteps(Communicator& comm, Method method, const Task<T>& task,
                    const Passage<T>& passage, const Buffers& buffers, Element element) {
   const auto arrays = static_cast<int>(task.sums.leaving.size());
   const fft::ParcelBoxes<T> boxes(passage.parcels(), arrays, comm.size, comm.rank);
@@ -246,16 +236,17 @@ int ParcelsInSteps(Communicator& comm, Method method, std::uint64_t about, const
   passage.Leave(buffers.From<T>(), ends);
   const std::int64_t most = arrays * passage.parcels().MostNumbers();
   const int code = method == Method::kAlltoall
-                       ? AlltoallBoxes(comm, about, outgoing, incoming, boxes, most, element)
+                       ? AlltoallBoxes(comm, outgoing, incoming, boxes, most, element)
                        : StreamBoxes(comm, outgoing, incoming, boxes, element, Arrival::kStore);
   if (code == 0) passage.Fetch(ends, buffers.To<T>());
   return code;
 }
 
-// Through the window of the ranks of a node, in a round that has begun; one rank needs neither.
-template <typename T>
-int OnNode(const Task<T>& task, const Passage<T>& passage, Window* window, Window::Round* round,
-           std::uint64_t about, const Buffers& buffers) {
+// Through the window of the ranks of a node; one rank needs none. `meet()` waits, between the two
+// halves, until all ranks have left what they leave.
+template <typename T, typename Meet>
+int OnNode(const Task<T>& task, const Passage<T>& passage, Window* window, const Buffers& buffers,
+           Meet&& meet) {
   const fft::Parcels<T>& parcels = passage.parcels();
   std::vector<Ends<T>> ends(task.sums.leaving.size());
   const Scratch scratch(ends.size() * parcels.OwnBytes());
@@ -272,27 +263,9 @@ int OnNode(const Task<T>& task, const Passage<T>& passage, Window* window, Windo
     }
   }
   passage.Leave(buffers.From<T>(), ends);
-  if (round) {
-    round->Publish(about);
-    if (const int code = round->WaitForAll(about)) return code;
-  }
+  if (const int code = meet()) return code;
   passage.Fetch(ends, buffers.To<T>());
   return 0;
-}
-
-std::uint64_t About(const Attributes& a, const Change& change, Element element) {
-  std::vector<std::int64_t> words(a.first.begin(), a.first.end());
-  words.insert(words.end(), a.second.begin(), a.second.end());
-  words.insert(words.end(), change.order.begin(), change.order.end());
-  words.insert(words.end(), change.whole.begin(), change.whole.end());
-  words.insert(words.end(), a.along.begin(), a.along.end());
-  words.insert(words.end(), {a.scatter, a.gather, change.batch, static_cast<int>(element),
-                             static_cast<std::int64_t>(a.what)});
-  for (const double scale : a.scales) {
-    std::memcpy(&words.emplace_back(), &scale, sizeof scale);
-  }
-  // 0 is for a rank that has given up.
-  return Hash(words.data(), words.size() * sizeof(std::int64_t)) | 1;
 }
 
 bool IsDouble(const Operand& x) {
@@ -303,17 +276,19 @@ template <typename T>
 int Exchange(Communicator& comm, const Attributes& a, const Task<T>& task,
              const Passage<T>& passage, Window* window, const Buffers& buffers, Element element,
              ffi::ThreadPool& pool) {
-  const std::uint64_t about = About(a, task.change, element);
   if (window) {
     Window::Round round(*window, comm);
     if (const int code = round.Begin()) return code;
-    return OnNode(task, passage, window, &round, about, buffers);
+    return OnNode(task, passage, window, buffers, [&] {
+      round.Publish(MeaningOf(comm));
+      return round.WaitForAll(MeaningOf(comm));
+    });
   }
   if (task.sums.leaving.size() == 1) {
     return InSteps(comm, a, task, buffers.x[0], buffers.y[0], element, pool);
   }
   if (a.method == Method::kFused || a.method == Method::kShared) return kNotShared;
-  return ParcelsInSteps(comm, a.method, about, task, passage, buffers, element);
+  return ParcelsInSteps(comm, a.method, task, passage, buffers, element);
 }
 
 template <typename T>
@@ -369,7 +344,7 @@ ffi::Error Transformed(const Attributes& a, ffi::ThreadPool& pool, const Buffers
   if (!task) return Invalid("fft of buffers that do not fit");
   const Passage<T> passage(task->change, task->first, task->second, task->sums, pool);
   if (!passage.IsPossible()) return Invalid("fft without a way to do it");
-  OnNode(*task, passage, nullptr, nullptr, 0, buffers);
+  OnNode(*task, passage, nullptr, buffers, [] { return 0; });
   return ffi::Error::Success();
 }
 
@@ -398,23 +373,17 @@ std::optional<Buffers> BuffersIn(What what, const ffi::RemainingArgs& arguments,
 }
 
 // Goes between ranks for calls with a site; on one rank there is no communication, and no order of
-// execution.
-template <typename... Site>
+// execution. Each name has a function of its own, so that errors carry that name.
+template <What kWhat, typename... Site>
 struct Fused {
   static ffi::Error Run(const Site&... site, Dimensions first, Dimensions second,
                         ffi::Span<const double> scales, Dimensions order, std::int64_t scatter,
                         std::int64_t gather, Dimensions along, std::int64_t method,
                         std::int64_t what, ffi::ThreadPool pool, ffi::RemainingArgs arguments,
                         ffi::RemainingRets results) {
-    const Attributes a{first,
-                       second,
-                       scales,
-                       order,
-                       scatter,
-                       gather,
-                       along,
-                       static_cast<Method>(method),
-                       static_cast<What>(what)};
+    if (static_cast<What>(what) != kWhat) return Invalid("a transform by the name of another");
+    const Attributes a{
+        first, second, scales, order, scatter, gather, along, static_cast<Method>(method), kWhat};
     const auto buffers = BuffersIn(a.what, arguments, results, sizeof...(Site));
     if (!buffers) return Invalid("fft of arrays that it has not");
     for (const ffi::AnyBuffer& y : buffers->y) AdviseHugePages(y.untyped_data(), y.size_bytes());
@@ -423,24 +392,29 @@ struct Fused {
   }
 };
 
+template <What kWhat>
+Registration Across(const char* name) {
+  return HandlerAtSite<Operation::kFft, Fused<kWhat, CallSite>::Run>(
+             name, "first", "second", "scales", "order", "scatter", "gather", "along", "method",
+             "what")
+      .OnHost();
+}
+template <What kWhat>
+Registration Alone(const char* name) {
+  return Handler<Fused<kWhat>::Run>(name, "first", "second", "scales", "order", "scatter",
+                                    "gather", "along", "method", "what")
+      .OnHost();
+}
+
 }  // namespace
 
 std::vector<Registration> FusedHandlers() {
-  // One function does all of them: the attribute `what` says which it is.
-  const auto across = [](const char* name) {
-    return SiteHandler<Operation::kFft, Fused<CallSite>::Run>(name, "first", "second", "scales",
-                                                              "order", "scatter", "gather",
-                                                              "along", "method", "what")
-        .OnHost();
-  };
-  const auto alone = [](const char* name) {
-    return Handler<Fused<>::Run>(name, "first", "second", "scales", "order", "scatter", "gather",
-                                 "along", "method", "what")
-        .OnHost();
-  };
-  return {across("pfftjax_fft_across"),        alone("pfftjax_fft_alone"),
-          across("pfftjax_gradient_across"),   alone("pfftjax_gradient_alone"),
-          across("pfftjax_divergence_across"), alone("pfftjax_divergence_alone")};
+  return {Across<What::kTransform>("pfftjax_fft_across"),
+          Alone<What::kTransform>("pfftjax_fft_alone"),
+          Across<What::kGradient>("pfftjax_gradient_across"),
+          Alone<What::kGradient>("pfftjax_gradient_alone"),
+          Across<What::kDivergence>("pfftjax_divergence_across"),
+          Alone<What::kDivergence>("pfftjax_divergence_alone")};
 }
 
 }  // namespace pfftjax

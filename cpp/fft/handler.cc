@@ -1,10 +1,7 @@
 // The FFT of a rank's own data as an XLA FFI handler: no communication, no order.
-#include <algorithm>
-
 #include "fft/planes.h"
 #include "runtime/handlers.h"
 #include "runtime/profile.h"
-#include "runtime/tasks.h"
 
 namespace pfftjax {
 namespace {
@@ -23,33 +20,21 @@ ffi::Error Transform(Kind kind, std::int64_t axes, std::int64_t n, double scale,
   const std::int64_t complex = kind <= Kind::kBackward ? n : spectrum;
   const std::int64_t in_n = IsReal(kind, true) ? n : complex;
   const std::int64_t out_n = IsReal(kind, false) ? n : complex;
-  bool fits = rank == to.size() && static_cast<std::int64_t>(rank) >= axes && n > 0 &&
-              from[rank - 1] == in_n && to[rank - 1] == out_n;
+  bool fits = (axes == 1 || axes == 2) && rank == to.size() &&
+              static_cast<std::int64_t>(rank) >= axes && n > 0 && from[rank - 1] == in_n &&
+              to[rank - 1] == out_n;
   std::int64_t lines = 1;
   for (std::size_t i = 0; fits && i + 1 < rank; ++i) {
     fits = from[i] == to[i];
     lines *= from[i];
   }
-  if (!fits || (axes != 1 && axes != 2)) {
-    return Invalid("fft of buffers that do not fit");
-  }
+  if (!fits) return Invalid("fft of buffers that do not fit");
   if (lines == 0) return ffi::Error::Success();
 
-  // Without a second axis, some lines at a time serve as a plane.
-  const int width = fft::ChosenLanes().lines<T>();
-  const std::int64_t rows = axes == 2 ? from[rank - 2] : std::min<std::int64_t>(lines, 4 * width);
+  const std::int64_t rows = axes == 2 ? from[rank - 2] : 1;
   const PlaneFft<T> transform(kind, n, axes == 2, rows, static_cast<T>(scale));
-  const auto* in = static_cast<const T*>(x.untyped_data());
-  auto* out = static_cast<T*>(y->untyped_data());
-  constexpr std::int64_t worth_a_thread = 1 << 15;
-  const std::int64_t helpers =
-      std::min<std::int64_t>(pool.num_threads() - 1, lines * n / worth_a_thread);
-  const std::int64_t planes = (lines + rows - 1) / rows;
-  ForEachTask(pool, planes, helpers, [transform, in, out, lines, rows](std::int64_t plane) {
-    const std::int64_t first = plane * rows;
-    transform.Run(in + first * transform.in_numbers(), out + first * transform.out_numbers(),
-                  std::min(rows, lines - first));
-  });
+  fft::TransformPlanes(pool, transform, static_cast<const T*>(x.untyped_data()),
+                       static_cast<T*>(y->untyped_data()), lines, rows);
   return ffi::Error::Success();
 }
 

@@ -28,16 +28,17 @@ class ParcelBoxes : public BoxesOf {
   std::int64_t PlaceTo(int rank) const { return parcels_.To(rank).offset; }
   std::int64_t PlaceFrom(int rank) const { return from_[rank]; }
 
-  void To(int rank, std::vector<Box>* boxes) const override {
-    if (rank != rank_) Append(parcels_.To(rank).count, PlaceTo(rank), outgoing_, boxes);
+  std::vector<Box> To(int rank) const override {
+    if (rank == rank_) return {};
+    return {BoxOf(parcels_.To(rank).count, PlaceTo(rank), outgoing_)};
   }
-  void From(int rank, std::vector<Box>* boxes) const override {
-    if (rank != rank_) Append(parcels_.From(rank).count, PlaceFrom(rank), incoming_, boxes);
+  std::vector<Box> From(int rank) const override {
+    if (rank == rank_) return {};
+    return {BoxOf(parcels_.From(rank).count, PlaceFrom(rank), incoming_)};
   }
 
  private:
-  void Append(std::int64_t count, std::int64_t place, std::int64_t of_an_array,
-              std::vector<Box>* boxes) const {
+  Box BoxOf(std::int64_t count, std::int64_t place, std::int64_t of_an_array) const {
     Box box;
     box.dims = 2;
     box.extent[0] = arrays_;
@@ -45,7 +46,7 @@ class ParcelBoxes : public BoxesOf {
     box.extent[1] = count;
     box.stride[1] = 1;
     box.offset = place;
-    boxes->push_back(box);
+    return box;
   }
 
   const Parcels<T>& parcels_;

@@ -48,6 +48,16 @@ std::int64_t TileOf(std::int64_t length, std::int64_t all, std::int64_t group) {
   return ((groups - 1) / tiles + 1) * group;
 }
 
+// A part of an array, in memory as rows along one axis, which follow each other along another.
+struct Tile {
+  std::int64_t batch;  // the member of the batch
+  Three at;            // where it begins in the array, by axis
+  Three size;
+  int rows;
+  int along;
+  std::int64_t pitch;  // complex numbers from row to row
+};
+
 // Four ways through the cache. Either the parcels have the order of what comes in, their rows are
 // written as they are, and the second transform reads columns; or they have the order of the
 // result, and the first transform writes columns.
@@ -120,16 +130,15 @@ class Passage {
       const TileMemory memory(static_cast<std::size_t>(numbers) * (has_products ? 2 : 1) *
                               sizeof(T));
       const Three at{plane % extents[0], row, 0};
+      const Tile tile{plane / extents[0], at, {1, count, extents[2]}, 1, 2, extents[2]};
       for (std::size_t i = 0; i < ends.size(); ++i) {
         const Sum<T>& sum = sums_.leaving[i];
-        const T* tile = x[sum[0].array] + line * 2 * extents[2];
+        const T* data = x[sum[0].array] + line * 2 * extents[2];
         if (first_) {
           AddUpRows(sum, x, line, at, count, TileIn<T>(memory), TileIn<T>(memory) + numbers);
-          tile = TileIn<T>(memory);
+          data = TileIn<T>(memory);
         }
-        for (int to = 0; to < change_.ranks; ++to) {
-          LeaveIn(to, tile, at, {1, count, extents[2]}, plane / extents[0], ends[i]);
-        }
+        LeaveTile(data, tile, ends[i]);
       }
       Drain();
     });
@@ -160,27 +169,63 @@ class Passage {
     }
   }
 
-  // The part for rank `to` of a tile of rows along axis 2, which begins at `at`.
-  void LeaveIn(int to, const T* tile, const Three& at, const Three& size, std::int64_t batch,
-               const Ends<T>& ends) const {
-    const Parcel& parcel = parcels_.To(to);
-    Three begin = at;  // in the array
-    Three end{at[0] + size[0], at[1] + size[1], at[2] + size[2]};
-    Three place = at;  // in the parcel
-    const int s = change_.scatter;
-    const Range block = change_.Scattered(to);
-    begin[s] = std::max(begin[s], block.start);
-    end[s] = std::min(end[s], block.start + block.count);
-    if (begin[s] >= end[s]) return;
-    place[s] = begin[s] - block.start;
-    T* target = ends.to[to] + 2 * (batch * parcel.batch_stride + place[0] * parcel.stride[0] +
-                                   place[1] * parcel.stride[1] + place[2]);
-    const T* source = tile + 2 * ((begin[1] - at[1]) * size[2] + begin[2] - at[2]);
-    const std::int64_t length = end[2] - begin[2];
-    for (std::int64_t row = begin[1]; row < end[1]; ++row) {
-      CopyRow(target, source, length);
-      target += 2 * parcel.stride[1];
-      source += 2 * size[2];
+  // The part of a tile that lies in the block of an axis which one rank has.
+  struct Part {
+    Three begin;               // in the array
+    std::int64_t rows = 0;     // none where the block has nothing of the tile
+    std::int64_t length = 0;   // of a row
+    std::int64_t in_tile = 0;  // offsets in complex numbers
+    std::int64_t in_parcel = 0;
+  };
+  static Part PartOf(const Tile& tile, int split, const Range& block, const Parcel& parcel) {
+    Part part{tile.at};
+    Three& begin = part.begin;
+    Three end{};
+    for (int axis = 0; axis < 3; ++axis) end[axis] = begin[axis] + tile.size[axis];
+    begin[split] = std::max(begin[split], block.start);
+    end[split] = std::min(end[split], block.start + block.count);
+    if (begin[split] >= end[split]) return part;
+    Three place = begin;  // in the parcel
+    place[split] = begin[split] - block.start;
+    part.rows = end[tile.rows] - begin[tile.rows];
+    part.length = end[tile.along] - begin[tile.along];
+    part.in_tile = (begin[tile.rows] - tile.at[tile.rows]) * tile.pitch + begin[tile.along] -
+                   tile.at[tile.along];
+    part.in_parcel = tile.batch * parcel.batch_stride;
+    for (int axis = 0; axis < 3; ++axis) part.in_parcel += place[axis] * parcel.stride[axis];
+    return part;
+  }
+
+  // Leaves each rank its part of a tile.
+  void LeaveTile(const T* data, const Tile& tile, const Ends<T>& ends) const {
+    for (int to = 0; to < change_.ranks; ++to) {
+      const Parcel& parcel = parcels_.To(to);
+      const Part part = PartOf(tile, change_.scatter, change_.Scattered(to), parcel);
+      const std::int64_t step = 2 * parcel.stride[tile.rows];
+      const T* source = data + 2 * part.in_tile;
+      T* target = ends.to[to] + 2 * part.in_parcel;
+      for (std::int64_t row = 0; row < part.rows; ++row) {
+        CopyRow(target, source, part.length);
+        target += step;
+        source += 2 * tile.pitch;
+      }
+    }
+  }
+
+  // Fills a tile with what each rank has left, times `wave`.
+  void FetchTile(T* data, const Tile& tile, const Ends<T>& ends, const Wave<T>& wave) const {
+    for (int from = 0; from < change_.ranks; ++from) {
+      const Parcel& parcel = parcels_.From(from);
+      const Part part = PartOf(tile, change_.gather, change_.Gathered(from), parcel);
+      const std::int64_t step = 2 * parcel.stride[tile.rows];
+      const T* source = ends.from[from] + 2 * part.in_parcel;
+      T* target = data + 2 * part.in_tile;
+      Three at = part.begin;
+      for (std::int64_t row = 0; row < part.rows; ++row, ++at[tile.rows]) {
+        LoadRow(target, source, part.length, wave, at, tile.along);
+        target += 2 * tile.pitch;
+        source += step;
+      }
     }
   }
 
@@ -200,15 +245,20 @@ class Passage {
     ForEach(change_.batch * extents[other] * tiles, [=, &x, &ends](std::int64_t task) {
       const std::int64_t outer = task / tiles;
       const std::int64_t batch = outer / extents[other];
-      const std::int64_t at = outer % extents[other];
       const std::int64_t column = task % tiles * columns;
       const std::int64_t count = std::min(columns, extents[across] - column);
+      Three at{};
+      at[other] = outer % extents[other];
+      at[across] = column;
+      Three size{1, 1, length};
+      size[across] = count;
       const TileMemory memory(static_cast<std::size_t>(length * (columns + width)) * 2 *
                               sizeof(T));
-      T* const tile = TileIn<T>(memory);
-      T* const products = tile + 2 * length * columns;
+      T* const data = TileIn<T>(memory);
+      const Tile tile{batch, at, size, 2, across, columns};
+      T* const products = data + 2 * length * columns;
       const std::int64_t line =
-          batch * extents[0] * extents[1] + at * lines[other] + column * lines[across];
+          batch * extents[0] * extents[1] + at[other] * lines[other] + column * lines[across];
       for (std::size_t i = 0; i < ends.size(); ++i) {
         const Term<T>& term = sums_.leaving[i][0];
         const std::int64_t stride = lines[across] * first_->in_numbers();
@@ -223,19 +273,9 @@ class Passage {
             }
             from = {products, 1, length};
           }
-          first_->RunLines(from, Lines<T>{tile + 2 * c, columns, 1}, static_cast<int>(group));
+          first_->RunLines(from, Lines<T>{data + 2 * c, columns, 1}, static_cast<int>(group));
         }
-        for (int to = 0; to < change_.ranks; ++to) {
-          const Parcel& parcel = parcels_.To(to);
-          const Range block = change_.Scattered(to);
-          T* target =
-              ends[i].to[to] + 2 * (batch * parcel.batch_stride + at * parcel.stride[other] +
-                                    column * parcel.stride[across]);
-          for (std::int64_t j = 0; j < block.count; ++j) {
-            CopyRow(target, tile + 2 * (block.start + j) * columns, count);
-            target += 2 * parcel.stride[2];
-          }
-        }
+        LeaveTile(data, tile, ends[i]);
       }
       Drain();
     });
@@ -259,23 +299,26 @@ class Passage {
       const std::int64_t batch = outer / extents[other];
       const std::int64_t column = task % tiles * columns;
       const std::int64_t count = std::min(columns, extents[2] - column);
-      Three at{};  // of the tile
+      Three at{};
       at[other] = outer % extents[other];
       at[2] = column;
+      Three size{1, 1, count};
+      size[along] = length;
       const TileMemory memory(static_cast<std::size_t>(length * (columns + width)) * 2 *
                               sizeof(T));
-      T* const tile = TileIn<T>(memory);
-      T* const lines_of_term = tile + 2 * length * columns;
+      const Tile tile{batch, at, size, along, 2, columns};
+      T* const data = TileIn<T>(memory);
+      T* const lines_of_term = data + 2 * length * columns;
       const std::int64_t line =
           batch * extents[other] * extents[2] + at[other] * lines[other] + column * lines[2];
       for (std::size_t i = 0; i < y.size(); ++i) {
         for (const Term<T>& term : sums_.arriving[i]) {
-          FetchTile(tile, columns, count, ends[term.array], term.travelling, batch, at);
+          FetchTile(data, tile, ends[term.array], term.travelling);
           const Into into = &term == &sums_.arriving[i].front() ? Into::kStore : Into::kAdd;
           const std::int64_t stride = lines[2] * second_->out_numbers();
           for (std::int64_t c = 0; c < count; c += width) {
             const int group = static_cast<int>(std::min(width, count - c));
-            const Lines<const T> from{tile + 2 * c, columns, 1};
+            const Lines<const T> from{data + 2 * c, columns, 1};
             T* const to = y[i] + line * second_->out_numbers() + c * stride;
             if (!term.lines) {
               second_->RunLines(from, Lines<T>{to, 1, lines[2] * second_->out_length()}, group);
@@ -290,24 +333,6 @@ class Passage {
         }
       }
     });
-  }
-
-  // Columns along the gathered axis, `count` of them next to each other, from `at` on.
-  void FetchTile(T* tile, std::int64_t columns, std::int64_t count, const Ends<T>& ends,
-                 const Wave<T>& wave, std::int64_t batch, Three at) const {
-    const int along = change_.gather;
-    const int other = 1 - along;
-    for (int from = 0; from < change_.ranks; ++from) {
-      const Parcel& parcel = parcels_.From(from);
-      const Range block = change_.Gathered(from);
-      const T* source = ends.from[from] + 2 * (batch * parcel.batch_stride +
-                                               at[other] * parcel.stride[other] + at[2]);
-      for (std::int64_t i = 0; i < block.count; ++i) {
-        at[along] = block.start + i;
-        LoadRow(tile + 2 * at[along] * columns, source, count, wave, at, 2);
-        source += 2 * parcel.stride[along];
-      }
-    }
   }
 
   // Planes of the last two axes of the result, put together in a tile, and transformed.
@@ -329,47 +354,21 @@ class Passage {
       const std::int64_t line = plane * extents[order[1]] + row;
       const TileMemory memory(second_ ? static_cast<std::size_t>(count * length) * 2 * sizeof(T)
                                       : 0);
-      Three at{};  // by axis
+      Three at{};
       at[order[0]] = plane % extents[order[0]];
       at[order[1]] = row;
       Three size{};
       size[order[0]] = 1;
       size[order[1]] = count;
       size[order[2]] = length;
+      const Tile tile{batch, at, size, order[1], order[2], length};
       for (std::size_t i = 0; i < y.size(); ++i) {
         const Term<T>& term = sums_.arriving[i][0];
-        T* const tile = second_ ? TileIn<T>(memory) : y[i] + line * 2 * length;
-        for (int from = 0; from < change_.ranks; ++from) {
-          FetchInto(tile, from, at, size, batch, ends[term.array], term.travelling);
-        }
-        if (second_) second_->RunOver(tile, y[i] + line * second_->out_numbers(), count);
+        T* const data = second_ ? TileIn<T>(memory) : y[i] + line * 2 * length;
+        FetchTile(data, tile, ends[term.array], term.travelling);
+        if (second_) second_->RunOver(data, y[i] + line * second_->out_numbers(), count);
       }
     });
-  }
-
-  void FetchInto(T* tile, int from, const Three& at, const Three& size, std::int64_t batch,
-                 const Ends<T>& ends, const Wave<T>& wave) const {
-    const Parcel& parcel = parcels_.From(from);
-    const int g = change_.gather;
-    const Range block = change_.Gathered(from);
-    Three begin = at;
-    Three end{at[0] + size[0], at[1] + size[1], at[2] + size[2]};
-    begin[g] = std::max(begin[g], block.start);
-    end[g] = std::min(end[g], block.start + block.count);
-    if (begin[g] >= end[g]) return;
-    Three place = begin;
-    place[g] -= block.start;
-    const int rows = change_.order[1];
-    const int along = change_.order[2];
-    const T* source =
-        ends.from[from] + 2 * (batch * parcel.batch_stride + place[0] * parcel.stride[0] +
-                               place[1] * parcel.stride[1] + place[2] * parcel.stride[2]);
-    T* target = tile + 2 * ((begin[rows] - at[rows]) * size[along] + begin[along] - at[along]);
-    for (Three here = begin; here[rows] < end[rows]; ++here[rows]) {
-      LoadRow(target, source, end[along] - begin[along], wave, here, along);
-      target += 2 * size[along];
-      source += 2 * parcel.stride[rows];
-    }
   }
 
   const Change& change_;

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "fft/lanes.h"
+
 namespace pfftjax::fft {
 namespace {
 
@@ -132,34 +134,17 @@ void AddChirp(Owned<T>& plan) {
   }
   plan.chirp = plan.Keep(std::move(chirp));
 
-  // Its spectrum, once, by the passes of the padded length in double precision.
-  std::vector<std::complex<double>> from = std::move(conjugate);
-  std::vector<std::complex<double>> to(from.size());
+  // The spectrum of the conjugate, in double precision and by one instruction set, so that tables
+  // are the same on all processors.
   const Plan<double>& convolution = PlanFor<double>(plan.padded);
-  for (int i = 0; i < convolution.pass_count; ++i) {
-    const Pass<double>& pass = convolution.passes[i];
-    std::vector<std::complex<double>> roots;
-    for (std::int64_t j = 0; j < pass.radix; ++j) roots.push_back(Root(j, pass.radix));
-    const auto twiddle = [&pass](std::int64_t p, std::int64_t j) -> std::complex<double> {
-      if (j == 0) return 1.0;
-      const double* root = pass.twiddles + 2 * (p * (pass.radix - 1) + j - 1);
-      return {root[0], root[1]};
-    };
-    for (std::int64_t p = 0; p < pass.m; ++p) {
-      for (std::int64_t q = 0; q < pass.stride; ++q) {
-        for (std::int64_t j = 0; j < pass.radix; ++j) {
-          std::complex<double> sum = 0;
-          for (std::int64_t k = 0; k < pass.radix; ++k) {
-            sum += from[q + pass.stride * (p + k * pass.m)] * roots[j * k % pass.radix];
-          }
-          to[q + pass.stride * (pass.radix * p + j)] = sum * twiddle(p, j);
-        }
-      }
-    }
-    from.swap(to);
-  }
+  const Lanes& lanes = baseline::kLanes;
+  const auto bytes = static_cast<std::size_t>(convolution.workspace) * 2 * lanes.vector_bytes;
+  const std::unique_ptr<char[]> workspace(new char[bytes]);
+  auto* const numbers = reinterpret_cast<double*>(conjugate.data());
+  lanes.transform_f64(convolution, Kind::kForward, plan.padded, {numbers, 1, plan.padded},
+                      {numbers, 1, plan.padded}, 1, 1.0, workspace.get());
   std::vector<T> spectrum;
-  for (const std::complex<double>& value : from) {
+  for (const std::complex<double>& value : conjugate) {
     Push(spectrum, value / static_cast<double>(plan.padded));
   }
   plan.spectrum = plan.Keep(std::move(spectrum));

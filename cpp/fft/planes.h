@@ -7,6 +7,7 @@
 #include <new>
 
 #include "fft/select.h"
+#include "runtime/tasks.h"
 
 namespace pfftjax::fft {
 
@@ -69,6 +70,7 @@ class PlaneFft {
   std::int64_t out_length() const { return out_length_; }
   std::int64_t in_numbers() const { return in_numbers_; }
   std::int64_t out_numbers() const { return out_numbers_; }
+  std::int64_t length() const { return n_; }  // of the last axis in real space
   bool both_axes() const { return both_axes_; }
   int width() const { return width_; }
 
@@ -151,5 +153,22 @@ class PlaneFft {
   const Lanes* lanes_ = &ChosenLanes();
   int width_ = lanes_->lines<T>();
 };
+
+// Transforms `lines` lines, which follow each other in planes of `rows`, on several threads: a
+// plane at a time, or some lines where the last axis only is transformed.
+template <typename T>
+void TransformPlanes(ffi::ThreadPool& pool, const PlaneFft<T>& transform, const T* from, T* to,
+                     std::int64_t lines, std::int64_t rows) {
+  const std::int64_t tile = transform.both_axes() ? rows : 4 * transform.width();
+  if (lines == 0) return;
+  constexpr std::int64_t worth_a_thread = 1 << 15;
+  const std::int64_t helpers =
+      std::min<std::int64_t>(pool.num_threads() - 1, lines * transform.length() / worth_a_thread);
+  ForEachTask(pool, (lines + tile - 1) / tile, helpers, [=, &transform](std::int64_t task) {
+    const std::int64_t line = task * tile;
+    transform.Run(from + line * transform.in_numbers(), to + line * transform.out_numbers(),
+                  std::min(tile, lines - line));
+  });
+}
 
 }  // namespace pfftjax::fft

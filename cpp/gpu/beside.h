@@ -13,16 +13,17 @@
 #include <array>
 
 #include "gpu/boxes.h"
+#include "runtime/errors.h"
 
 namespace pfftjax::gpu {
 
+using Bytes = ffi::Buffer<ffi::U8>;  // packed boxes
+
 // The two halves have these buffers of XLA's in common.
 struct Halves {
-  const void* source = nullptr;
-  void* packed = nullptr;
-  std::int64_t packed_bytes = 0;
-  void* received = nullptr;
-  std::int64_t received_bytes = 0;
+  const void* source;
+  Bytes packed;
+  Bytes received;
 };
 
 // The exchanges of one communicator that have been started and not been waited for; used by one
@@ -44,17 +45,14 @@ class Beside {
   struct Exchange {
     std::int64_t index = -1;  // none
     const void* packed = nullptr;
-    const void* received = nullptr;
+    void* received = nullptr;
     bool has_begun = false;
     Event is_packed;  // on XLA's stream
     Event has_come;   // on ours
   };
   Exchange& Slot(std::int64_t index) { return slots_[static_cast<std::size_t>(index % 2)]; }
-  int Move(Communicator& comm, Transport& transport, Exchange& exchange, const Halves& buffers,
-           const PackedBoxes& boxes);
+  int Move(Communicator& comm, Transport& transport, Exchange& exchange, const PackedBoxes& boxes);
   void GiveUp(Queue& queue);
-  template <typename Body>
-  int OrGiveUp(Queue& queue, Body&& body);
 
   Stream stream_;
   std::array<Exchange, 2> slots_;

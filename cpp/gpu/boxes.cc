@@ -1,56 +1,51 @@
 #include "gpu/boxes.h"
 
 namespace pfftjax::gpu {
+namespace {
 
-void Packed::Add(int rank, const std::vector<Box>& boxes, std::int64_t element_bytes) {
+// Makes room for the boxes of one rank, and calls `add(box, where it is packed)` for each of them.
+template <typename Body>
+void Pack(const std::vector<Box>& boxes, std::int64_t element_bytes, Packed* packed, int rank,
+          Body&& add) {
+  std::int64_t& bytes = packed->bytes;
   bytes = (bytes + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
-  blocks[rank].offset = bytes;
+  const std::int64_t begin = bytes;
   for (const Box& box : boxes) {
-    Box packed = Contiguous(box);
-    packed.offset = bytes / element_bytes;
-    parts.push_back({box, packed});
+    Box place = Contiguous(box);
+    place.offset = bytes / element_bytes;
+    add(box, place);
     bytes += box.count() * element_bytes;
   }
-  blocks[rank].count = bytes - blocks[rank].offset;
+  packed->blocks[rank] = {begin, bytes - begin};
 }
+
+}  // namespace
 
 PackedBoxes::PackedBoxes(Place place, const BoxesOf& boxes, std::int64_t element_bytes) {
-  leaving_.blocks.resize(static_cast<std::size_t>(place.size));
-  arriving_.blocks.resize(static_cast<std::size_t>(place.size));
+  leaving.blocks.resize(static_cast<std::size_t>(place.size));
+  arriving.blocks.resize(static_cast<std::size_t>(place.size));
   for (int step = 1; step < place.size; ++step) {
-    std::vector<Box> to;
-    std::vector<Box> from;
     const int dest = (place.rank + step) % place.size;
     const int origin = (place.rank - step + place.size) % place.size;
-    boxes.To(dest, &to);
-    leaving_.Add(dest, to, element_bytes);
-    boxes.From(origin, &from);
-    arriving_.Add(origin, from, element_bytes);
+    Pack(boxes.To(dest), element_bytes, &leaving, dest, [&](const Box& box, const Box& packed) {
+      leaving.copies.push_back({nullptr, box, nullptr, packed});
+    });
+    Pack(boxes.From(origin), element_bytes, &arriving, origin,
+         [&](const Box& box, const Box& packed) {
+           arriving.copies.push_back({nullptr, packed, nullptr, box});
+         });
   }
-  boxes.To(place.rank, &mine_);
-  boxes.From(place.rank, &theirs_);
+  const std::vector<Box> from = boxes.To(place.rank);
+  const std::vector<Box> to = boxes.From(place.rank);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    staying.push_back({nullptr, from[i], nullptr, to[i]});
+  }
 }
 
-std::vector<BoxCopy> PackedBoxes::Packing(const void* source, void* packed) const {
-  std::vector<BoxCopy> copies;
-  for (const Packed::Part& part : leaving_.parts) {
-    copies.push_back({source, part.array, packed, part.packed});
-  }
-  return copies;
-}
-
-std::vector<BoxCopy> PackedBoxes::Unpacking(const void* received, void* target) const {
-  std::vector<BoxCopy> copies;
-  for (const Packed::Part& part : arriving_.parts) {
-    copies.push_back({received, part.packed, target, part.array});
-  }
-  return copies;
-}
-
-std::vector<BoxCopy> PackedBoxes::Staying(const void* source, void* target) const {
-  std::vector<BoxCopy> copies;
-  for (std::size_t i = 0; i < mine_.size(); ++i) {
-    copies.push_back({source, mine_[i], target, theirs_[i]});
+std::vector<BoxCopy> Between(std::vector<BoxCopy> copies, const void* source, void* target) {
+  for (BoxCopy& copy : copies) {
+    copy.source = source;
+    copy.target = target;
   }
   return copies;
 }
@@ -68,13 +63,13 @@ int ExchangeBoxes(Communicator& comm, const void* source, void* target, const Bo
   const std::int64_t bytes = InfoOf(element).bytes;
   const bool adds = arrival == Arrival::kAdd;
   const PackedBoxes packed(comm, boxes, bytes);
-  void* const send = queue.Allocate(packed.leaving().bytes);
-  void* const recv = queue.Allocate(packed.arriving().bytes);
+  void* const send = queue.Allocate(packed.leaving.bytes);
+  void* const recv = queue.Allocate(packed.arriving.bytes);
 
   // What stays here goes straight to its place, beside the packing or before all other sums.
-  std::vector<BoxCopy> before = packed.Packing(source, send);
-  std::vector<BoxCopy> after = packed.Unpacking(recv, target);
-  const std::vector<BoxCopy> staying = packed.Staying(source, target);
+  std::vector<BoxCopy> before = Between(packed.leaving.copies, source, send);
+  std::vector<BoxCopy> after = Between(packed.arriving.copies, recv, target);
+  const std::vector<BoxCopy> staying = Between(packed.staying, source, target);
   if (adds) {
     after.insert(after.begin(), staying.begin(), staying.end());
   } else {
@@ -83,8 +78,8 @@ int ExchangeBoxes(Communicator& comm, const void* source, void* target, const Bo
 
   CopyBoxes(before, element, queue, "packing");
   if (comm.size > 1) {
-    const int code =
-        ExchangeBytes(comm, send, packed.leaving().blocks, recv, packed.arriving().blocks, queue);
+    const int code = TransportOf(comm).Exchange(comm, send, packed.leaving.blocks, recv,
+                                                packed.arriving.blocks, queue);
     if (code != 0) return code;
   }
   if (!adds) {

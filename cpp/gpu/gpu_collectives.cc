@@ -3,9 +3,9 @@
 #include "collectives/messages.h"
 #include "collectives/reductions.h"
 #include "gpu/context.h"
-#include "gpu/gpu_handlers.h"
 #include "gpu/mirror.h"
 #include "gpu/transport.h"
+#include "runtime/handlers.h"
 
 namespace pfftjax::gpu {
 namespace {
@@ -54,7 +54,7 @@ ffi::Error Bcast(const CallSite& site, Queue queue, std::int32_t root, Operand x
   return RunOn(site, x, {-1, root}, [&](Communicator& comm, Element) {
     const std::int64_t bytes = BytesOf(x);
     if (bytes == 0) return 0;
-    Transport& transport = RequireTransport(comm);
+    Transport& transport = TransportOf(comm);
     if (comm.rank == root && y->untyped_data() != x.untyped_data()) {
       queue.Copy(y->untyped_data(), x.untyped_data(), bytes, Direction::kOnDevice);
     }
@@ -66,7 +66,7 @@ ffi::Error Bcast(const CallSite& site, Queue queue, std::int32_t root, Operand x
 ffi::Error SendrecvAll(const CallSite& site, Queue queue, std::int32_t source, std::int32_t dest,
                        Operand x, Token, Result y, TokenResult) {
   return pfftjax::RunOn(site, x, {}, 0, [&](Communicator& comm, Element element) {
-    RequireTransport(comm);  // before the ranks compare their partners
+    TransportOf(comm);  // before the ranks compare their partners
     const Partners mine(comm, source, dest, CountOf(*y), CountOf(x));
     if (ffi::Error error = CheckPartners(site.operation, comm, mine); error.failure())
       return error;
@@ -99,7 +99,7 @@ ffi::Error Reduce(const CallSite& site, Queue queue, std::int32_t op, Root... ro
   return RunOn(site, x, detail, [&](Communicator& comm, Element element) {
     const Reducing what{kSpread, static_cast<Reduction>(op), element, CountOf(*y), detail.root};
     if (what.count == 0) return 0;
-    Transport& transport = RequireTransport(comm);
+    Transport& transport = TransportOf(comm);
     const int code = transport.CanReduce(element, what.reduction)
                          ? transport.Reduce(comm, what, x.untyped_data(), y->untyped_data(), queue)
                          : ReduceOnHost(comm, what, x, y, queue);
@@ -113,28 +113,20 @@ ffi::Error Reduce(const CallSite& site, Queue queue, std::int32_t op, Root... ro
 }  // namespace
 
 std::vector<Registration> CollectiveHandlers() {
-  return {
-      SiteHandler<Operation::kAlltoall, Exchange<Pattern::kAlltoall>>("pfftjax_alltoall")
-          .OnDevice(),
-      SiteHandler<Operation::kAllgather, Exchange<Pattern::kAllgather>>("pfftjax_allgather")
-          .OnDevice(),
-      SiteHandler<Operation::kBcast, Bcast>("pfftjax_bcast", "root").OnDevice(),
-      SiteHandler<Operation::kGather, Exchange<Pattern::kGather, std::int32_t>>("pfftjax_gather",
-                                                                                "root")
-          .OnDevice(),
-      SiteHandler<Operation::kScatter, Exchange<Pattern::kScatter, std::int32_t>>(
-          "pfftjax_scatter", "root")
-          .OnDevice(),
-      SiteHandler<Operation::kSendrecvAll, SendrecvAll>("pfftjax_sendrecv_all", "source", "dest")
-          .OnDevice(),
-      SiteHandler<Operation::kAllreduce, Reduce<Spread::kAll>>("pfftjax_allreduce", "op")
-          .OnDevice(),
-      SiteHandler<Operation::kReduce, Reduce<Spread::kRoot, std::int32_t>>("pfftjax_reduce", "op",
-                                                                           "root")
-          .OnDevice(),
-      SiteHandler<Operation::kReduceScatter, Reduce<Spread::kBlocks>>("pfftjax_reduce_scatter",
-                                                                      "op")
-          .OnDevice()};
+  return {DeviceHandler<Operation::kAlltoall, Exchange<Pattern::kAlltoall>>("pfftjax_alltoall"),
+          DeviceHandler<Operation::kAllgather, Exchange<Pattern::kAllgather>>("pfftjax_allgather"),
+          DeviceHandler<Operation::kBcast, Bcast>("pfftjax_bcast", "root"),
+          DeviceHandler<Operation::kGather, Exchange<Pattern::kGather, std::int32_t>>(
+              "pfftjax_gather", "root"),
+          DeviceHandler<Operation::kScatter, Exchange<Pattern::kScatter, std::int32_t>>(
+              "pfftjax_scatter", "root"),
+          DeviceHandler<Operation::kSendrecvAll, SendrecvAll>("pfftjax_sendrecv_all", "source",
+                                                              "dest"),
+          DeviceHandler<Operation::kAllreduce, Reduce<Spread::kAll>>("pfftjax_allreduce", "op"),
+          DeviceHandler<Operation::kReduce, Reduce<Spread::kRoot, std::int32_t>>("pfftjax_reduce",
+                                                                                 "op", "root"),
+          DeviceHandler<Operation::kReduceScatter, Reduce<Spread::kBlocks>>(
+              "pfftjax_reduce_scatter", "op")};
 }
 
 }  // namespace pfftjax::gpu

@@ -20,7 +20,7 @@ class Messages {
         is_sending_(side == BlockPieces::Side::kTo),
         pieces_(comm, blocks, side, GetOptions().max_chunk_bytes) {}
 
-  bool IsDone() const { return !has_more_ && active_ == 0; }
+  bool IsDone() const { return pieces_.AtEnd() && active_ == 0; }
 
   // Starts what may start and ends what has ended, without waiting.
   int Advance() {
@@ -28,7 +28,7 @@ class Messages {
       if (message.is_active) {
         if (const int code = Test(message)) return code;
       }
-      if (!message.is_active && has_more_) {
+      if (!message.is_active && !pieces_.AtEnd()) {
         if (const int code = Start(message)) return code;
       }
     }
@@ -44,14 +44,11 @@ class Messages {
 
   int Test(Message& message) {
     int done = 0;
-    if (is_sending_) {
-      if (const int code = Mpi()->test(&message.request, &done)) return code;
-    } else {
-      std::int64_t arrived = 0;
-      if (const int code = Mpi()->test_bytes(&message.request, &done, &arrived)) return code;
-      if (done && arrived != message.bytes) return kShortMessage;
-    }
+    std::int64_t arrived = 0;
+    const int code = Mpi()->test(&message.request, &done, is_sending_ ? nullptr : &arrived);
+    if (code != 0) return code;
     if (done) {
+      if (!is_sending_ && arrived != message.bytes) return kShortMessage;
       message.is_active = false;
       --active_;
     }
@@ -59,18 +56,16 @@ class Messages {
   }
 
   int Start(Message& message) {
-    int rank = 0;
-    Block piece;
-    has_more_ = pieces_.Next(&rank, &piece);
-    if (!has_more_) return 0;
-    char* const at = data_ + piece.offset;
-    message.bytes = piece.count;
+    char* const at = data_ + pieces_.Offset();
+    const int rank = pieces_.Rank();
+    message.bytes = pieces_.Bytes();
     const MpiApi& mpi = *Mpi();
-    const int code = is_sending_ ? mpi.send_start(at, piece.count, rank, kExchangeTag,
+    const int code = is_sending_ ? mpi.send_start(at, message.bytes, rank, kExchangeTag,
                                                   comm_.control, &message.request)
-                                 : mpi.receive_start(at, piece.count, rank, kExchangeTag,
+                                 : mpi.receive_start(at, message.bytes, rank, kExchangeTag,
                                                      comm_.control, &message.request);
     if (code != 0) return code;
+    pieces_.Advance();
     message.is_active = true;
     ++active_;
     return 0;
@@ -80,7 +75,6 @@ class Messages {
   char* data_;
   bool is_sending_;
   BlockPieces pieces_;
-  bool has_more_ = true;
   int active_ = 0;
   std::array<Message, kInFlight> messages_{};
 };
@@ -91,15 +85,17 @@ class GpuAwareMpi final : public Transport {
   std::string description() const override { return "mpi (MPI on device pointers)"; }
   bool WaitsForDevice() const override { return true; }
 
-  int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
-               const std::vector<Block>& from, Queue& queue) override {
+ protected:
+  int Move(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+           const std::vector<Block>& from, Queue& queue) override {
     CopyOwnBlock(comm, send, to, recv, from, queue);
     // What is sent has been computed, and what is overwritten has been read.
     queue.Synchronize(comm.control);
     Messages outgoing(comm, static_cast<char*>(const_cast<void*>(send)), to,
                       BlockPieces::Side::kTo);
     Messages incoming(comm, static_cast<char*>(recv), from, BlockPieces::Side::kFrom);
-    // The message of the lowest step that is not done lies in the windows of both of its ranks.
+    // The first message that is not done, in the order of BlockPieces, lies in the windows of both
+    // of its ranks.
     while (!incoming.IsDone() || !outgoing.IsDone()) {
       if (const int code = incoming.Advance()) return code;
       if (const int code = outgoing.Advance()) return code;
@@ -132,7 +128,7 @@ std::string WhyNot() {
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeGpuAwareMpi(Communicator& comm, std::string* why) {
+std::unique_ptr<Transport> MakeGpuAwareMpi(Communicator& comm, const Devices&, std::string* why) {
   *why = Attempt(comm, WhyNot);
   if (!why->empty()) return nullptr;
   device_transport = "mpi";

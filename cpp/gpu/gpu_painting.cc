@@ -3,18 +3,16 @@
 #include <algorithm>
 
 #include "gpu/context.h"
-#include "gpu/gpu_handlers.h"
 #include "gpu/particles.h"
 #include "pm/placement.h"
+#include "runtime/handlers.h"
 #include "runtime/profile.h"
 
 namespace pfftjax::gpu {
 namespace {
 
-using pm::Cells;
-using pm::Count;
 using pm::kAxes;
-using pm::Orders;
+using pm::ParticleHandler;
 using pm::Particles;
 
 // The parts of a call that the host knows.
@@ -56,82 +54,59 @@ ParticleCall CallOf(ParticleOperation operation, const Particles& particles,
 ffi::Error RunOnDevice(const char* name, ParticleOperation operation, const Particles& particles,
                        const std::optional<pm::Operands>& operands, const void* field,
                        const void* given, Result& result, Queue& queue) {
-  try {
-    const std::optional<pm::Placement> placement = pm::Place(particles, operands);
-    const ffi::DataType type = particles.offsets.element_type();
-    if (!placement || placement->shapes.derivatives > kMostDerivatives ||
-        (type != ffi::DataType::F32 && type != ffi::DataType::F64)) {
-      return Invalid(std::string(name) + " of buffers that do not fit");
-    }
-    ParticleCall call = CallOf(operation, particles, *placement);
-    call.field = field;
-    call.given = given;
-    call.result = result->untyped_data();
-    call.lost = static_cast<std::int32_t*>(queue.Allocate(sizeof *call.lost));
-    queue.Clear(call.lost, sizeof *call.lost);
-    const std::int64_t scratch = Device()->particle_scratch(&call);
-    call.together = queue.Allocate(scratch);
-    queue.Clear(call.together, scratch);
-    if (operation == ParticleOperation::kPaint && scratch == 0) {
-      queue.Clear(call.result, BytesOf(*result));
-    }
-    Check(Device()->run_particles(&call, queue.stream()), name);
-    return ffi::Error::Success();
-  } catch (const std::exception& error) {
-    return Thrown(name, error);
+  const std::optional<pm::Placement> placement = pm::Place(particles, operands);
+  const ffi::DataType type = particles.offsets.element_type();
+  if (!placement || placement->shapes.derivatives > kMostDerivatives ||
+      (type != ffi::DataType::F32 && type != ffi::DataType::F64)) {
+    return Invalid(std::string(name) + " of buffers that do not fit");
   }
+  ParticleCall call = CallOf(operation, particles, *placement);
+  call.field = field;
+  call.given = given;
+  call.result = result->untyped_data();
+  call.results = CountOf(*result);
+  call.lost = static_cast<std::int32_t*>(queue.Allocate(sizeof *call.lost));
+  queue.Clear(call.lost, sizeof *call.lost);
+  const std::int64_t scratch = Device()->particle_scratch(&call);
+  call.together = queue.Allocate(scratch);
+  queue.Clear(call.together, scratch);
+  if (operation == ParticleOperation::kPaint && scratch == 0) {
+    queue.Clear(call.result, BytesOf(*result));
+  }
+  Check(Device()->run_particles(&call, queue.stream()), name);
+  return ffi::Error::Success();
 }
 
-ffi::Error Paint(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
-                 std::int64_t columns_comm, std::int64_t points, std::int64_t shift, Orders orders,
-                 Queue queue, Cells cells, Operand offsets, Count used, Operand values,
-                 Result field) {
+ffi::Error Paint(const Particles& particles, Queue queue, Operand values, Result field) {
   const Timed timed(Operation::kPaint, BytesOf(values));
-  return RunOnDevice(
-      "paint", ParticleOperation::kPaint,
-      {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      pm::OperandsOf(values, *field), nullptr, values.untyped_data(), field, queue);
+  return RunOnDevice("paint", ParticleOperation::kPaint, particles, pm::OperandsOf(values, *field),
+                     nullptr, values.untyped_data(), field, queue);
 }
 
-ffi::Error Readout(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
-                   std::int64_t columns_comm, std::int64_t points, std::int64_t shift,
-                   Orders orders, Queue queue, Cells cells, Operand offsets, Count used,
-                   Operand field, Result values) {
+ffi::Error Readout(const Particles& particles, Queue queue, Operand field, Result values) {
   const Timed timed(Operation::kReadout, BytesOf(field));
-  return RunOnDevice(
-      "readout", ParticleOperation::kReadout,
-      {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      pm::OperandsOf(*values, field), field.untyped_data(), nullptr, values, queue);
+  return RunOnDevice("readout", ParticleOperation::kReadout, particles,
+                     pm::OperandsOf(*values, field), field.untyped_data(), nullptr, values, queue);
 }
 
 // The derivative of a readout along small displacements, or (kAcross) the transpose of that.
 template <bool kAcross>
-ffi::Error Slope(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
-                 std::int64_t columns_comm, std::int64_t points, std::int64_t shift, Orders orders,
-                 Queue queue, Cells cells, Operand offsets, Count used, Operand field, Operand x,
-                 Result y) {
+ffi::Error Slope(const Particles& particles, Queue queue, Operand field, Operand x, Result y) {
   const Timed timed(kAcross ? Operation::kReadoutAcross : Operation::kReadoutAlong, BytesOf(x));
   constexpr const char* operation = kAcross ? "readout_across" : "readout_along";
-  return RunOnDevice(
-      operation, kAcross ? ParticleOperation::kAcross : ParticleOperation::kAlong,
-      {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      kAcross ? pm::OperandsOf(x, *y, field) : pm::OperandsOf(*y, x, field), field.untyped_data(),
-      x.untyped_data(), y, queue);
-}
-
-template <auto kRun>
-Registration OnMesh(const char* name) {
-  return Handler<kRun>(name, "n0", "n1", "n2", "rows_comm", "columns_comm", "points", "shift",
-                       "orders")
-      .OnDevice();
+  return RunOnDevice(operation, kAcross ? ParticleOperation::kAcross : ParticleOperation::kAlong,
+                     particles,
+                     kAcross ? pm::OperandsOf(x, *y, field) : pm::OperandsOf(*y, x, field),
+                     field.untyped_data(), x.untyped_data(), y, queue);
 }
 
 }  // namespace
 
 std::vector<Registration> PaintingHandlers() {
-  return {OnMesh<Paint>("pfftjax_paint"), OnMesh<Readout>("pfftjax_readout"),
-          OnMesh<Slope<false>>("pfftjax_readout_along"),
-          OnMesh<Slope<true>>("pfftjax_readout_across")};
+  return {ParticleHandler<Paint>("pfftjax_paint").OnDevice(),
+          ParticleHandler<Readout>("pfftjax_readout").OnDevice(),
+          ParticleHandler<Slope<false>>("pfftjax_readout_along").OnDevice(),
+          ParticleHandler<Slope<true>>("pfftjax_readout_across").OnDevice()};
 }
 
 }  // namespace pfftjax::gpu

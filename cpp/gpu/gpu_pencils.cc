@@ -2,7 +2,6 @@
 #include "gpu/beside.h"
 #include "gpu/boxes.h"
 #include "gpu/context.h"
-#include "gpu/gpu_handlers.h"
 #include "pencils/pencils.h"
 #include "pencils/redistribute.h"
 
@@ -26,9 +25,6 @@ ffi::Error Transpose(const CallSite& site, Queue queue, Dimensions order, std::i
                       });
 }
 
-using Bytes = ffi::Buffer<ffi::U8>;  // packed boxes
-using BytesResult = ffi::Result<Bytes>;
-
 // The shape of this rank's block after a transposition; none where there is no such communicator,
 // or no such transposition, which RunTranspose says.
 std::vector<std::int64_t> ShapeAfter(std::int64_t number, Dimensions from, Dimensions order,
@@ -43,42 +39,34 @@ std::vector<std::int64_t> ShapeAfter(std::int64_t number, Dimensions from, Dimen
   return to;
 }
 
-Halves HalvesOf(const Operand& x, void* packed, std::size_t packed_bytes, void* received,
-                std::size_t received_bytes) {
-  return {x.untyped_data(), packed, static_cast<std::int64_t>(packed_bytes), received,
-          static_cast<std::int64_t>(received_bytes)};
-}
-
 ffi::Error TransposeStart(const CallSite& site, Queue queue, Dimensions order,
                           std::int64_t scatter, std::int64_t gather, std::int64_t whole,
-                          std::int64_t index, Operand x, Token, BytesResult packed,
-                          BytesResult received, TokenResult) {
+                          std::int64_t index, Operand x, Token, ffi::Result<Bytes> packed,
+                          ffi::Result<Bytes> received, TokenResult) {
   const auto to = ShapeAfter(site.comm, x.dimensions(), order, scatter, gather, whole);
-  return RunTranspose(
-      site, order, scatter, gather, index, x, Dimensions(to.data(), to.size()),
-      [&](Communicator& comm, const Transposition& boxes, Element element) {
-        if (boxes.MostElements() == 0) return 0;  // on all ranks
-        const Halves halves = HalvesOf(x, packed->untyped_data(), packed->size_bytes(),
-                                       received->untyped_data(), received->size_bytes());
-        Transport& transport = RequireTransport(comm);  // before anything is made on the device
-        return comm.Attached<Beside>().Start(comm, transport, index, halves, boxes, element,
-                                             queue);
-      });
+  return RunTranspose(site, order, scatter, gather, index, x, Dimensions(to.data(), to.size()),
+                      [&](Communicator& comm, const Transposition& boxes, Element element) {
+                        if (boxes.MostElements() == 0) return 0;  // on all ranks
+                        const Halves halves{x.untyped_data(), *packed, *received};
+                        Transport& transport =
+                            TransportOf(comm);  // before anything is made on the device
+                        return comm.Attached<Beside>().Start(comm, transport, index, halves, boxes,
+                                                             element, queue);
+                      });
 }
 
 ffi::Error TransposeWait(const CallSite& site, Queue queue, Dimensions order, std::int64_t scatter,
                          std::int64_t gather, std::int64_t, std::int64_t index, Operand x,
                          Bytes packed, Bytes received, ffi::RemainingArgs, Result y, TokenResult) {
-  return RunTranspose(
-      site, order, scatter, gather, index, x, y->dimensions(),
-      [&](Communicator& comm, const Transposition& boxes, Element element) {
-        if (boxes.MostElements() == 0) return 0;
-        const Halves halves = HalvesOf(x, packed.untyped_data(), packed.size_bytes(),
-                                       received.untyped_data(), received.size_bytes());
-        Transport& transport = RequireTransport(comm);
-        return comm.Attached<Beside>().Wait(comm, transport, index, halves, y->untyped_data(),
-                                            boxes, element, queue);
-      });
+  return RunTranspose(site, order, scatter, gather, index, x, y->dimensions(),
+                      [&](Communicator& comm, const Transposition& boxes, Element element) {
+                        if (boxes.MostElements() == 0) return 0;
+                        const Halves halves{x.untyped_data(), packed, received};
+                        Transport& transport = TransportOf(comm);
+                        return comm.Attached<Beside>().Wait(comm, transport, index, halves,
+                                                            y->untyped_data(), boxes, element,
+                                                            queue);
+                      });
 }
 
 template <bool kToGhosts>
@@ -99,21 +87,16 @@ ffi::Error MoveHalo(const CallSite& site, Queue queue, std::int64_t axis, std::i
 }  // namespace
 
 std::vector<Registration> PencilHandlers() {
-  return {SiteHandler<Operation::kTranspose, Transpose>("pfftjax_pencil_transpose", "order",
-                                                        "scatter", "gather", "method")
-              .OnDevice(),
-          SiteHandler<Operation::kTransposeStart, TransposeStart>(
-              "pfftjax_transpose_start", "order", "scatter", "gather", "whole", "index")
-              .OnDevice(),
-          SiteHandler<Operation::kTransposeWait, TransposeWait>(
-              "pfftjax_transpose_wait", "order", "scatter", "gather", "whole", "index")
-              .OnDevice(),
-          SiteHandler<Operation::kHaloExchange, MoveHalo<true>>(
-              "pfftjax_halo_exchange", "axis", "whole", "before", "after", "periodic")
-              .OnDevice(),
-          SiteHandler<Operation::kHaloReduce, MoveHalo<false>>(
-              "pfftjax_halo_reduce", "axis", "whole", "before", "after", "periodic")
-              .OnDevice()};
+  return {DeviceHandler<Operation::kTranspose, Transpose>("pfftjax_pencil_transpose", "order",
+                                                          "scatter", "gather", "method"),
+          DeviceHandler<Operation::kTransposeStart, TransposeStart>(
+              "pfftjax_transpose_start", "order", "scatter", "gather", "whole", "index"),
+          DeviceHandler<Operation::kTransposeWait, TransposeWait>(
+              "pfftjax_transpose_wait", "order", "scatter", "gather", "whole", "index"),
+          DeviceHandler<Operation::kHaloExchange, MoveHalo<true>>(
+              "pfftjax_halo_exchange", "axis", "whole", "before", "after", "periodic"),
+          DeviceHandler<Operation::kHaloReduce, MoveHalo<false>>(
+              "pfftjax_halo_reduce", "axis", "whole", "before", "after", "periodic")};
 }
 
 }  // namespace pfftjax::gpu

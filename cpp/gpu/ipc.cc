@@ -55,17 +55,23 @@ class Ipc final : public Transport {
 
   const char* name() const override { return "ipc"; }
   std::string description() const override { return "ipc (CUDA IPC within the node)"; }
-  int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
-               const std::vector<Block>& from, Queue& queue) override;
 
   // The parts of making one, between which the ranks agree.
   std::string MakeOwn(Offer* offer);
-  std::string Open(const std::vector<Offer>& offers, const std::vector<std::string>& devices);
+  std::string Open(const std::vector<Offer>& offers, const Devices& devices);
   // Closes what was opened of others, before they give their own back.
   void Close();
 
+ protected:
+  int Move(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+           const std::vector<Block>& from, Queue& queue) override;
+  // However an exchange ends, the others do not wait for this rank for ever.
+  void GiveUp(Queue&) override { FlagsOf(rank_).has_failed.store(1, std::memory_order_release); }
+
  private:
   struct Traffic;
+  // Gives back what a rank has: this one's own memory, or what was opened of another's.
+  void Free(int rank);
   int Round(Communicator& comm, Traffic& traffic, Queue& queue);
   int WaitForReaders(Communicator& comm, Queue& queue);
   void Leave(const Communicator& comm, Traffic& traffic, Queue& queue);
@@ -89,7 +95,6 @@ class Ipc final : public Transport {
   // For each half, whether a rank was left something in it when it was last written.
   std::array<std::vector<char>, kHalves> readers_;
   std::int64_t round_ = 0;
-  bool has_failed_ = false;
 };
 
 // One exchange.
@@ -128,7 +133,7 @@ std::string Ipc::MakeOwn(Offer* offer) {
   return {};
 }
 
-std::string Ipc::Open(const std::vector<Offer>& offers, const std::vector<std::string>& devices) {
+std::string Ipc::Open(const std::vector<Offer>& offers, const Devices& devices) {
   const DeviceApi& device = *Device();
   for (int rank = 0; rank < ranks_; ++rank) {
     if (rank == rank_) continue;
@@ -152,58 +157,38 @@ std::string Ipc::Open(const std::vector<Offer>& offers, const std::vector<std::s
 }
 
 void Ipc::Close() {
-  const DeviceApi& device = *Device();
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (rank == rank_) continue;
-    Peer& peer = peers_[rank];
-    for (const EventHandle event : peer.written) {
-      if (event) device.free_event(event);
-    }
-    for (const EventHandle event : peer.read) {
-      if (event) device.free_event(event);
-    }
-    if (peer.arena) device.close_memory(peer.arena);
-    peer = {};
+    if (rank != rank_) Free(rank);
   }
+}
+
+void Ipc::Free(int rank) {
+  const DeviceApi& device = *Device();
+  Peer& peer = peers_[rank];
+  for (int half = 0; half < kHalves; ++half) {
+    if (peer.written[half]) device.free_event(peer.written[half]);
+    if (peer.read[half]) device.free_event(peer.read[half]);
+  }
+  if (peer.arena) rank == rank_ ? device.free(peer.arena) : device.close_memory(peer.arena);
+  peer = {};
 }
 
 Ipc::~Ipc() {
   Close();
-  const DeviceApi& device = *Device();
-  Peer& mine = peers_[rank_];
-  for (int half = 0; half < kHalves; ++half) {
-    if (mine.written[half]) device.free_event(mine.written[half]);
-    if (mine.read[half]) device.free_event(mine.read[half]);
-  }
-  if (mine.arena) device.free(mine.arena);
+  Free(rank_);
 }
 
-int Ipc::Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
-                  const std::vector<Block>& from, Queue& queue) {
-  if (has_failed_) throw std::runtime_error("an exchange by CUDA IPC has failed before");
+int Ipc::Move(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+              const std::vector<Block>& from, Queue& queue) {
   Traffic traffic{static_cast<const char*>(send),    to,
                   static_cast<char*>(recv),          from,
                   std::vector<std::int64_t>(ranks_), std::vector<std::int64_t>(ranks_)};
-  // However it ends, the others do not wait for this rank for ever.
-  const auto fail = [&] {
-    has_failed_ = true;
-    FlagsOf(rank_).has_failed.store(1, std::memory_order_release);
-  };
-  try {
-    CopyOwnBlock(comm, send, to, recv, from, queue);
-    while (traffic.has_more) {
-      if (const int code = Round(comm, traffic, queue)) {
-        fail();
-        return code;
-      }
-    }
-  } catch (...) {
-    fail();
-    throw;
+  CopyOwnBlock(comm, send, to, recv, from, queue);
+  while (traffic.has_more) {
+    if (const int code = Round(comm, traffic, queue)) return code;
   }
   for (int rank = 0; rank < ranks_; ++rank) {
     if (rank == rank_ || traffic.received[rank] == from[rank].count) continue;
-    fail();
     comm.difference = "rank " + std::to_string(rank) + " sends " +
                       std::to_string(traffic.received[rank]) +
                       " bytes to this rank, which expects " + std::to_string(from[rank].count);
@@ -319,13 +304,11 @@ int Ipc::Take(Communicator& comm, Traffic& traffic, Queue& queue) {
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeIpc(Communicator& comm, std::string* why) {
+std::unique_ptr<Transport> MakeIpc(Communicator& comm, const Devices& devices, std::string* why) {
   if (!NodeOf(comm)) {
     *why = "the ranks are not on one node, or their processes share no memory there";
     return nullptr;
   }
-  const std::vector<std::string> devices = DevicesOf(comm, why);
-  if (!why->empty()) return nullptr;
   const std::size_t ranks = static_cast<std::size_t>(comm.size);
   std::unique_ptr<SharedMemory> memory =
       SharedMemory::Make(comm, ranks * (sizeof(Flags) + kHalves * ranks * sizeof(Note)));

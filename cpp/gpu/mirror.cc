@@ -23,17 +23,12 @@ std::int64_t RoundUp(std::int64_t bytes) {
 }  // namespace
 
 struct Mirror::Memory {
-  Memory(std::int64_t size, int its_device) : bytes(size), device(its_device) {
-    void* pinned = nullptr;
-    Check(Device()->allocate_pinned(&pinned, bytes), "pinning memory");
-    data = static_cast<char*>(pinned);
-  }
-  void Free() { Device()->free_pinned(data); }
+  Memory(std::int64_t size, int its_device) : bytes(size), device(its_device), pinned(size) {}
 
   std::int64_t bytes;
   int device;  // of the event
+  PinnedMemory pinned;
   Event used;  // the copies that were enqueued last; none: done
-  char* data = nullptr;
 };
 
 struct Mirror::Pool {
@@ -65,7 +60,6 @@ struct Mirror::Pool {
     const auto end = std::stable_partition(kept.begin(), kept.end(), [bytes](const auto& memory) {
       return memory->bytes >= bytes || !memory->used.IsDone();
     });
-    std::for_each(end, kept.end(), [](const auto& memory) { memory->Free(); });
     kept.erase(end, kept.end());
   }
 
@@ -96,7 +90,7 @@ Mirror::Mirror(std::int64_t bytes) {
 
 Mirror::~Mirror() { static_cast<void>(memory_.release()); }
 
-char* Mirror::data() const { return memory_ ? memory_->data : nullptr; }
+char* Mirror::data() const { return memory_ ? memory_->pinned.data() : nullptr; }
 
 void Mirror::GiveBack() {
   if (memory_) ThePool().Put(std::move(memory_));

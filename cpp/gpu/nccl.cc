@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -141,33 +140,6 @@ class Nccl final : public Transport {
     return "nccl (NCCL " + nccl::VersionText(version_) + " on XLA's stream)";
   }
 
-  int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
-               const std::vector<Block>& from, Queue& queue) override {
-    ThrowIfBroken();
-    CopyOwnBlock(comm, send, to, recv, from, queue);
-    return Enqueue(comm, queue, [&] {
-      Group group(*this);
-      int rank = 0;
-      Block piece;
-      const std::int64_t limit = GetOptions().max_chunk_bytes;
-      BlockPieces outgoing(comm, to, BlockPieces::Side::kTo, limit);
-      while (outgoing.Next(&rank, &piece)) {
-        Check(api_.send(static_cast<const char*>(send) + piece.offset,
-                        static_cast<std::size_t>(piece.count), nccl::kUint8, rank, comm_,
-                        queue.stream()),
-              "ncclSend");
-      }
-      BlockPieces incoming(comm, from, BlockPieces::Side::kFrom, limit);
-      while (incoming.Next(&rank, &piece)) {
-        Check(api_.recv(static_cast<char*>(recv) + piece.offset,
-                        static_cast<std::size_t>(piece.count), nccl::kUint8, rank, comm_,
-                        queue.stream()),
-              "ncclRecv");
-      }
-      group.End();
-    });
-  }
-
   int Bcast(Communicator& comm, void* data, std::int64_t bytes, int root, Queue& queue) override {
     ThrowIfBroken();
     if (bytes == 0) return 0;
@@ -202,6 +174,32 @@ class Nccl final : public Transport {
           return Check(api_.reduce_scatter(send, recv, numbers, type, op, comm_, queue.stream()),
                        "ncclReduceScatter");
       }
+    });
+  }
+
+ protected:
+  int Move(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+           const std::vector<Block>& from, Queue& queue) override {
+    ThrowIfBroken();
+    CopyOwnBlock(comm, send, to, recv, from, queue);
+    return Enqueue(comm, queue, [&] {
+      Group group(*this);
+      const std::int64_t largest = GetOptions().max_chunk_bytes;
+      BlockPieces outgoing(comm, to, BlockPieces::Side::kTo, largest);
+      for (; !outgoing.AtEnd(); outgoing.Advance()) {
+        Check(api_.send(static_cast<const char*>(send) + outgoing.Offset(),
+                        static_cast<std::size_t>(outgoing.Bytes()), nccl::kUint8, outgoing.Rank(),
+                        comm_, queue.stream()),
+              "ncclSend");
+      }
+      BlockPieces incoming(comm, from, BlockPieces::Side::kFrom, largest);
+      for (; !incoming.AtEnd(); incoming.Advance()) {
+        Check(api_.recv(static_cast<char*>(recv) + incoming.Offset(),
+                        static_cast<std::size_t>(incoming.Bytes()), nccl::kUint8, incoming.Rank(),
+                        comm_, queue.stream()),
+              "ncclRecv");
+      }
+      group.End();
     });
   }
 
@@ -261,7 +259,7 @@ class Nccl final : public Transport {
 
   void Check(nccl::Result result, const char* what) {
     if (result == nccl::kSuccess || result == nccl::kInProgress) return;
-    is_broken_ = true;
+    has_failed_ = true;
     throw std::runtime_error(Say(result, what));
   }
 
@@ -272,7 +270,7 @@ class Nccl final : public Transport {
 
   // Errors of what was enqueued before: another rank is gone, or the network.
   void ThrowIfBroken() {
-    if (is_broken_) throw std::runtime_error("an exchange by NCCL has failed before");
+    ThrowIfFailed();
     nccl::Result error = nccl::kSuccess;
     Check(api_.comm_get_async_error(comm_, &error), "ncclCommGetAsyncError");
     if (error == nccl::kSuccess || error == nccl::kInProgress) return;
@@ -324,7 +322,6 @@ class Nccl final : public Transport {
   int version_;
   nccl::Comm comm_;
   std::string who_;
-  std::atomic<bool> is_broken_{false};
   InFlight in_flight_;
 };
 
@@ -335,7 +332,7 @@ bool MayShareDevices() {
 }
 
 // Two ranks on one device, if there are, in words.
-std::string Duplicate(const std::vector<std::string>& devices) {
+std::string Duplicate(const Devices& devices) {
   for (std::size_t one = 0; one < devices.size(); ++one) {
     for (std::size_t other = one + 1; other < devices.size(); ++other) {
       if (devices[one] != devices[other]) continue;
@@ -357,7 +354,7 @@ void ComeOut(Communicator& comm, const std::string& failure) {
   MpiHandle request = 0;
   int code = Mpi()->barrier_start(comm.control, &request);
   for (int done = 0; code == 0 && !done; sched_yield()) {
-    code = Mpi()->test(&request, &done);
+    code = Mpi()->test(&request, &done, nullptr);
     if (!done && !failure.empty() && clock.Look() > patience) {
       AbortJob(("pfftjax: on " + comm.Where() + " " + failure +
                 ", and others wait in it for this one; PFFTJAX_GPU_TRANSPORT=ipc or staging does "
@@ -370,7 +367,7 @@ void ComeOut(Communicator& comm, const std::string& failure) {
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeNccl(Communicator& comm, std::string* why) {
+std::unique_ptr<Transport> MakeNccl(Communicator& comm, const Devices& devices, std::string* why) {
   const nccl::Api* api = nullptr;
   int version = 0;
   // A device that is none has no streams of CUDA's: only a library that was made for it will do.
@@ -388,8 +385,7 @@ std::unique_ptr<Transport> MakeNccl(Communicator& comm, std::string* why) {
   const std::string text = "NCCL " + nccl::VersionText(version);
   *why = Disagreement(comm, version, text);
   if (!why->empty()) return nullptr;
-  const std::vector<std::string> devices = DevicesOf(comm, why);
-  const std::string duplicate = why->empty() ? Duplicate(devices) : "";
+  const std::string duplicate = Duplicate(devices);
   // All ranks know of it, but may differ in what NCCL has been told.
   if (!duplicate.empty() && !FirstText(comm, MayShareDevices() ? "" : duplicate).empty()) {
     *why = duplicate;

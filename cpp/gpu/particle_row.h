@@ -294,9 +294,9 @@ class ParticleRow {
 };
 
 // Calls body(T{}, points, operation) with the types that a call asks for, the last two as
-// constants. False where no kernel has so many points.
+// constants.
 template <typename Body>
-bool WithTypes(const ParticleCall& call, Body&& body) {
+void WithTypes(const ParticleCall& call, Body&& body) {
   const auto with_operation = [&](auto zero, auto points) {
     const auto run = [&](auto operation) { body(zero, points, operation); };
     using Operation = ParticleOperation;
@@ -311,47 +311,8 @@ bool WithTypes(const ParticleCall& call, Body&& body) {
         return run(std::integral_constant<Operation, Operation::kAcross>{});
     }
   };
-  const auto with_points = [&](auto points) {
+  pm::WithPoints(call.points, [&](auto points) {
     call.is_double ? with_operation(double{}, points) : with_operation(float{}, points);
-    return true;
-  };
-  switch (call.points) {
-    case 1:
-      return with_points(std::integral_constant<int, 1>{});
-    case 2:
-      return with_points(std::integral_constant<int, 2>{});
-    case 3:
-      return with_points(std::integral_constant<int, 3>{});
-    case 4:
-      return with_points(std::integral_constant<int, 4>{});
-    default:
-      return false;
-  }
-}
-
-// Where nobody else adds.
-struct Plainly {
-  template <typename T>
-  static void Add(T* at, T value) {
-    *at += value;
-  }
-  static void AddTwo(float* at, float first, float second) {
-    Add(at, first);
-    Add(at + 1, second);
-  }
-  static void AddThree(float* at, float first, float second, float third) {
-    AddTwo(at, first, second);
-    Add(at + 2, third);
-  }
-};
-
-// All rows on the host, one after the other.
-template <typename Adder = Plainly>
-void RunRows(const ParticleCall& call) {
-  WithTypes(call, [&](auto zero, auto points, auto operation) {
-    for (std::int64_t row = 0; row < call.rows; ++row) {
-      ParticleRow<decltype(zero), points>(call, row).template Run<operation, Adder>();
-    }
   });
 }
 

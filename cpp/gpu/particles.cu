@@ -97,11 +97,11 @@ int Run(const ParticleCall& call, StreamHandle stream) {
       }
     }
   }
-  const std::int64_t results = call.results();
-  if (call.rows == 0 || results == 0) return 0;
+  if (call.rows == 0 || call.results == 0) return 0;
   constexpr std::int64_t most_blocks = 1 << 10;
   const std::int32_t* const lost = call.lost;
-  return launch(LostKernel<T>, std::min(BlocksFor(results), most_blocks), lost, result, results);
+  return launch(LostKernel<T>, std::min(BlocksFor(call.results), most_blocks), lost, result,
+                call.results);
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ std::int64_t ParticleScratch(const ParticleCall* call) {
 }
 
 int RunParticles(const ParticleCall* call, StreamHandle stream) {
-  int code = cudaErrorInvalidValue;
+  int code = cudaSuccess;
   WithTypes(*call, [&](auto zero, auto points, auto operation) {
     code = Run<decltype(zero), points, operation>(*call, stream);
   });

@@ -39,6 +39,7 @@ struct ParticleCall {
   const void* field;         // but of paint, whose result it is
   const void* given;         // values, or displacements; nothing for readout
   void* result;
+  std::int64_t results;  // how many numbers
   // Zero before the call, of as many bytes as the device's `particle_scratch` says: sums of three
   // components, side by side for each point of the mesh.
   void* together;
@@ -47,19 +48,6 @@ struct ParticleCall {
   std::int32_t* lost;
 
   PFFTJAX_HOST_DEVICE std::int64_t volume() const { return padded[0] * padded[1] * padded[2]; }
-  std::int64_t results() const {
-    switch (operation) {
-      case ParticleOperation::kPaint:
-        return components * volume();
-      case ParticleOperation::kReadout:
-        return rows * components * derivatives;
-      case ParticleOperation::kAlong:
-        return rows * components;
-      case ParticleOperation::kAcross:
-        return rows * 3;
-    }
-    return 0;
-  }
 };
 
 }  // namespace pfftjax::gpu

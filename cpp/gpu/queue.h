@@ -47,6 +47,25 @@ class Stream {
   StreamHandle handle_ = nullptr;
 };
 
+// Memory of the host that belongs to the device's runtime.
+class PinnedMemory {
+ public:
+  explicit PinnedMemory(std::int64_t bytes) {
+    void* pinned = nullptr;
+    if (bytes > 0) Check(Device()->allocate_pinned(&pinned, bytes), "pinning memory");
+    data_ = static_cast<char*>(pinned);
+  }
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+  ~PinnedMemory() {
+    if (data_) Device()->free_pinned(data_);
+  }
+  char* data() const { return data_; }
+
+ private:
+  char* data_ = nullptr;
+};
+
 // A handler may enqueue on this for the duration of a call. Work that was enqueued before it is
 // ordered before everything that is enqueued here, and the operations that follow after it.
 class Queue {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "gpu/queue.h"
@@ -19,25 +18,6 @@ struct Piece {
   MpiHandle request = 0;         // of a message
   std::int64_t number = -1;      // of a piece in slots; -1: a message
   Event copied;                  // from or to the device
-};
-
-// Memory of the host that belongs to the device's runtime.
-class PinnedMemory {
- public:
-  explicit PinnedMemory(std::int64_t bytes) {
-    void* pinned = nullptr;
-    if (bytes > 0) Check(Device()->allocate_pinned(&pinned, bytes), "pinning memory for messages");
-    data_ = static_cast<char*>(pinned);
-  }
-  PinnedMemory(const PinnedMemory&) = delete;
-  PinnedMemory& operator=(const PinnedMemory&) = delete;
-  ~PinnedMemory() {
-    if (data_) Device()->free_pinned(data_);
-  }
-  char* data() const { return data_; }
-
- private:
-  char* data_ = nullptr;
 };
 
 // Pieces are freed in the order in which they were taken.

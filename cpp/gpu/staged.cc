@@ -15,9 +15,8 @@ namespace pfftjax::gpu {
 namespace {
 
 std::int64_t BytesOf(const XLA_FFI_Buffer& buffer) {
-  // Tokens have none, and neither have types that the host's handler refuses at once.
-  const std::optional<Element> element = ElementOf(static_cast<ffi::DataType>(buffer.dtype));
-  std::int64_t bytes = element ? InfoOf(*element).bytes : 0;
+  // Tokens have none.
+  auto bytes = static_cast<std::int64_t>(ffi::ByteWidth(static_cast<ffi::DataType>(buffer.dtype)));
   for (std::int64_t d = 0; d < buffer.rank; ++d) bytes *= buffer.dims[d];
   return bytes;
 }

@@ -4,7 +4,6 @@
 //
 // The host polls: what the device has copied is sent, what has arrived is copied to the device. It
 // returns as soon as the last piece has arrived; XLA's stream then waits for the last copy.
-#include <algorithm>
 #include <exception>
 
 #include "gpu/ring.h"
@@ -14,45 +13,6 @@
 
 namespace pfftjax::gpu {
 namespace {
-
-// All pieces to (or from) the other ranks: the first of each, nearest rank first, then the second
-// of each, and so on. What all ranks are to have alike so comes at once, piece by piece.
-class Sequence {
- public:
-  Sequence(const Communicator& comm, const std::vector<Block>& blocks, bool to,
-           std::int64_t largest)
-      : comm_(comm), blocks_(blocks), to_(to), largest_(largest) {
-    for (int rank = 0; rank < comm.size; ++rank) {
-      if (rank != comm.rank) most_ = std::max(most_, blocks[rank].count);
-    }
-    SkipMissing();
-  }
-  bool AtEnd() const { return at_ >= most_; }
-  int Rank() const { return (comm_.rank + (to_ ? step_ : comm_.size - step_)) % comm_.size; }
-  std::int64_t Offset() const { return blocks_[Rank()].offset + at_; }
-  std::int64_t Bytes() const { return std::min(largest_, blocks_[Rank()].count - at_); }
-  void Advance() {
-    ++step_;
-    SkipMissing();
-  }
-
- private:
-  void SkipMissing() {
-    for (; !AtEnd(); at_ += largest_, step_ = 1) {
-      for (; step_ < comm_.size; ++step_) {
-        if (at_ < blocks_[Rank()].count) return;
-      }
-    }
-  }
-
-  const Communicator& comm_;
-  const std::vector<Block>& blocks_;
-  bool to_;
-  std::int64_t largest_;
-  std::int64_t most_ = 0;
-  std::int64_t at_ = 0;
-  int step_ = 1;
-};
 
 class Staging final : public Transport {
  public:
@@ -70,16 +30,35 @@ class Staging final : public Transport {
   bool WaitsForDevice() const override { return true; }
   std::string description() const override { return description_; }
 
-  int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
-               const std::vector<Block>& from, Queue& queue) override {
-    if (has_failed_) throw std::runtime_error("an exchange by staging has failed before");
-    try {
-      const int code = Run(comm, send, to, recv, from, queue);
-      if (code != 0) GiveUp(queue);
-      return code;
-    } catch (const std::exception&) {
-      GiveUp(queue);
-      throw;
+ protected:
+  int Move(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+           const std::vector<Block>& from, Queue& queue) override {
+    ++exchange_;
+    CopyOwnBlock(comm, send, to, recv, from, queue);
+    Traffic traffic{comm,
+                    static_cast<const char*>(send),
+                    {comm, to, BlockPieces::Side::kTo, largest_},
+                    static_cast<char*>(recv),
+                    {comm, from, BlockPieces::Side::kFrom, largest_}};
+    // A rank without traffic frees all the same what it has read in the exchange before.
+    if (traffic.AtEnd() && (!slots_ || in_.freed() == in_.taken())) return 0;
+    begin_.Record(queue.stream());
+    to_host_.WaitFor(begin_);
+    to_device_.WaitFor(begin_);  // what was there before may still be read
+    const int code = Run(traffic);
+    if (code == 0) LetWait(queue, to_device_);
+    return code;
+  }
+
+  // After an error MPI, and other ranks, may still use the rings, and copies may be under way that
+  // XLA's next operations must not overtake.
+  void GiveUp(Queue& queue) override {
+    if (slots_) slots_->Fail();
+    for (const Stream* stream : {&to_host_, &to_device_}) {
+      try {
+        LetWait(queue, *stream);
+      } catch (const std::exception&) {  // the first error says more
+      }
     }
   }
 
@@ -88,9 +67,9 @@ class Staging final : public Transport {
   struct Traffic {
     Communicator& comm;
     const char* send;
-    Sequence outgoing;
+    BlockPieces outgoing;
     char* recv;
-    Sequence incoming;
+    BlockPieces incoming;
     bool has_moved = false;
 
     bool AtEnd() const { return outgoing.AtEnd() && incoming.AtEnd(); }
@@ -104,46 +83,14 @@ class Staging final : public Transport {
     return false;
   }
 
-  int Run(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
-          const std::vector<Block>& from, Queue& queue) {
-    ++exchange_;
-    CopyOwnBlock(comm, send, to, recv, from, queue);
-    Traffic traffic{comm,
-                    static_cast<const char*>(send),
-                    {comm, to, true, largest_},
-                    static_cast<char*>(recv),
-                    {comm, from, false, largest_}};
-    // A rank without traffic frees all the same what it has read in the exchange before.
-    if (traffic.AtEnd() && (!slots_ || in_.freed() == in_.taken())) return 0;
-    begin_.Record(queue.stream());
-    to_host_.WaitFor(begin_);
-    to_device_.WaitFor(begin_);  // what was there before may still be read
-    const int code = Move(traffic);
-    if (code == 0) LetWait(queue, to_device_);
-    return code;
-  }
-
   void LetWait(Queue& queue, const Stream& stream) {
     end_.Record(stream.handle());
     queue.WaitFor(end_);
   }
 
-  // After an error MPI, and other ranks, may still use the rings, and copies may be under way that
-  // XLA's next operations must not overtake.
-  void GiveUp(Queue& queue) {
-    has_failed_ = true;
-    if (slots_) slots_->Fail();
-    for (const Stream* stream : {&to_host_, &to_device_}) {
-      try {
-        LetWait(queue, *stream);
-      } catch (const std::exception&) {  // the first error says more
-      }
-    }
-  }
-
   // Each in order, as the pieces of a pair of ranks are: the piece that all others on their way
   // come after is never held up.
-  int Move(Traffic& traffic) {
+  int Run(Traffic& traffic) {
     const std::int64_t before = in_.taken();
     out_.Forget();
     for (Waiting waiting;;) {
@@ -183,7 +130,7 @@ class Staging final : public Transport {
       in_.FreeOldest();
       traffic.has_moved = true;
     }
-    Sequence& incoming = traffic.incoming;
+    BlockPieces& incoming = traffic.incoming;
     while (!incoming.AtEnd()) {
       const int rank = incoming.Rank();
       const bool is_there = HasSlots(rank);
@@ -222,7 +169,7 @@ class Staging final : public Transport {
   static int Test(Piece& piece, bool* is_there) {
     int done = 0;
     std::int64_t bytes = 0;
-    if (const int code = Mpi()->test_bytes(&piece.request, &done, &bytes)) return code;
+    if (const int code = Mpi()->test(&piece.request, &done, &bytes)) return code;
     *is_there = done != 0;
     return done && bytes != piece.bytes ? kShortMessage : 0;
   }
@@ -251,7 +198,7 @@ class Staging final : public Transport {
 
   // Pieces of `out_` are taken, sent, freed.
   int Send(Traffic& traffic) {
-    Sequence& outgoing = traffic.outgoing;
+    BlockPieces& outgoing = traffic.outgoing;
     while (!outgoing.AtEnd()) {
       const char* const source = traffic.send + outgoing.Offset();
       const std::int64_t bytes = outgoing.Bytes();
@@ -301,7 +248,7 @@ class Staging final : public Transport {
   // Whether a message has left. May be asked again when it has.
   static int IsSent(Piece& piece, bool* is_sent) {
     int done = 0;
-    const int code = Mpi()->test(&piece.request, &done);
+    const int code = Mpi()->test(&piece.request, &done, nullptr);
     *is_sent = code == 0 && done;
     return code;
   }
@@ -328,7 +275,6 @@ class Staging final : public Transport {
   std::int64_t sent_ = 0;
   std::int64_t arrived_ = 0;
   std::int64_t exchange_ = 0;
-  bool has_failed_ = false;
   Stream to_host_;
   Stream to_device_;
   Event begin_;
@@ -337,7 +283,7 @@ class Staging final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeStaging(Communicator& comm, std::string* why) {
+std::unique_ptr<Transport> MakeStaging(Communicator& comm, const Devices&, std::string* why) {
   const std::int64_t largest =
       std::min(GetTransportOptions().chunk_bytes, GetOptions().max_chunk_bytes);
   std::string how;

@@ -15,11 +15,6 @@ class Alone final : public Transport {
  public:
   const char* name() const override { return "copy"; }
   std::string description() const override { return "copy (one rank)"; }
-  int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
-               const std::vector<Block>& from, Queue& queue) override {
-    CopyOwnBlock(comm, send, to, recv, from, queue);
-    return 0;
-  }
   // These are the identity of one operand; logical operations make 0 and 1 of numbers.
   bool CanReduce(Element, Reduction reduction) const override {
     return reduction <= Reduction::kMax;
@@ -30,11 +25,18 @@ class Alone final : public Transport {
     if (send != recv) queue.Copy(recv, send, bytes, Direction::kOnDevice);
     return 0;
   }
+
+ protected:
+  int Move(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+           const std::vector<Block>& from, Queue& queue) override {
+    CopyOwnBlock(comm, send, to, recv, from, queue);
+    return 0;
+  }
 };
 
 struct Candidate {
   const char* name;
-  std::unique_ptr<Transport> (*make)(Communicator& comm, std::string* why);
+  std::unique_ptr<Transport> (*make)(Communicator& comm, const Devices& devices, std::string* why);
 };
 
 constexpr std::array<Candidate, 4> kCandidates = {{
@@ -55,8 +57,30 @@ std::string Terms() {
          "\nXLA's platform " + Device()->platform;
 }
 
+// The identities of the devices that are current on the ranks; what may keep a rank from knowing
+// its own is in `why`, alike on all ranks. Collective.
+Devices DevicesOf(Communicator& comm, std::string* why) {
+  using Name = std::array<char, 96>;
+  Name mine{};
+  *why = Attempt(comm, [&]() -> std::string {
+    int device = 0;
+    Check(Device()->current_device(&device), "asking for the device");
+    Check(Device()->identity(device, mine.data(), mine.size() - 1), "naming the device");
+    return {};
+  });
+  if (!why->empty()) return {};
+  std::vector<Name> all(static_cast<std::size_t>(comm.size));
+  const int code =
+      Mpi()->allgather(mine.data(), all.data(), sizeof mine, Element::kU8, comm.control);
+  *why = FirstText(comm, code == 0 ? "" : "MPI could not gather the names of the devices");
+  if (!why->empty()) return {};
+  Devices result;
+  for (const Name& name : all) result.emplace_back(name.data());
+  return result;
+}
+
 // "GPU-1c2d..., shared by ranks 0 and 1"
-std::string Say(const std::vector<std::string>& devices, int rank) {
+std::string Say(const Devices& devices, int rank) {
   std::string text = devices[rank];
   std::string sharing;
   int others = 0;
@@ -82,7 +106,7 @@ Choice Choose(Communicator& comm) {
     choice.transport = std::make_unique<Alone>();
     choice.text = choice.transport->description();
     std::string why;
-    const std::vector<std::string> devices = DevicesOf(comm, &why);
+    const Devices devices = DevicesOf(comm, &why);
     choice.device = why.empty() ? devices[0] : "unknown";
     return choice;
   }
@@ -94,7 +118,7 @@ Choice Choose(Communicator& comm) {
                      "; export it to all of them (with Open MPI: mpirun -x PFFTJAX_GPU_TRANSPORT)";
     return choice;
   }
-  const std::vector<std::string> devices = DevicesOf(comm, &choice.refusal);
+  const Devices devices = DevicesOf(comm, &choice.refusal);
   if (!choice.refusal.empty()) return choice;
   choice.device = Say(devices, comm.rank);
 
@@ -103,7 +127,7 @@ Choice Choose(Communicator& comm) {
   for (const Candidate& candidate : kCandidates) {
     if (!named.empty() && named != candidate.name) continue;
     std::string why;
-    choice.transport = candidate.make(comm, &why);
+    choice.transport = candidate.make(comm, devices, &why);
     if (choice.transport) break;
     refused += std::string(refused.empty() ? "" : "; ") + candidate.name + ": " + why;
   }
@@ -122,6 +146,21 @@ Choice Choose(Communicator& comm) {
 }
 
 }  // namespace
+
+int Transport::Exchange(Communicator& comm, const void* send, const std::vector<Block>& to,
+                        void* recv, const std::vector<Block>& from, Queue& queue) {
+  ThrowIfFailed();
+  return OrGiveUp([&] { return Move(comm, send, to, recv, from, queue); },
+                  [&] {
+                    has_failed_ = true;
+                    GiveUp(queue);
+                  });
+}
+
+void Transport::ThrowIfFailed() const {
+  if (!has_failed_) return;
+  throw std::runtime_error(std::string("an exchange by ") + name() + " has failed before");
+}
 
 // Sent straight to every rank, (size - 1) bytes leave the root for each byte. In parts, one for
 // each rank, which the ranks then give to all others, no link carries more than 2 a byte: worth
@@ -153,7 +192,7 @@ int Transport::Bcast(Communicator& comm, void* data, std::int64_t bytes, int roo
   return Exchange(comm, data, to, data, from, queue);
 }
 
-Transport* TransportOf(Communicator& comm, std::string* why) {
+Transport& TransportOf(Communicator& comm) {
   auto& choice = comm.Attached<std::optional<Choice>>();
   if (!choice) {
     choice = Choose(comm);
@@ -162,8 +201,8 @@ Transport* TransportOf(Communicator& comm, std::string* why) {
     const std::lock_guard lock(mutex);
     chosen.push_back({comm.number, text, choice->device});
   }
-  *why = choice->refusal;
-  return choice->transport.get();
+  if (!choice->transport) throw std::runtime_error(choice->refusal);
+  return *choice->transport;
 }
 
 std::string KeptOut(const char* name) {
@@ -173,41 +212,9 @@ std::string KeptOut(const char* name) {
          ", and both on one device are not safe";
 }
 
-Transport& RequireTransport(Communicator& comm) {
-  std::string why;
-  Transport* const transport = TransportOf(comm, &why);
-  if (!transport) throw std::runtime_error(why);
-  return *transport;
-}
-
-int ExchangeBytes(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
-                  const std::vector<Block>& from, Queue& queue) {
-  return RequireTransport(comm).Exchange(comm, send, to, recv, from, queue);
-}
-
 std::vector<Chosen> ChosenTransports() {
   const std::lock_guard lock(mutex);
   return chosen;
-}
-
-std::vector<std::string> DevicesOf(Communicator& comm, std::string* why) {
-  using Name = std::array<char, 96>;
-  Name mine{};
-  *why = Attempt(comm, [&]() -> std::string {
-    int device = 0;
-    Check(Device()->current_device(&device), "asking for the device");
-    Check(Device()->identity(device, mine.data(), mine.size() - 1), "naming the device");
-    return {};
-  });
-  if (!why->empty()) return {};
-  std::vector<Name> all(static_cast<std::size_t>(comm.size));
-  const int code =
-      Mpi()->allgather(mine.data(), all.data(), sizeof mine, Element::kU8, comm.control);
-  *why = FirstText(comm, code == 0 ? "" : "MPI could not gather the names of the devices");
-  if (!why->empty()) return {};
-  std::vector<std::string> result;
-  for (const Name& name : all) result.emplace_back(name.data());
-  return result;
 }
 
 }  // namespace pfftjax::gpu

@@ -3,6 +3,7 @@
 // staging in pinned memory of the host.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -38,9 +39,10 @@ class Transport {
   // one included; blocks of bytes, of which both sides know the size, so that empty ones cost
   // nothing. After all that is in the queue and before all that follows; what is sent and what is
   // received do not overlap, but may lie in one buffer. Collective over `comm`, in one call at a
-  // time. Returns MPI's code; throws what the runtime says.
-  virtual int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to,
-                       void* recv, const std::vector<Block>& from, Queue& queue) = 0;
+  // time. Returns MPI's code; throws what the runtime says. No exchange begins after one that has
+  // failed here: what is left of that on its way would be taken for the next one's.
+  int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+               const std::vector<Block>& from, Queue& queue);
 
   // The root's `bytes` at `data` to the same place on all ranks; under the rules of Exchange.
   virtual int Bcast(Communicator& comm, void* data, std::int64_t bytes, int root, Queue& queue);
@@ -53,6 +55,16 @@ class Transport {
                      Queue&) {
     throw std::logic_error(std::string(name()) + " does not reduce");
   }
+
+ protected:
+  // Does what Exchange says.
+  virtual int Move(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+                   const std::vector<Block>& from, Queue& queue) = 0;
+  // This follows an exchange that has failed here.
+  virtual void GiveUp(Queue&) {}
+
+  void ThrowIfFailed() const;
+  bool has_failed_ = false;
 };
 
 // This is what the environment says of them (pfftjax/_runtime/options.py), and Python of this job.
@@ -84,16 +96,11 @@ inline std::atomic<const char*> device_transport{nullptr};
 // Why `name`, one of the two, is not to be taken.
 std::string KeptOut(const char* name);
 
-// The transport of a communicator, chosen when it is first wanted, the same on all of its ranks;
-// null, with the reason in `why`, where the one that was asked for cannot be had. Collective.
-Transport* TransportOf(Communicator& comm, std::string* why);
+// The transport of a communicator, chosen when it is first wanted, the same on all of its ranks.
+// Throws the reason where the one that was asked for cannot be had. Collective.
+Transport& TransportOf(Communicator& comm);
 
-// The same; throws the reason.
-Transport& RequireTransport(Communicator& comm);
-// Transport::Exchange by it.
-int ExchangeBytes(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
-                  const std::vector<Block>& from, Queue& queue);
-// The same with what each rank sends and receives in elements, as `blocks.To(rank)` and
+// Transport::Exchange of what each rank sends and receives in elements, as `blocks.To(rank)` and
 // `blocks.From(rank)`.
 template <typename Blocks>
 int ExchangeBlocks(Communicator& comm, const void* send, void* recv, const Blocks& blocks,
@@ -107,7 +114,7 @@ int ExchangeBlocks(Communicator& comm, const void* send, void* recv, const Block
     to.push_back({out.offset * bytes, out.count * bytes});
     from.push_back({in.offset * bytes, in.count * bytes});
   }
-  return ExchangeBytes(comm, send, to, recv, from, queue);
+  return TransportOf(comm).Exchange(comm, send, to, recv, from, queue);
 }
 
 // Lists what has been chosen so far in this process, for pfftjax.info(): numbers of communicators
@@ -120,11 +127,15 @@ struct Chosen {
 std::vector<Chosen> ChosenTransports();
 
 // The transports, in the order in which they are tried. Null where one cannot work for `comm`, on
-// all of its ranks alike, with the reason. Collective.
-std::unique_ptr<Transport> MakeNccl(Communicator& comm, std::string* why);
-std::unique_ptr<Transport> MakeIpc(Communicator& comm, std::string* why);
-std::unique_ptr<Transport> MakeGpuAwareMpi(Communicator& comm, std::string* why);
-std::unique_ptr<Transport> MakeStaging(Communicator& comm, std::string* why);
+// all of its ranks alike, with the reason. `devices` are the identities of the ranks' devices.
+// Collective.
+using Devices = std::vector<std::string>;
+std::unique_ptr<Transport> MakeNccl(Communicator& comm, const Devices& devices, std::string* why);
+std::unique_ptr<Transport> MakeIpc(Communicator& comm, const Devices& devices, std::string* why);
+std::unique_ptr<Transport> MakeGpuAwareMpi(Communicator& comm, const Devices& devices,
+                                           std::string* why);
+std::unique_ptr<Transport> MakeStaging(Communicator& comm, const Devices& devices,
+                                       std::string* why);
 
 // ---- For implementations ------------------------------------------------------------------
 
@@ -145,9 +156,25 @@ std::string Attempt(Communicator& comm, Body&& body) {
   return FirstText(comm, mine);
 }
 
-// The identities of the devices that are current on the ranks; what may keep a rank from knowing
-// its own is in `why`, alike on all ranks. Collective.
-std::vector<std::string> DevicesOf(Communicator& comm, std::string* why);
+// Runs `body()`, which returns MPI's code, and `give_up()` after a code that is not 0 or an
+// exception. What `give_up` throws is forgotten, as the first error says more.
+template <typename Body, typename GiveUp>
+int OrGiveUp(Body&& body, GiveUp&& give_up) {
+  const auto try_to_give_up = [&] {
+    try {
+      give_up();
+    } catch (const std::exception&) {
+    }
+  };
+  try {
+    const int code = body();
+    if (code != 0) try_to_give_up();
+    return code;
+  } catch (...) {
+    try_to_give_up();
+    throw;
+  }
+}
 
 // The part of an exchange that stays on this rank.
 inline void CopyOwnBlock(Place place, const void* send, const std::vector<Block>& to, void* recv,
@@ -162,34 +189,47 @@ inline void CopyOwnBlock(Place place, const void* send, const std::vector<Block>
              static_cast<const char*>(send) + mine.offset, mine.count, Direction::kOnDevice);
 }
 
-// All blocks of one direction for the other ranks, the nearest first, in pieces of at most `limit`
-// bytes; the pieces of a pair are the same on both of its sides.
+// All pieces of at most `largest` bytes to (or from) the other ranks: the first of each, nearest
+// rank first, then the second of each, and so on. What all ranks are to have alike so comes at
+// once, piece by piece. This is one order for the pieces between any two ranks: by their offset,
+// then by how far the receiver is from the sender.
 class BlockPieces {
  public:
   enum class Side { kTo, kFrom };
-  BlockPieces(Place place, const std::vector<Block>& blocks, Side side, std::int64_t limit)
-      : place_(place), blocks_(blocks), side_(side), limit_(limit) {}
-
-  // False after the last one.
-  bool Next(int* rank, Block* piece) {
-    for (; step_ < place_.size; ++step_, done_ = 0) {
-      *rank = (place_.rank + (side_ == Side::kTo ? step_ : place_.size - step_)) % place_.size;
-      const Block& block = blocks_[*rank];
-      if (done_ >= block.count) continue;
-      *piece = {block.offset + done_, std::min(limit_, block.count - done_)};
-      done_ += piece->count;
-      return true;
+  BlockPieces(Place place, const std::vector<Block>& blocks, Side side, std::int64_t largest)
+      : place_(place), blocks_(blocks), side_(side), largest_(largest) {
+    for (int rank = 0; rank < place.size; ++rank) {
+      if (rank != place.rank) most_ = std::max(most_, blocks[rank].count);
     }
-    return false;
+    SkipMissing();
+  }
+  bool AtEnd() const { return at_ >= most_; }
+  int Rank() const {
+    return (place_.rank + (side_ == Side::kTo ? step_ : place_.size - step_)) % place_.size;
+  }
+  std::int64_t Offset() const { return blocks_[Rank()].offset + at_; }
+  std::int64_t Bytes() const { return std::min(largest_, blocks_[Rank()].count - at_); }
+  void Advance() {
+    ++step_;
+    SkipMissing();
   }
 
  private:
+  void SkipMissing() {
+    for (; !AtEnd(); at_ += largest_, step_ = 1) {
+      for (; step_ < place_.size; ++step_) {
+        if (at_ < blocks_[Rank()].count) return;
+      }
+    }
+  }
+
   Place place_;
   const std::vector<Block>& blocks_;
   Side side_;
-  std::int64_t limit_;
+  std::int64_t largest_;
+  std::int64_t most_ = 0;
+  std::int64_t at_ = 0;
   int step_ = 1;
-  std::int64_t done_ = 0;  // bytes of this step's block
 };
 
 }  // namespace pfftjax::gpu

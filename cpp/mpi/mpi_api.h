@@ -18,7 +18,7 @@ namespace pfftjax {
 // An MPI_Comm or an MPI_Request, whichever way the library represents it.
 using MpiHandle = std::intptr_t;
 
-inline constexpr int kMpiApiVersion = 6;
+inline constexpr int kMpiApiVersion = 7;
 
 // Says where a message came from, and how many elements it had; -1 if they are not whole.
 struct Envelope {
@@ -35,7 +35,6 @@ struct HalfEnded {
 
 struct MpiApi {
   int version;
-  const char* family;
 
   // Neutral forms of the special ranks and tags, for callers that cannot see <mpi.h>.
   int proc_null;
@@ -94,13 +93,10 @@ struct MpiApi {
   // Lets MPI see to messages that other calls have begun.
   int (*progress)(MpiHandle comm);
 
-  // Requests, and small messages of 64-bit words, for the watch thread and the way out.
-  int (*test)(MpiHandle* request, int* done);
-  // The same, with the number of bytes of a message that was received.
-  int (*test_bytes)(MpiHandle* request, int* done, std::int64_t* bytes);
+  // Whether a request is done. `*bytes` says how much came by a receive; null for all others.
+  int (*test)(MpiHandle* request, int* done, std::int64_t* bytes);
   int (*barrier_start)(MpiHandle comm, MpiHandle* request);
-  int (*send_words_start)(const std::int64_t* words, int count, int dest, int tag, MpiHandle comm,
-                          MpiHandle* request);
+  // Receives a message of 64-bit words, from whichever rank, where one has come.
   int (*receive_words)(std::int64_t* words, int count, int tag, MpiHandle comm, int* source,
                        int* found);
 

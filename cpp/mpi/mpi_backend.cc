@@ -327,30 +327,16 @@ int WaitEither(MpiHandle* receive, MpiHandle* send, int* received, std::int64_t*
 
 // ---- Requests and words -------------------------------------------------------------------
 
-int TestWith(MpiHandle* request, int* done, MPI_Status* status) {
+int Test(MpiHandle* request, int* done, std::int64_t* bytes) {
   auto pending = FromHandle<MPI_Request>(*request);
-  const int code = MPI_Test(&pending, done, status);
-  *request = ToHandle(pending);
-  return code;
-}
-
-int Test(MpiHandle* request, int* done) { return TestWith(request, done, MPI_STATUS_IGNORE); }
-
-int TestBytes(MpiHandle* request, int* done, std::int64_t* bytes) {
   MPI_Status status;
-  const int code = TestWith(request, done, &status);
-  return code != MPI_SUCCESS || !*done ? code : BytesOf(status, bytes);
+  const int code = MPI_Test(&pending, done, &status);
+  *request = ToHandle(pending);
+  return code == MPI_SUCCESS && *done && bytes ? BytesOf(status, bytes) : code;
 }
 
 int BarrierStart(MpiHandle comm, MpiHandle* request) {
   return Started(request, [&](MPI_Request* started) { return MPI_Ibarrier(Comm(comm), started); });
-}
-
-int SendWordsStart(const std::int64_t* words, int count, int dest, int tag, MpiHandle comm,
-                   MpiHandle* request) {
-  return Started(request, [&](MPI_Request* started) {
-    return MPI_Isend(words, count, MPI_INT64_T, dest, tag, Comm(comm), started);
-  });
 }
 
 int ReceiveWords(std::int64_t* words, int count, int tag, MpiHandle comm, int* source,
@@ -359,7 +345,8 @@ int ReceiveWords(std::int64_t* words, int count, int tag, MpiHandle comm, int* s
   const int code = MPI_Iprobe(MPI_ANY_SOURCE, tag, Comm(comm), found, &status);
   if (code != MPI_SUCCESS || !*found) return code;
   *source = status.MPI_SOURCE;
-  return MPI_Recv(words, count, MPI_INT64_T, *source, tag, Comm(comm), MPI_STATUS_IGNORE);
+  const int bytes = count * static_cast<int>(sizeof *words);
+  return MPI_Recv(words, bytes, MPI_BYTE, *source, tag, Comm(comm), MPI_STATUS_IGNORE);
 }
 
 int Probe(MpiHandle comm, Envelope* envelope, int* found) {
@@ -410,7 +397,6 @@ int OnFinalize(void (*callback)()) {
 extern "C" __attribute__((visibility("default"))) const pfftjax::MpiApi* pfftjax_mpi_api() {
   using namespace pfftjax;
   static const MpiApi api = {kMpiApiVersion,
-                             PFFTJAX_MPI_FAMILY,
                              MPI_PROC_NULL,
                              MPI_ANY_SOURCE,
                              MPI_ANY_TAG,
@@ -439,9 +425,7 @@ extern "C" __attribute__((visibility("default"))) const pfftjax::MpiApi* pfftjax
                              WaitEither,
                              Progress,
                              Test,
-                             TestBytes,
                              BarrierStart,
-                             SendWordsStart,
                              ReceiveWords,
                              Probe,
                              ErrorText,

@@ -26,28 +26,32 @@ class HaloBoxes : public BoxesOf {
   HaloBoxes(Place place, const Halo& halo, Dimensions block, bool to_ghosts)
       : place_(place), halo_(halo), block_(block), to_ghosts_(to_ghosts) {}
 
-  void To(int rank, std::vector<Box>* boxes) const override {
-    to_ghosts_ ? Owned(place_.rank, rank, boxes) : Padded(rank, place_.rank, boxes);
+  std::vector<Box> To(int rank) const override {
+    return to_ghosts_ ? Owned(place_.rank, rank) : Padded(rank, place_.rank);
   }
-  void From(int rank, std::vector<Box>* boxes) const override {
-    to_ghosts_ ? Padded(rank, place_.rank, boxes) : Owned(place_.rank, rank, boxes);
+  std::vector<Box> From(int rank) const override {
+    return to_ghosts_ ? Padded(rank, place_.rank) : Owned(place_.rank, rank);
   }
 
  private:
   // The parts that `owner` owns of what `holder` holds, as boxes of the owner's block.
-  void Owned(int owner, int holder, std::vector<Box>* boxes) const {
+  std::vector<Box> Owned(int owner, int holder) const {
+    std::vector<Box> boxes;
     const Range owned = BlockOf(halo_.whole, place_.size, owner);
     ForEachPart(owner, holder, [&](std::int64_t start, std::int64_t count, std::int64_t shift) {
-      boxes->push_back(Part(owned.count, start - shift - owned.start, count));
+      boxes.push_back(Part(owned.count, start - shift - owned.start, count));
     });
+    return boxes;
   }
   // The same as boxes of the holder's padded block.
-  void Padded(int owner, int holder, std::vector<Box>* boxes) const {
+  std::vector<Box> Padded(int owner, int holder) const {
+    std::vector<Box> boxes;
     const Range held = BlockOf(halo_.whole, place_.size, holder);
     ForEachPart(owner, holder, [&](std::int64_t start, std::int64_t count, std::int64_t) {
-      boxes->push_back(Part(held.count + halo_.before + halo_.after,
-                            start - (held.start - halo_.before), count));
+      boxes.push_back(Part(held.count + halo_.before + halo_.after,
+                           start - (held.start - halo_.before), count));
     });
+    return boxes;
   }
 
   // body(start, count, shift): the owner's block, shifted by a multiple of the axis, inside the

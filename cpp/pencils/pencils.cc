@@ -26,15 +26,14 @@ ffi::Error Transpose(const CallSite& site, Dimensions order, std::int64_t scatte
 // A transposition on one rank: a change of memory order, and no communication.
 ffi::Error Permute(Dimensions order, Operand x, Result y) {
   const Timed timed(Operation::kPermute, BytesOf(x));
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(Operation::kTranspose, x.element_type());
+  const Element element = ElementOf(x.element_type());
   if (!IsOrder(order, x.dimensions().size()) || order.size() != y->dimensions().size()) {
     return Invalid("permute of a wrong rank");
   }
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   const Place alone;
   const Transposition boxes(alone, x.dimensions(), y->dimensions(), order, -1, -1);
-  CopyOwn(alone, x.untyped_data(), y->untyped_data(), boxes, *element, Arrival::kStore);
+  CopyOwn(alone, x.untyped_data(), y->untyped_data(), boxes, element, Arrival::kStore);
   return ffi::Error::Success();
 }
 
@@ -68,15 +67,12 @@ ffi::Error Coordinate(std::int64_t number, ffi::Result<ffi::BufferR0<ffi::S32>> 
 
 std::vector<Registration> PencilHandlers() {
   return {SiteHandler<Operation::kTranspose, Transpose>("pfftjax_pencil_transpose", "order",
-                                                        "scatter", "gather", "method")
-              .WithStaging(),
+                                                        "scatter", "gather", "method"),
           Handler<Permute>("pfftjax_permute", "order").OnHost(),
           SiteHandler<Operation::kHaloExchange, MoveHalo<true>>(
-              "pfftjax_halo_exchange", "axis", "whole", "before", "after", "periodic")
-              .WithStaging(),
+              "pfftjax_halo_exchange", "axis", "whole", "before", "after", "periodic"),
           SiteHandler<Operation::kHaloReduce, MoveHalo<false>>(
-              "pfftjax_halo_reduce", "axis", "whole", "before", "after", "periodic")
-              .WithStaging(),
+              "pfftjax_halo_reduce", "axis", "whole", "before", "after", "periodic"),
           Handler<Coordinate>("pfftjax_coordinate", "comm").WithStaging()};
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "pencils/halo.h"
+#include "runtime/agreement.h"
 #include "runtime/handlers.h"
 
 namespace pfftjax {
@@ -19,8 +20,7 @@ template <typename Body>
 ffi::Error RunTranspose(const CallSite& site, Dimensions order, std::int64_t scatter,
                         std::int64_t gather, std::int64_t manner, const Operand& x, Dimensions to,
                         Body&& body) {
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(site.operation, x.element_type());
+  const Element element = ElementOf(x.element_type());
   const auto from = x.dimensions();
   const auto rank = static_cast<std::int64_t>(from.size());
   const bool is_order = IsOrder(order, from.size()) && from.size() == to.size() && scatter >= 0 &&
@@ -34,13 +34,13 @@ ffi::Error RunTranspose(const CallSite& site, Dimensions order, std::int64_t sca
   Parameters parameters(GetOptions().check);
   parameters.Add("order", order).Add("shape", whole).Add("split axis", scatter);
   parameters.Add("gathered axis", gather).Add("manner", manner);
-  return Run(site, Payload{*element, count, parameters.words(), parameters.hash()},
+  return Run(site, Payload{element, count, parameters.words(), parameters.hash()},
              [&](Communicator& comm) {
                comm.given_bytes = BytesOf(x);
                if (!is_order) throw std::runtime_error(kOtherShapes);
                const Transposition boxes(comm, from, to, order, scatter, gather);
                if (!boxes.Fits()) throw std::runtime_error(kOtherShapes);
-               return body(comm, boxes, *element);
+               return body(comm, boxes, element);
              });
 }
 
@@ -48,8 +48,7 @@ ffi::Error RunTranspose(const CallSite& site, Dimensions order, std::int64_t sca
 template <bool kToGhosts, typename Body>
 ffi::Error RunHalo(const CallSite& site, const Halo& halo, const Operand& x, Result& y,
                    Body&& body) {
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(site.operation, x.element_type());
+  const Element element = ElementOf(x.element_type());
   const Dimensions block = kToGhosts ? x.dimensions() : y->dimensions();
   const Dimensions padded = kToGhosts ? y->dimensions() : x.dimensions();
   std::int64_t count = halo.whole;
@@ -59,11 +58,11 @@ ffi::Error RunHalo(const CallSite& site, const Halo& halo, const Operand& x, Res
   Parameters parameters(GetOptions().check);
   parameters.Add("axis", halo.axis).Add("length", halo.whole).Add("before", halo.before);
   parameters.Add("after", halo.after).Add("periodic", std::int64_t{halo.is_periodic});
-  return Run(site, Payload{*element, count, parameters.words(), parameters.hash()},
+  return Run(site, Payload{element, count, parameters.words(), parameters.hash()},
              [&](Communicator& comm) {
                comm.given_bytes = BytesOf(x);
                if (!HaloFits(halo, block, padded, comm)) throw std::runtime_error(kOtherShapes);
-               return body(comm, HaloBoxes(comm, halo, block, kToGhosts), *element);
+               return body(comm, HaloBoxes(comm, halo, block, kToGhosts), element);
              });
 }
 

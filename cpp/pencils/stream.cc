@@ -1,9 +1,6 @@
 #include "pencils/stream.h"
 
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <optional>
 #include <string>
 
@@ -24,29 +21,18 @@ std::int64_t PieceElements(Element element) {
   return std::max<std::int64_t>(bytes / InfoOf(element).bytes, 1);
 }
 
-// The buffers of one exchange. The last set is kept for the next one; a second exchange at the
-// same time, on another communicator, gets its own.
-class Buffers {
+// The buffers of one exchange.
+class PieceBuffers {
  public:
-  Buffers() : data_(spare_.exchange(nullptr, std::memory_order_acquire)) {
-    if (!data_) data_ = static_cast<char*>(std::aligned_alloc(4096, 2 * kInFlight * kPieceBytes));
-    if (!data_) throw std::bad_alloc();
-  }
-  Buffers(const Buffers&) = delete;
-  Buffers& operator=(const Buffers&) = delete;
-  ~Buffers() {
-    if (is_lost_) return;
-    std::free(spare_.exchange(data_, std::memory_order_acq_rel));
-  }
-  char* Sending(int slot) { return data_ + slot * kPieceBytes; }
-  char* Receiving(int slot) { return data_ + (kInFlight + slot) * kPieceBytes; }
+  char* Sending(int slot) const { return At(slot); }
+  char* Receiving(int slot) const { return At(kInFlight + slot); }
   // After an error MPI may still write to them.
-  void Lose() { is_lost_ = true; }
+  void Lose() { memory_.Lose(); }
 
  private:
-  static inline std::atomic<char*> spare_{nullptr};
-  char* data_;
-  bool is_lost_ = false;
+  char* At(int slot) const { return static_cast<char*>(memory_.data()) + slot * kPieceBytes; }
+
+  ScratchFor<struct ForPieces> memory_{2 * kInFlight * kPieceBytes};
 };
 
 // All pieces to (or from) the other ranks, nearest first.
@@ -60,13 +46,8 @@ class Sequence {
     while (!pieces_ || !pieces_->Next(piece)) {
       while (box_ == current_.size()) {
         if (++step_ == place_.size) return false;
-        current_.clear();
+        current_ = kTo ? boxes_.To(Partner()) : boxes_.From(Partner());
         box_ = 0;
-        if constexpr (kTo) {
-          boxes_.To(Partner(), &current_);
-        } else {
-          boxes_.From(Partner(), &current_);
-        }
       }
       pieces_.emplace(current_[box_++], limit_);
     }
@@ -95,18 +76,6 @@ void Deliver(const void* source, const Box& from, void* target, const Box& to, E
   }
 }
 
-// The one box of a pair.
-Box BoxTo(const BoxesOf& boxes, int rank) {
-  std::vector<Box> found;
-  boxes.To(rank, &found);
-  return found.at(0);
-}
-Box BoxFrom(const BoxesOf& boxes, int rank) {
-  std::vector<Box> found;
-  boxes.From(rank, &found);
-  return found.at(0);
-}
-
 // Parts for the others begin on cache lines, in the order of the ranks.
 std::int64_t PartBytes(std::int64_t most, Element element) {
   constexpr std::int64_t line = 64;
@@ -123,13 +92,11 @@ void ReleaseAlltoall() { AlltoallScratch::Release(); }
 void CopyOwn(Place place, const void* source, void* target, const BoxesOf& boxes, Element element,
              Arrival arrival) {
   const std::int64_t bytes = InfoOf(element).bytes;
-  Buffers buffers;
+  PieceBuffers buffers;
   // Copies by way of a buffer in the cache where memory order changes: packing and unpacking in
   // two steps takes half the time of one that scatters cache lines over memory.
-  std::vector<Box> mine;
-  std::vector<Box> theirs;
-  boxes.To(place.rank, &mine);
-  boxes.From(place.rank, &theirs);
+  const std::vector<Box> mine = boxes.To(place.rank);
+  const std::vector<Box> theirs = boxes.From(place.rank);
   for (std::size_t i = 0; i < mine.size(); ++i) {
     if (!ChangesOrder(mine[i], theirs[i])) {
       Deliver(source, mine[i], target, theirs[i], element, arrival);
@@ -151,7 +118,7 @@ int StreamBoxes(const Communicator& comm, const void* source, void* target, cons
   if (comm.size == 1) return 0;
 
   const std::int64_t bytes = InfoOf(element).bytes;
-  Buffers buffers;
+  PieceBuffers buffers;
 
   struct Incoming {
     Box piece;
@@ -218,18 +185,18 @@ std::int64_t WindowBytes(int ranks, std::int64_t most, Element element) {
   return (ranks - 1) * PartBytes(most, element);
 }
 
-int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const void* source,
-               void* target, const BoxesOf& boxes, std::int64_t most, Element element) {
+int ShareBoxes(Communicator& comm, Window& window, const void* source, void* target,
+               const BoxesOf& boxes, std::int64_t most, Element element) {
   const std::int64_t bytes = InfoOf(element).bytes;
   const std::int64_t part = PartBytes(most, element);
   Window::Round round(window, comm);
   if (const int code = round.Begin()) return code;
   {
-    Buffers buffers;
+    PieceBuffers buffers;
     for (int step = 1; step < comm.size; ++step) {
       const int dest = (comm.rank + step) % comm.size;
       char* to = window.PartOf(comm.rank) + PlaceOf(comm.rank, dest) * part;
-      Pieces pieces(BoxTo(boxes, dest), PieceElements(element));
+      Pieces pieces(boxes.To(dest).at(0), PieceElements(element));
       for (Box piece; pieces.Next(&piece);) {
         const auto size = static_cast<std::size_t>(piece.count() * bytes);
         CopyBox(source, piece, buffers.Sending(0), Contiguous(piece), bytes);
@@ -240,13 +207,13 @@ int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const vo
     }
     Drain();
   }
-  round.Publish(about);
+  round.Publish(MeaningOf(comm));
   CopyOwn(comm, source, target, boxes, element, Arrival::kStore);
-  if (const int code = round.WaitForAll(about)) return code;
+  if (const int code = round.WaitForAll(MeaningOf(comm))) return code;
   for (int step = 1; step < comm.size; ++step) {
     const int from = (comm.rank + step) % comm.size;
     const char* at = window.PartOf(from) + PlaceOf(from, comm.rank) * part;
-    Pieces pieces(BoxFrom(boxes, from), PieceElements(element));
+    Pieces pieces(boxes.From(from).at(0), PieceElements(element));
     for (Box piece; pieces.Next(&piece);) {
       const std::int64_t size = piece.count() * bytes;
       process::Reads(at, static_cast<std::size_t>(size));
@@ -257,11 +224,12 @@ int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const vo
   return 0;
 }
 
-int AlltoallBoxes(Communicator& comm, std::uint64_t about, const void* source, void* target,
-                  const BoxesOf& boxes, std::int64_t most, Element element) {
+int AlltoallBoxes(Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
+                  std::int64_t most, Element element) {
   const std::int64_t bytes = InfoOf(element).bytes;
   // MPI does not compare sizes, and cannot compare shapes of one size.
   constexpr std::int64_t kHeaderBytes = 64;
+  const std::uint64_t meaning = MeaningOf(comm);
   const std::int64_t block = most + kHeaderBytes / bytes;
   const std::int64_t total = block * comm.size;
   const AlltoallScratch scratch(static_cast<std::size_t>(2 * total * bytes));
@@ -269,24 +237,23 @@ int AlltoallBoxes(Communicator& comm, std::uint64_t about, const void* source, v
   char* const recv = send + total * bytes;
   for (int rank = 0; rank < comm.size; ++rank) {
     char* const to = send + rank * block * bytes;
-    std::memcpy(to, &about, sizeof about);
-    std::vector<Box> box;
-    boxes.To(rank, &box);
-    if (box.empty()) continue;  // the caller keeps its own
-    CopyBox(source, box[0], to + kHeaderBytes, Contiguous(box[0]), bytes);
+    std::memcpy(to, &meaning, sizeof meaning);
+    // The one box of a pair; callers may keep their own.
+    for (const Box& box : boxes.To(rank)) {
+      CopyBox(source, box, to + kHeaderBytes, Contiguous(box), bytes);
+    }
   }
   const int code = AlltoallInChunks(comm, send, recv, block, element);
   for (int rank = 0; code == 0 && rank < comm.size; ++rank) {
     const char* const from = recv + rank * block * bytes;
-    if (std::memcmp(from, &about, sizeof about) != 0) {
+    if (std::memcmp(from, &meaning, sizeof meaning) != 0) {
       comm.difference = "rank " + std::to_string(rank) +
                         " makes a transposition of another shape, order or dtype than this rank";
       return kOtherSizes;
     }
-    std::vector<Box> box;
-    boxes.From(rank, &box);
-    if (box.empty()) continue;
-    CopyBox(from + kHeaderBytes, Contiguous(box[0]), target, box[0], bytes);
+    for (const Box& box : boxes.From(rank)) {
+      CopyBox(from + kHeaderBytes, Contiguous(box), target, box, bytes);
+    }
   }
   return code;
 }

@@ -16,13 +16,13 @@ namespace pfftjax {
 
 enum class Arrival { kStore, kAdd };
 
-// One rank exchanges these with each of the others. The boxes that `to(p)` describes on this rank
-// and those that `from(this rank)` describes on rank p have the same extents, in the same order.
+// One rank exchanges these with each of the others. The boxes that `To(p)` describes on this rank
+// and those that `From(this rank)` describes on rank p have the same extents, in the same order.
 class BoxesOf {
  public:
   virtual ~BoxesOf() = default;
-  virtual void To(int rank, std::vector<Box>* boxes) const = 0;
-  virtual void From(int rank, std::vector<Box>* boxes) const = 0;
+  virtual std::vector<Box> To(int rank) const = 0;
+  virtual std::vector<Box> From(int rank) const = 0;
 };
 
 // What stays on this rank.
@@ -35,17 +35,17 @@ int StreamBoxes(const Communicator& comm, const void* source, void* target, cons
 
 // The same by memory that the ranks share: packed into this rank's part of the window, where the
 // others unpack it. `most` is the largest number of elements between two ranks, the same on all
-// ranks, and `about` says what the exchange is (window.h). The boxes of a pair are one box.
-int ShareBoxes(Communicator& comm, Window& window, std::uint64_t about, const void* source,
-               void* target, const BoxesOf& boxes, std::int64_t most, Element element);
+// ranks. The boxes of a pair are one box. Returns kOtherSizes if another rank is in another call.
+int ShareBoxes(Communicator& comm, Window& window, const void* source, void* target,
+               const BoxesOf& boxes, std::int64_t most, Element element);
 // What ShareBoxes needs of the window on so many ranks.
 std::int64_t WindowBytes(int ranks, std::int64_t most, Element element);
 
 // The same by one collective of MPI's, in the algorithm of its choice: blocks of `most` elements,
-// packed and unpacked in memory of their own, as large as what is exchanged. `about` travels with
-// each block: kOtherSizes if another rank's is a different one.
-int AlltoallBoxes(Communicator& comm, std::uint64_t about, const void* source, void* target,
-                  const BoxesOf& boxes, std::int64_t most, Element element);
+// packed and unpacked in memory of their own, as large as what is exchanged. The call's meaning
+// travels with each block.
+int AlltoallBoxes(Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
+                  std::int64_t most, Element element);
 // Gives back the memory that it keeps from call to call.
 void ReleaseAlltoall();
 

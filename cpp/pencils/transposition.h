@@ -7,7 +7,6 @@
 
 #include "pencils/box.h"
 #include "pencils/stream.h"
-#include "runtime/agreement.h"
 #include "runtime/errors.h"
 
 namespace pfftjax {
@@ -68,21 +67,12 @@ class Transposition : public BoxesOf {
     }
     return count;
   }
-  // The same on all ranks that are in the same exchange, and not 0.
-  std::uint64_t About(Element element) const {
-    std::vector<std::int64_t> words(order_.begin(), order_.end());
-    words.insert(words.end(), {scatter_, gather_, static_cast<std::int64_t>(element)});
-    for (std::int64_t d = 0; d < static_cast<std::int64_t>(order_.size()); ++d) {
-      words.push_back(d == scatter_ ? x_[d] : whole_[d]);
-    }
-    return Hash(words.data(), words.size() * sizeof(std::int64_t)) | 1;
-  }
 
-  void To(int rank, std::vector<Box>* boxes) const override {
-    boxes->push_back(BoxIn(x_strides_, scatter_, scatter_, rank, gather_, place_.rank));
+  std::vector<Box> To(int rank) const override {
+    return {BoxIn(x_strides_, scatter_, scatter_, rank, gather_, place_.rank)};
   }
-  void From(int rank, std::vector<Box>* boxes) const override {
-    boxes->push_back(BoxIn(y_strides_, gather_, scatter_, place_.rank, gather_, rank));
+  std::vector<Box> From(int rank) const override {
+    return {BoxIn(y_strides_, gather_, scatter_, place_.rank, gather_, rank)};
   }
 
  private:

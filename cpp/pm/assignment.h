@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/host_device.h"
 
@@ -30,6 +31,22 @@ struct Assignment {
   constexpr std::int64_t before() const { return std::max<std::int64_t>(0, -lowest()); }
   constexpr std::int64_t after() const { return lowest() + (is_by_half() ? 1 : 0) + points - 1; }
 };
+
+// Calls f with the number of a kernel's points, 1 to kMostPoints, as a constant; returns its
+// result.
+template <typename Function>
+auto WithPoints(std::int64_t points, Function&& f) {
+  switch (points) {
+    case 1:
+      return f(std::integral_constant<int, 1>{});
+    case 2:
+      return f(std::integral_constant<int, 2>{});
+    case 3:
+      return f(std::integral_constant<int, 3>{});
+    default:
+      return f(std::integral_constant<int, kMostPoints>{});
+  }
+}
 
 // The weights of the points that a particle reaches, `t` in [0, 1] beyond floor(fraction + lead /
 // 2). By the recursion of de Boor (1978, chapter X): a spline is a mean of two that have a point

@@ -186,12 +186,11 @@ ffi::Error MoveRows(const CallSite& site, Operand source, Integers order, Intege
 }  // namespace
 
 std::vector<Registration> ParticleHandlers() {
-  return {
-      Handler<OrderByOwner>("pfftjax_order_by_owner", "n0", "n1", "n2", "rows_comm",
-                            "columns_comm")
-          .OnHost(),
-      SiteHandler<Operation::kMoveRows, MoveRows<true>>("pfftjax_move_rows").WithStaging(),
-      SiteHandler<Operation::kReturnRows, MoveRows<false>>("pfftjax_return_rows").WithStaging()};
+  return {Handler<OrderByOwner>("pfftjax_order_by_owner", "n0", "n1", "n2", "rows_comm",
+                                "columns_comm")
+              .OnHost(),
+          SiteHandler<Operation::kMoveRows, MoveRows<true>>("pfftjax_move_rows"),
+          SiteHandler<Operation::kReturnRows, MoveRows<false>>("pfftjax_return_rows")};
 }
 
 }  // namespace pfftjax

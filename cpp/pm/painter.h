@@ -198,7 +198,7 @@ class Painter {
         finite ? where + " is in cell " + Tuple(cell) + ", but this rank's block starts at " +
                      Tuple(start) + " and has " + Tuple(count) +
                      " cells; send particles to their owners first (pm.to_owners, pm.Route)"
-               : where + " has a position that is not finite");
+               : where + " has a position that is not finite, or 2^30 cells or more away");
   }
 
  private:

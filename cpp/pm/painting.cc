@@ -2,7 +2,6 @@
 // the transpose of that. No communication: every particle is in this rank's block.
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,11 +15,8 @@
 namespace pfftjax {
 namespace {
 
-using pm::Cells;
-using pm::Count;
-using pm::kAxes;
-using pm::Orders;
 using pm::Painter;
+using pm::ParticleHandler;
 using pm::Particles;
 
 // body(painter, T{}) with the types of the kernel and of the numbers; it returns the first row
@@ -49,21 +45,23 @@ ffi::Error WithPainter(const char* operation, const Particles& particles,
                                            : run(zero, points, std::integral_constant<int, 1>{});
   };
   const auto with_points = [&](auto zero) {
-    switch (particles.assignment.points) {
-      case 1:
-        return with_shift(zero, std::integral_constant<int, 1>{});
-      case 2:
-        return with_shift(zero, std::integral_constant<int, 2>{});
-      case 3:
-        return with_shift(zero, std::integral_constant<int, 3>{});
-      default:
-        return with_shift(zero, std::integral_constant<int, 4>{});
-    }
+    return pm::WithPoints(particles.assignment.points,
+                          [&](auto points) { return with_shift(zero, points); });
   };
   const ffi::DataType type = particles.offsets.element_type();
   if (type == ffi::DataType::F32) return with_points(float{});
   if (type == ffi::DataType::F64) return with_points(double{});
   return Invalid("paint and readout work on float32 and float64");
+}
+
+// The first of the rows that tasks have not found in this rank's block, or -1: the same on any
+// number of threads.
+std::int64_t FirstOf(const std::vector<std::int64_t>& lost) {
+  std::int64_t first = -1;
+  for (const std::int64_t row : lost) {
+    if (row >= 0 && (first < 0 || row < first)) first = row;
+  }
+  return first;
 }
 
 // body(begin, end) for the rows that hold particles, on several threads; zeros in the others. Each
@@ -73,12 +71,12 @@ std::int64_t ForRows(ffi::ThreadPool& pool, std::int64_t used, std::int64_t rows
                      std::int64_t each, T* result, Body body) {
   std::fill(result + used * each, result + rows * each, T{0});
   constexpr std::int64_t some = 1 << 14;
-  const auto lost = std::make_shared<std::atomic<std::int64_t>>(-1);
-  ForEachTask(pool, (used + some - 1) / some, pool.num_threads() - 1, [=](std::int64_t task) {
-    const std::int64_t row = body(task * some, std::min((task + 1) * some, used));
-    if (row >= 0) lost->store(row);
+  const std::int64_t tasks = (used + some - 1) / some;
+  std::vector<std::int64_t> lost(static_cast<std::size_t>(tasks));
+  ForEachTask(pool, tasks, pool.num_threads() - 1, [&](std::int64_t task) {
+    lost[static_cast<std::size_t>(task)] = body(task * some, std::min((task + 1) * some, used));
   });
-  return *lost;
+  return FirstOf(lost);
 }
 
 // Rows from `begin` to `end`, all of which reach the same parts of a mesh.
@@ -147,45 +145,33 @@ std::int64_t PaintOnThreads(ffi::ThreadPool& pool, const Painter<T, kPoints, kSh
       }
     }
   });
-  std::int64_t first = -1;
-  for (const std::int64_t row : lost) {
-    if (row >= 0 && (first < 0 || row < first)) first = row;
-  }
-  return first;
+  return FirstOf(lost);
 }
 
-ffi::Error Paint(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
-                 std::int64_t columns_comm, std::int64_t points, std::int64_t shift, Orders orders,
-                 ffi::ThreadPool pool, Cells cells, Operand offsets, Count used, Operand values,
-                 Result field) {
+ffi::Error Paint(const Particles& particles, ffi::ThreadPool pool, Operand values, Result field) {
   const Timed timed(Operation::kPaint, BytesOf(values));
   AdviseHugePages(field->untyped_data(), field->size_bytes());
   Clear(field->untyped_data(), field->size_bytes());
   return WithPainter(
-      "paint",
-      {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      pm::OperandsOf(values, *field), [&](const auto& painter, auto zero) {
+      "paint", particles, pm::OperandsOf(values, *field), [&](const auto& painter, auto zero) {
         using T = decltype(zero);
         return PaintOnThreads(pool, painter, static_cast<const T*>(values.untyped_data()),
-                              *used.typed_data(), static_cast<T*>(field->untyped_data()));
+                              *particles.used.typed_data(),
+                              static_cast<T*>(field->untyped_data()));
       });
 }
 
-ffi::Error Readout(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
-                   std::int64_t columns_comm, std::int64_t points, std::int64_t shift,
-                   Orders orders, ffi::ThreadPool pool, Cells cells, Operand offsets, Count used,
-                   Operand field, Result values) {
+ffi::Error Readout(const Particles& particles, ffi::ThreadPool pool, Operand field,
+                   Result values) {
   const Timed timed(Operation::kReadout, BytesOf(field));
   AdviseHugePages(values->untyped_data(), values->size_bytes());
   return WithPainter(
-      "readout",
-      {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      pm::OperandsOf(*values, field), [&](const auto& painter, auto zero) {
+      "readout", particles, pm::OperandsOf(*values, field), [&](const auto& painter, auto zero) {
         using T = decltype(zero);
         const T* from = static_cast<const T*>(field.untyped_data());
         T* to = static_cast<T*>(values->untyped_data());
         const auto shape = values->dimensions();
-        return ForRows(pool, *used.typed_data(), shape[0], shape[1] * shape[2], to,
+        return ForRows(pool, *particles.used.typed_data(), shape[0], shape[1] * shape[2], to,
                        [=](std::int64_t begin, std::int64_t end) {
                          return painter.Readout(from, begin, end, to);
                        });
@@ -194,44 +180,34 @@ ffi::Error Readout(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64
 
 // The derivative of a readout along small displacements, or (kAcross) the transpose of that.
 template <bool kAcross>
-ffi::Error Slope(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
-                 std::int64_t columns_comm, std::int64_t points, std::int64_t shift, Orders orders,
-                 ffi::ThreadPool pool, Cells cells, Operand offsets, Count used, Operand field,
-                 Operand x, Result y) {
+ffi::Error Slope(const Particles& particles, ffi::ThreadPool pool, Operand field, Operand x,
+                 Result y) {
   const Timed timed(kAcross ? Operation::kReadoutAcross : Operation::kReadoutAlong, BytesOf(x));
   constexpr const char* operation = kAcross ? "readout_across" : "readout_along";
   AdviseHugePages(y->untyped_data(), y->size_bytes());
-  return WithPainter(
-      operation,
-      {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
-      kAcross ? pm::OperandsOf(x, *y, field) : pm::OperandsOf(*y, x, field),
-      [&](const auto& painter, auto zero) {
-        using T = decltype(zero);
-        const T* at = static_cast<const T*>(field.untyped_data());
-        const T* from = static_cast<const T*>(x.untyped_data());
-        T* to = static_cast<T*>(y->untyped_data());
-        const auto out = y->dimensions();
-        return ForRows(pool, *used.typed_data(), out[0], out[1], to,
-                       [=](std::int64_t begin, std::int64_t end) {
-                         return kAcross ? painter.Across(at, from, begin, end, to)
-                                        : painter.Along(at, from, begin, end, to);
-                       });
-      });
-}
-
-template <auto kRun>
-Registration OnMesh(const char* name) {
-  return Handler<kRun>(name, "n0", "n1", "n2", "rows_comm", "columns_comm", "points", "shift",
-                       "orders")
-      .OnHost();
+  return WithPainter(operation, particles,
+                     kAcross ? pm::OperandsOf(x, *y, field) : pm::OperandsOf(*y, x, field),
+                     [&](const auto& painter, auto zero) {
+                       using T = decltype(zero);
+                       const T* at = static_cast<const T*>(field.untyped_data());
+                       const T* from = static_cast<const T*>(x.untyped_data());
+                       T* to = static_cast<T*>(y->untyped_data());
+                       const auto out = y->dimensions();
+                       return ForRows(pool, *particles.used.typed_data(), out[0], out[1], to,
+                                      [=](std::int64_t begin, std::int64_t end) {
+                                        return kAcross ? painter.Across(at, from, begin, end, to)
+                                                       : painter.Along(at, from, begin, end, to);
+                                      });
+                     });
 }
 
 }  // namespace
 
 std::vector<Registration> PaintingHandlers() {
-  return {OnMesh<Paint>("pfftjax_paint"), OnMesh<Readout>("pfftjax_readout"),
-          OnMesh<Slope<false>>("pfftjax_readout_along"),
-          OnMesh<Slope<true>>("pfftjax_readout_across")};
+  return {ParticleHandler<Paint>("pfftjax_paint").OnHost(),
+          ParticleHandler<Readout>("pfftjax_readout").OnHost(),
+          ParticleHandler<Slope<false>>("pfftjax_readout_along").OnHost(),
+          ParticleHandler<Slope<true>>("pfftjax_readout_across").OnHost()};
 }
 
 }  // namespace pfftjax

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "pm/assignment.h"
 #include "pm/mesh.h"
@@ -104,6 +105,28 @@ inline std::optional<Placement> Place(const Particles& particles,
   std::copy(operands->field.begin() + 1, operands->field.end(), shapes.padded.begin());
   if (!Fits(*mesh, particles, shapes)) return std::nullopt;
   return Placement{*mesh, shapes};
+}
+
+// A handler of a function that takes the particles first, then what it asks of XLA's context, and
+// then the other buffers.
+template <auto kRun>
+struct OnParticles;
+template <typename Context, typename... Rest,
+          ffi::Error (*kRun)(const Particles&, Context, Rest...)>
+struct OnParticles<kRun> {
+  static ffi::Error Run(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
+                        std::int64_t columns_comm, std::int64_t points, std::int64_t shift,
+                        Orders orders, Context context, Cells cells, Operand offsets, Count used,
+                        Rest... rest) {
+    return kRun(
+        {{n0, n1, n2}, rows_comm, columns_comm, {points, shift}, orders, cells, offsets, used},
+        std::move(context), std::move(rest)...);
+  }
+};
+template <auto kRun>
+auto ParticleHandler(const char* name) {
+  return Handler<&OnParticles<kRun>::Run>(name, "n0", "n1", "n2", "rows_comm", "columns_comm",
+                                          "points", "shift", "orders");
 }
 
 }  // namespace pfftjax::pm

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdlib>
+#include <memory>
 
 namespace pfftjax {
 
@@ -13,25 +14,16 @@ class Attachments {
   Attachments() = default;
   Attachments(const Attachments&) = delete;
   Attachments& operator=(const Attachments&) = delete;
-  ~Attachments() {
-    for (const Slot& slot : slots_) {
-      if (slot.object) slot.destroy(slot.object);
-    }
-  }
 
   // Made when it is first asked for. Two threads must not ask at the same time.
   template <typename T>
   T& Get() {
-    Slot& slot = slots_[kIndexOf<T>];
-    if (!slot.object) slot = {new T, [](void* object) { delete static_cast<T*>(object); }};
-    return *static_cast<T*>(slot.object);
+    std::shared_ptr<void>& slot = slots_[kIndexOf<T>];
+    if (!slot) slot = std::make_shared<T>();
+    return *static_cast<T*>(slot.get());
   }
 
  private:
-  struct Slot {
-    void* object = nullptr;
-    void (*destroy)(void* object) = nullptr;
-  };
   static constexpr std::size_t kSlots = 6;
 
   static std::size_t NextIndex() {
@@ -42,7 +34,7 @@ class Attachments {
   template <typename T>
   static inline const std::size_t kIndexOf = NextIndex();
 
-  std::array<Slot, kSlots> slots_;
+  std::array<std::shared_ptr<void>, kSlots> slots_;
 };
 
 }  // namespace pfftjax

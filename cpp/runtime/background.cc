@@ -188,11 +188,12 @@ int Pending::PostPieces(MpiHandle comm, int dest, int tag, std::int64_t bytes,
 bool Pending::TestLocked() {
   while (!messages_.empty() && code_ == 0) {
     Message& message = messages_.back();
+    const bool is_received = message.expected >= 0;
     int done = 0;
     std::int64_t arrived = 0;
-    code_ = Mpi()->test_bytes(&message.request, &done, &arrived);
+    code_ = Mpi()->test(&message.request, &done, is_received ? &arrived : nullptr);
     if (code_ == 0 && !done) return false;
-    if (code_ == 0 && message.expected >= 0 && arrived != message.expected) code_ = kShortMessage;
+    if (code_ == 0 && is_received && arrived != message.expected) code_ = kShortMessage;
     messages_.pop_back();
   }
   return true;

@@ -75,7 +75,7 @@ ffi::Error Call::Begin() {
     progress.dest.store(payload_.dest, std::memory_order_release);
     progress.send_tag.store(payload_.send_tag, std::memory_order_release);
     progress.recv_tag.store(payload_.recv_tag, std::memory_order_release);
-    progress.awaited.store(Awaited().number(), std::memory_order_release);
+    progress.awaited.store(Awaited(), std::memory_order_release);
   }
   // Only the call that holds `busy` counts, so no other count can come between load and store.
   progress.entered.store(progress.entered.load(std::memory_order_relaxed) + 1,

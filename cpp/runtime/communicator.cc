@@ -25,6 +25,14 @@ void BecomePrivate(Communicator& comm) {
   comm.is_gathering.store(false, std::memory_order_release);
 }
 
+// The error stays. A second try could be matched by what other ranks have begun for the first one.
+int GiveUp(Communicator& comm, int code) {
+  comm.failed_duplication = code;
+  comm.is_gathering.store(false, std::memory_order_release);
+  comm.is_duplicating = false;
+  return code;
+}
+
 }  // namespace
 
 std::string Communicator::Where() const {
@@ -90,6 +98,7 @@ int MakePrivate(Communicator& comm, const std::string& operation) {
 }
 
 int MakePrivateStart(Communicator& comm, const std::string& operation, const std::string& line) {
+  if (comm.failed_duplication != 0) return comm.failed_duplication;
   if (comm.is_duplicating) return 0;  // by a call that was interrupted
   comm.is_duplicating = true;
   comm.gathers_for = operation;
@@ -100,21 +109,24 @@ int MakePrivateStart(Communicator& comm, const std::string& operation, const std
     static const bool once = (ReportTermination(), true);
     static_cast<void>(once);
   }
-  if (int code = Mpi()->duplicate_start(comm.user, &comm.data, &comm.duplicating[0])) return code;
-  return Mpi()->duplicate_start(comm.user, &comm.control, &comm.duplicating[1]);
+  int code = Mpi()->duplicate_start(comm.user, &comm.data, &comm.duplicating[0]);
+  if (code == 0) {
+    code = Mpi()->duplicate_start(comm.user, &comm.control, &comm.duplicating[1]);
+  }
+  return code == 0 ? 0 : GiveUp(comm, code);
 }
 
 int MakePrivatePoll(Communicator& comm, bool* done) {
   *done = comm.is_private;
-  if (*done || !comm.is_duplicating) return 0;
+  if (*done || !comm.is_duplicating) return comm.failed_duplication;
   ++comm.looks;
   for (MpiHandle& request : comm.duplicating) {
     int complete = 0;
-    if (int code = Mpi()->test(&request, &complete)) return code;
+    if (int code = Mpi()->test(&request, &complete, nullptr)) return GiveUp(comm, code);
     if (!complete) return 0;
   }
-  if (int code = Mpi()->return_errors(comm.data)) return code;
-  if (int code = Mpi()->return_errors(comm.control)) return code;
+  if (int code = Mpi()->return_errors(comm.data)) return GiveUp(comm, code);
+  if (int code = Mpi()->return_errors(comm.control)) return GiveUp(comm, code);
   BecomePrivate(comm);
   *done = true;
   return 0;

@@ -29,7 +29,8 @@ struct Communicator : Place {
 
   process::Atomic<bool> busy{false};
   Progress progress;
-  process::Atomic<bool> is_duplicating{false};  // from its first collective on, for good
+  process::Atomic<bool> is_duplicating{false};  // from its first collective on
+  process::Atomic<int> failed_duplication{0};   // MPI's code where that cannot be done, for good
   MpiHandle duplicating[2] = {};                // requests of MakePrivateStart
   // Whether this rank waits for the others to come and make the duplicates with it, for which
   // operation it does, where that was called (as CalledAt says it), and how often it has looked.

@@ -15,7 +15,7 @@ bool HasThreads() { return has_threads->load(); }
 
 void Crossings::Hear(int rank, const State& here, const State& there, bool is_later) {
   Heard& heard = heard_[rank];
-  if (!there.waits_for_asker || !here.AsWait().WaitsFor(rank, there.AsWait())) {
+  if (!there.waits_for_asker || !here.WaitsFor(rank, there)) {
     heard = {};
     return;
   }

@@ -59,7 +59,7 @@ bool Wait::WaitsFor(int rank, const Wait& there) const {
 void Deadlock::Hear(int rank, const Wait& wait, bool is_later, std::int64_t round) {
   Answer& answer = answers_[rank];
   const bool is_still = answer.wait.stage == wait.stage && answer.wait.entered == wait.entered &&
-                        answer.wait.awaited.number() == wait.awaited.number();
+                        answer.wait.awaited == wait.awaited;
   if (!is_still || wait.stage == Stage::kIdle) answer = {};
   answer.wait = wait;
   if (!is_later || wait.stage == Stage::kIdle) return;

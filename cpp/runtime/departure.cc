@@ -93,7 +93,7 @@ bool Poll(Departure& departure) {
   while (!departure.barriers.empty()) {
     int done = 0;
     // A barrier that fails has lost a rank: there is nothing to wait for.
-    const int code = Mpi()->test(&departure.barriers.back(), &done);
+    const int code = Mpi()->test(&departure.barriers.back(), &done, nullptr);
     if (code == 0 && !done) return false;
     departure.has_lost_rank |= code != 0;
     departure.barriers.pop_back();

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <exception>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -39,6 +38,15 @@ std::vector<Registration> FusedHandlers();
 std::vector<Registration> ParticleHandlers();
 std::vector<Registration> PaintingHandlers();
 
+// Those for arrays on GPUs that do not go by way of the host's (gpu/staged.cc): they take the
+// place of these.
+namespace gpu {
+std::vector<Registration> CollectiveHandlers();
+std::vector<Registration> PaintingHandlers();
+std::vector<Registration> PencilHandlers();
+std::vector<Registration> RowHandlers();
+}  // namespace gpu
+
 using Operand = ffi::AnyBuffer;
 using Result = ffi::Result<ffi::AnyBuffer>;
 using Token = ffi::Token;
@@ -49,13 +57,11 @@ inline std::int64_t CountOf(const Operand& x) {
 }
 inline std::int64_t BytesOf(const Operand& x) { return static_cast<std::int64_t>(x.size_bytes()); }
 
-// Nothing for a type that has no Element; Python refuses those when it traces.
-std::optional<Element> ElementOf(ffi::DataType type);
+// Throws std::runtime_error for a type that cannot be sent; Python refuses those when it traces.
+Element ElementOf(ffi::DataType type);
 
 // Registers the user's MPI_Status at `address`, which stays; its number.
 std::int64_t AddStatus(void* address);
-
-ffi::Error BadElement(Operation operation, ffi::DataType type);
 
 // An error of an operation that has thrown. One without a call site has no communicator: its rank
 // is the one in MPI_COMM_WORLD.
@@ -76,10 +82,9 @@ inline ffi::Error Invalid(const std::string& why) {
 template <typename Body>
 ffi::Error RunOn(const CallSite& site, const Operand& x, std::string detail,
                  std::uint64_t parameters, Body&& body) {
-  const std::optional<Element> element = ElementOf(x.element_type());
-  if (!element) return BadElement(site.operation, x.element_type());
-  return Run(site, Payload{*element, CountOf(x), std::move(detail), parameters},
-             [&](Communicator& comm) { return body(comm, *element); });
+  const Element element = ElementOf(x.element_type());
+  return Run(site, Payload{element, CountOf(x), std::move(detail), parameters},
+             [&](Communicator& comm) { return body(comm, element); });
 }
 
 // ---- Handlers from functions: the parameters say what XLA is to pass ---------------------------
@@ -164,7 +169,7 @@ class Handler<kRun> {
   static ffi::Error Run(Parameters... parameters) {
     try {
       return kRun(std::forward<Parameters>(parameters)...);
-    } catch (const std::exception& error) {  // out of memory, or of threads
+    } catch (const std::exception& error) {  // no memory, no thread, or a type that cannot be sent
       return Thrown(operation, error);
     }
   }
@@ -190,9 +195,19 @@ struct SiteDecoded<kOperation, kRun> {
   }
 };
 template <Operation kOperation, auto kRun, typename... Names>
-auto SiteHandler(const char* name, Names... attributes) {
+auto HandlerAtSite(const char* name, Names... attributes) {
   return Handler<&SiteDecoded<kOperation, kRun>::Run>(name, "comm", "ranks", "signature",
                                                       "program", attributes...);
+}
+// Serves CPUs, and GPUs by way of the host.
+template <Operation kOperation, auto kRun, typename... Names>
+Registration SiteHandler(const char* name, Names... attributes) {
+  return HandlerAtSite<kOperation, kRun>(name, attributes...).WithStaging();
+}
+// Serves GPUs.
+template <Operation kOperation, auto kRun, typename... Names>
+Registration DeviceHandler(const char* name, Names... attributes) {
+  return HandlerAtSite<kOperation, kRun>(name, attributes...).OnDevice();
 }
 
 }  // namespace pfftjax

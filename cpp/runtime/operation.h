@@ -7,92 +7,64 @@
 
 namespace pfftjax {
 
+// Every operation, with its name in texts. Those from kFftOfLines on are work on a rank's own
+// data, which only a profile knows.
+#define PFFTJAX_OPERATIONS(X)              \
+  X(kNone, "nothing")                      \
+  X(kAlltoall, "alltoall")                 \
+  X(kAlltoallv, "alltoallv")               \
+  X(kExchangeCounts, "alltoallv (counts)") \
+  X(kAllgather, "allgather")               \
+  X(kAllgatherv, "allgatherv")             \
+  X(kReduceScatter, "reduce_scatter")      \
+  X(kAllreduce, "allreduce")               \
+  X(kReduce, "reduce")                     \
+  X(kScan, "scan")                         \
+  X(kBcast, "bcast")                       \
+  X(kGather, "gather")                     \
+  X(kScatter, "scatter")                   \
+  X(kBarrier, "barrier")                   \
+  X(kReplicate, "replicate")               \
+  X(kSendrecv, "sendrecv")                 \
+  X(kSend, "send")                         \
+  X(kRecv, "recv")                         \
+  X(kSendrecvAll, "sendrecv (collective)") \
+  X(kStart, "start")                       \
+  X(kWait, "wait")                         \
+  X(kTranspose, "transpose")               \
+  X(kHaloExchange, "halo_exchange")        \
+  X(kHaloReduce, "halo_reduce")            \
+  X(kMoveRows, "move_rows")                \
+  X(kReturnRows, "return_rows")            \
+  X(kFft, "fft")                           \
+  X(kTransposeStart, "transpose_start")    \
+  X(kTransposeWait, "transpose_wait")      \
+  X(kSame, "same")                         \
+  X(kExpect, "expect")                     \
+  X(kFftOfLines, "fft_of_lines")           \
+  X(kFftAlone, "fft_alone")                \
+  X(kPermute, "permute")                   \
+  X(kOrderByOwner, "order_by_owner")       \
+  X(kPaint, "paint")                       \
+  X(kReadout, "readout")                   \
+  X(kReadoutAlong, "readout_along")        \
+  X(kReadoutAcross, "readout_across")
+
 enum class Operation : std::int32_t {
-  kNone,
-  kAlltoall,
-  kAlltoallv,
-  kExchangeCounts,
-  kAllgather,
-  kAllgatherv,
-  kReduceScatter,
-  kAllreduce,
-  kReduce,
-  kScan,
-  kBcast,
-  kGather,
-  kScatter,
-  kBarrier,
-  kReplicate,
-  kSendrecv,
-  kSend,
-  kRecv,
-  kSendrecvAll,
-  kStart,
-  kWait,
-  kTranspose,
-  kHaloExchange,
-  kHaloReduce,
-  kMoveRows,
-  kReturnRows,
-  kFft,
-  kTransposeStart,
-  kTransposeWait,
-  kSame,
-  kExpect,
-  // Work on a rank's own data, which only a profile knows.
-  kFftOfLines,
-  kFftAlone,
-  kPermute,
-  kOrderByOwner,
-  kPaint,
-  kReadout,
-  kReadoutAlong,
-  kReadoutAcross,
+#define PFFTJAX_ENUMERATOR(enumerator, words) enumerator,
+  PFFTJAX_OPERATIONS(PFFTJAX_ENUMERATOR)
+#undef PFFTJAX_ENUMERATOR
 };
 
-constexpr bool IsLocal(Operation operation) { return operation >= Operation::kFftOfLines; }
-
 // Indexed by Operation.
-inline constexpr std::array kOperationNames = {"nothing",
-                                               "alltoall",
-                                               "alltoallv",
-                                               "alltoallv (counts)",
-                                               "allgather",
-                                               "allgatherv",
-                                               "reduce_scatter",
-                                               "allreduce",
-                                               "reduce",
-                                               "scan",
-                                               "bcast",
-                                               "gather",
-                                               "scatter",
-                                               "barrier",
-                                               "replicate",
-                                               "sendrecv",
-                                               "send",
-                                               "recv",
-                                               "sendrecv (collective)",
-                                               "start",
-                                               "wait",
-                                               "transpose",
-                                               "halo_exchange",
-                                               "halo_reduce",
-                                               "move_rows",
-                                               "return_rows",
-                                               "fft",
-                                               "transpose_start",
-                                               "transpose_wait",
-                                               "same",
-                                               "expect",
-                                               "fft_of_lines",
-                                               "fft_alone",
-                                               "permute",
-                                               "order_by_owner",
-                                               "paint",
-                                               "readout",
-                                               "readout_along",
-                                               "readout_across"};
-static_assert(kOperationNames.size() == static_cast<std::size_t>(Operation::kReadoutAcross) + 1);
+inline constexpr std::array kOperationNames = {
+#define PFFTJAX_WORDS(enumerator, words) words,
+    PFFTJAX_OPERATIONS(PFFTJAX_WORDS)
+#undef PFFTJAX_WORDS
+};
+#undef PFFTJAX_OPERATIONS
+
+constexpr bool IsLocal(Operation operation) { return operation >= Operation::kFftOfLines; }
 
 constexpr const char* NameOf(Operation operation) {
   const auto index = static_cast<std::size_t>(operation);

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -14,43 +15,26 @@ namespace {
 
 constexpr std::size_t kOperations = kOperationNames.size();
 
-struct Sums {
-  process::Atomic<std::int64_t> calls;
-  process::Atomic<std::int64_t> bytes;
-  process::Atomic<std::int64_t> ns;
-  process::Atomic<std::int64_t> waited_ns;
-  process::Atomic<std::int64_t> ahead;  // calls that have run ahead of a GPU
-};
-
-struct Profile {
-  std::int64_t since_ns = 0;
-  bool is_reported = false;
-  // Every rank has all operations in the same places, so that ranks can add up their tables
-  // without asking each other which operations they have called.
-  std::array<Sums, kOperations> sums{};
-};
-
-process::Own<Profile> profile;
-
-// The same without atomics, as it travels between ranks.
 struct Row {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
   std::int64_t ns = 0;
   std::int64_t waited_ns = 0;
-  std::int64_t ahead = 0;
+  std::int64_t ahead = 0;  // calls that have run ahead of a GPU
 };
+// Every rank has all operations in the same places, so that ranks can add up their tables without
+// asking each other which operations they have called.
 using Table = std::array<Row, kOperations>;
 constexpr auto kTableWords = static_cast<std::int64_t>(sizeof(Table) / sizeof(std::int64_t));
 
-Table OfThisRank() {
-  Table table;
-  for (std::size_t i = 0; i < kOperations; ++i) {
-    const Sums& sums = profile->sums[i];
-    table[i] = {sums.calls, sums.bytes, sums.ns, sums.waited_ns, sums.ahead};
-  }
-  return table;
-}
+struct Profile {
+  std::int64_t since_ns = 0;
+  bool is_reported = false;
+  process::Mutex mutex;  // of the table
+  Table table{};
+};
+
+process::Own<Profile> profile;
 
 template <typename... Values>
 std::string Line(const char* format, Values... values) {
@@ -111,12 +95,14 @@ void Timed::HasWaited() { waited_ns_ = Nanoseconds() - began_ns_; }
 
 void Timed::End() const {
   if (GetOptions().profile) {
-    Sums& sums = profile->sums[static_cast<std::size_t>(operation_)];
-    sums.calls.fetch_add(1, std::memory_order_relaxed);
-    sums.bytes.fetch_add(bytes_, std::memory_order_relaxed);
-    sums.ns.fetch_add(Nanoseconds() - began_ns_, std::memory_order_relaxed);
-    sums.waited_ns.fetch_add(waited_ns_, std::memory_order_relaxed);
-    sums.ahead.fetch_add(runs_ahead_ ? 1 : 0, std::memory_order_relaxed);
+    const std::int64_t ns = Nanoseconds() - began_ns_;
+    const std::lock_guard lock(profile->mutex);
+    Row& row = profile->table[static_cast<std::size_t>(operation_)];
+    ++row.calls;
+    row.bytes += bytes_;
+    row.ns += ns;
+    row.waited_ns += waited_ns_;
+    row.ahead += runs_ahead_ ? 1 : 0;
   }
   if (trace_ranges.pop) trace_ranges.pop();
 }
@@ -130,7 +116,11 @@ void ReportProfile() {
   const Communicator* world = FindCommunicator(0);
   if (!GetOptions().profile || profile->is_reported || !world) return;
   profile->is_reported = true;
-  const Table mine = OfThisRank();
+  Table mine;
+  {
+    const std::lock_guard lock(profile->mutex);
+    mine = profile->table;
+  }
   Table total = mine;
   Table most = mine;
   if (world->size == 1 || !world->is_private) {

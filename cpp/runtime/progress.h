@@ -36,7 +36,9 @@ class Awaited {
   bool IsSend() const { return (number_ & kSendEnded) == 0; }
   bool IsReceive() const { return (number_ & kReceiveEnded) == 0; }
   std::int64_t piece() const { return number_ / 4; }
-  std::int64_t number() const { return number_; }
+  explicit operator std::int64_t() const { return number_; }
+  bool operator==(Awaited other) const { return number_ == other.number_; }
+  bool operator!=(Awaited other) const { return number_ != other.number_; }
 
  private:
   std::int64_t number_ = 0;
@@ -70,7 +72,7 @@ struct alignas(64) Progress {
   process::Atomic<int> dest{kNobody};
   process::Atomic<int> send_tag{kAnyTag};
   process::Atomic<int> recv_tag{kAnyTag};
-  process::Atomic<std::int64_t> awaited{0};  // an Awaited
+  process::Atomic<Awaited> awaited{Awaited()};
   // Written by the watch for signal handlers, which can look nothing up: CalledAt of the call that
   // was number `called_for`.
   process::Atomic<const char*> called{nullptr};

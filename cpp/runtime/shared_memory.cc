@@ -19,17 +19,6 @@
 namespace pfftjax {
 namespace {
 
-// Where a rank is: ranks in different places cannot open each other's files.
-struct Machine {
-  std::uint64_t kernel = 0;     // of this boot of this kernel
-  std::uint64_t processes = 0;  // the name space of process numbers
-  std::int64_t part = 0;
-
-  bool operator==(const Machine& other) const {
-    return kernel == other.kernel && processes == other.processes && part == other.part;
-  }
-};
-
 // The ranks of a node must know this to map the memory of the first of them.
 struct Offer {
   std::uint64_t secret = 0;  // at the beginning of the memory, to recognise it
@@ -38,30 +27,26 @@ struct Offer {
   cpu_set_t cores;  // that this rank may use
 };
 
-std::uint64_t KernelNumber() {
+// Ranks of which this differs cannot open each other's files: it stands for this boot of this
+// kernel, for the name space of process numbers, and for `part`.
+std::uint64_t MachineNumber(std::int64_t part) {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  return id.empty() ? std::random_device{}() : Hash(id.data(), id.size());
-}
-
-std::uint64_t ProcessNamespace() {
+  if (id.empty()) id = std::to_string(std::random_device{}());
   struct stat status{};
-  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+  if (stat("/proc/self/ns/pid", &status) == 0) id += " " + std::to_string(status.st_ino);
+  id += " " + std::to_string(part);
+  return Hash(id.data(), id.size());
 }
 
 // A file without a name: it goes when the last rank has gone, however that ends.
 int MakeFile(std::size_t bytes) {
-#ifdef MFD_CLOEXEC
   const int file = memfd_create("pfftjax", MFD_CLOEXEC);
   if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0) {
     close(file);
     return -1;
   }
   return file;
-#else
-  static_cast<void>(bytes);
-  return -1;
-#endif
 }
 
 // Takes memory for this part of a file, near this process. Where the system has none left this
@@ -106,9 +91,9 @@ cpu_set_t Cores() {
 }  // namespace
 
 std::vector<int> NodesOf(const Communicator& comm, std::int64_t part) {
-  const Machine mine{KernelNumber(), ProcessNamespace(), part};
-  std::vector<Machine> all(static_cast<std::size_t>(comm.size));
-  const int code = Mpi()->allgather(&mine, all.data(), sizeof mine, Element::kU8, comm.control);
+  const std::uint64_t mine = MachineNumber(part);
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size));
+  const int code = Mpi()->allgather(&mine, all.data(), 1, Element::kU64, comm.control);
   std::vector<int> nodes;
   for (int rank = 0; rank < comm.size; ++rank) {
     const auto first = std::find(all.begin(), all.begin() + rank, all[rank]);

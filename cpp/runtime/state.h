@@ -18,21 +18,13 @@ namespace pfftjax {
 inline process::Own<process::Atomic<int>> announced_departures;
 inline process::Own<process::Atomic<int>> completed_departures;
 
-struct State {
-  std::int64_t question;  // echoed: the asker's count of calls begun
-  std::int64_t passed;
-  Stage stage;
-  Operation operation;
-  Element element;
-  std::int64_t count;
-  std::int64_t departures;  // that it has announced
-  std::int64_t comm;        // number of the communicator, in which the ranks usually agree
+struct State : Wait {
+  std::int64_t question = 0;  // echoed: the asker's count of calls begun
+  Element element = Element::kBool;
+  std::int64_t count = 0;
+  std::int64_t departures = 0;  // that it has announced
+  std::int64_t comm = 0;        // number of the communicator, in which the ranks usually agree
   bool is_gathering = false;
-  std::int64_t entered = 0;
-  int source = kNobody;  // of a message, as in Progress
-  int dest = kNobody;
-  int send_tag = kAnyTag;
-  int recv_tag = kAnyTag;
   std::int64_t latest = 0;    // meaning of collective number `passed`
   std::int64_t previous = 0;  // and of the one before
   std::int64_t round = 0;     // echoed: how often the asker had asked
@@ -41,7 +33,6 @@ struct State {
   // and how many communicators of the same ranks have got theirs, or wait for them.
   std::int64_t group = 0;
   std::int64_t begun = 0;
-  std::int64_t awaited = 0;  // by a message, as in Progress
   // It is in no call on the communicator that it was asked about, but waits on number `comm`, in
   // call number `entered` of that; whether it waits there for the rank that asks; and whether its
   // process has several threads, one of which may come.
@@ -56,12 +47,14 @@ struct State {
 
   static State Of(const Communicator& comm, std::int64_t question) {
     const Progress& now = comm.progress;
-    // First: who has left has passed no fewer than is read after it.
-    const int departures = *announced_departures;
-    const std::int64_t entered = now.entered;
-    State state{question,    now.passed, now.stage,  now.operation,
-                now.element, now.count,  departures, comm.number};
-    state.entered = entered;
+    // First the departures: who has left has passed no fewer than is read after them.
+    State state = Idle(comm.number, question);
+    state.entered = now.entered;
+    state.passed = now.passed;
+    state.stage = now.stage;
+    state.operation = now.operation;
+    state.element = now.element;
+    state.count = now.count;
     state.source = now.source;
     state.dest = now.dest;
     state.send_tag = now.send_tag;
@@ -73,7 +66,7 @@ struct State {
     state.called = ShortText(CalledAt(comm));
     // The call moved on while it was read: it waits for nobody. `entered` last: it counts before
     // the stage of a new call is set.
-    if (now.passed != state.passed || now.stage != state.stage || now.entered != entered) {
+    if (now.passed != state.passed || now.stage != state.stage || now.entered != state.entered) {
       state.stage = Stage::kIdle;
       state.latest = state.previous = kUnknown;
     }
@@ -82,8 +75,7 @@ struct State {
   // Tells what this rank does, on whatever communicator, to a rank that waits for it on one that
   // the watch cannot talk over yet; on any but one, to a rank that waits for it on that one.
   static State Anywhere(std::int64_t question, const Communicator* but = nullptr) {
-    State found{question,       0, Stage::kIdle,          Operation::kNone,
-                Element::kBool, 0, *announced_departures, 0};
+    State found = Idle(0, question);
     for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
       const Communicator* comm = FindCommunicator(i);
       if (comm == but) continue;
@@ -97,14 +89,13 @@ struct State {
   }
   // Tells that this rank waits for the others to come to a communicator's first collective.
   static State OfGathering(const Communicator& comm, std::int64_t question) {
-    State state{question,       0, Stage::kIdle,          Operation::kNone,
-                Element::kBool, 0, *announced_departures, comm.number};
+    State state = Idle(comm.number, question);
     state.is_gathering = true;
     state.called = ShortText(comm.gathers_at);
     return state;
   }
   static State From(const Words& words) {
-    State state{};
+    State state;
     const std::int64_t* word = words.data();
     ForEachNumber(state, [&word](auto& number) {
       number = static_cast<std::decay_t<decltype(number)>>(*word++);
@@ -131,10 +122,7 @@ struct State {
     comm = there.comm;
     entered = there.entered;
   }
-  Wait AsWait() const {
-    return {stage, operation, entered, passed, source, dest, send_tag, recv_tag, Awaited(awaited)};
-  }
-  bool IsPointToPoint() const { return IsMessage(operation); }
+  bool IsPointToPoint() const { return pfftjax::IsMessage(operation); }
   // Whether it makes no more calls, seen from here: where all ranks have come to a departure, it
   // is no departure from this one any more, even if this answer was given before it was over.
   bool IsLeaving() const { return departures > *completed_departures; }
@@ -158,6 +146,14 @@ struct State {
   bool InCollective() const { return stage == Stage::kRunning && !IsPointToPoint(); }
 
  private:
+  // This is said of a communicator on which it is in no call.
+  static State Idle(std::int64_t comm, std::int64_t question) {
+    State state;
+    state.question = question;
+    state.departures = *announced_departures;
+    state.comm = comm;
+    return state;
+  }
   std::string SayElsewhere() const {
     const std::string where = "communicator " + std::to_string(comm);
     if (is_gathering) {

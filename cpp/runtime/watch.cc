@@ -41,7 +41,7 @@ constexpr double kSlowestCopy = 50e6;
 // others have answered.
 struct Watched {
   std::int64_t entered = -1;
-  std::int64_t awaited = 0;
+  Awaited awaited;
   double since = 0.0;  // when it was first seen, as the watch counts time
   Inquiry inquiry;
   Deadlock deadlock;
@@ -105,7 +105,7 @@ class Watch {
     }
     outgoing_.remove_if([](Outgoing& out) {
       int done = 0;
-      Mpi()->test(&out.request, &done);
+      Mpi()->test(&out.request, &done, nullptr);
       return done != 0;
     });
     const std::lock_guard lock(looks_mutex_);
@@ -115,8 +115,7 @@ class Watch {
   void Send(const Communicator& comm, int rank, int tag, const State& state) {
     outgoing_.push_back({state.ToWords(), 0});
     Outgoing& out = outgoing_.back();
-    Mpi()->send_words_start(out.words.data(), State::kWords, rank, tag, comm.control,
-                            &out.request);
+    Mpi()->send_start(out.words.data(), sizeof out.words, rank, tag, comm.control, &out.request);
   }
 
   static bool Receive(const Communicator& comm, int tag, int* source, State* state) {
@@ -161,7 +160,7 @@ class Watch {
     if (watched.entered != here.entered || watched.awaited != here.awaited) return false;
     for (const auto& [rank, answer] : watched.inquiry.answers) {
       if (WorldRank(comm, rank) == world_rank) {
-        return here.AsWait().WaitsFor(rank, answer.AsWait());
+        return here.WaitsFor(rank, answer);
       }
     }
     return false;
@@ -186,7 +185,7 @@ class Watch {
       Inquiry& inquiry = watched.inquiry;
       inquiry.answers[source] = answer;
       const bool is_later = inquiry.IsLater(source, answer.round);
-      watched.deadlock.Hear(source, answer.AsWait(), is_later, inquiry.asked());
+      watched.deadlock.Hear(source, answer, is_later, inquiry.asked());
       AbortIfCircular(comm, here, watched);
       watched.crossings.Hear(source, here, answer, is_later);
       AbortIfCrossing(comm, here, source, watched);
@@ -196,10 +195,9 @@ class Watch {
       if (times > 0 && is_later) inquiry.Postpone(now_ - watched.since);
       // Twice, a while apart: the first may have crossed with the end of the wait. The half of a
       // message that has ended waits for nobody: its partner may have left since.
-      const Awaited awaited(here.awaited);
       const bool certain = here.IsPointToPoint()
-                               ? (awaited.IsReceive() && Suspected(watched, comm, from)) ||
-                                     (awaited.IsSend() && Suspected(watched, comm, to))
+                               ? (here.awaited.IsReceive() && Suspected(watched, comm, from)) ||
+                                     (here.awaited.IsSend() && Suspected(watched, comm, to))
                                : times >= kRounds;
       if (times >= kRounds && certain) AbortJob((Waits(comm, here) + ", but " + why).c_str());
     }
@@ -209,12 +207,11 @@ class Watch {
   // The first of its ranks speaks; the others do if it does not.
   static void AbortIfCircular(const Communicator& comm, const State& here,
                               const Watched& watched) {
-    const std::vector<int> circle =
-        watched.deadlock.Circle(comm.rank, here.AsWait(), kCircularRounds);
+    const std::vector<int> circle = watched.deadlock.Circle(comm.rank, here, kCircularRounds);
     if (circle.empty()) return;
     const int first = *std::min_element(circle.begin(), circle.end());
     if (first != comm.rank &&
-        watched.deadlock.Circle(comm.rank, here.AsWait(), kCircularRounds + 1).empty()) {
+        watched.deadlock.Circle(comm.rank, here, kCircularRounds + 1).empty()) {
       return;
     }
     std::string text = Waits(comm, here);
@@ -293,7 +290,7 @@ class Watch {
       return {};
     }
     // The collective waited for is number `here.passed + 1` while checking, `here.passed` after.
-    const std::int64_t wanted = here.passed + (here.stage == Stage::kChecking ? 1 : 0);
+    const std::int64_t wanted = here.Wanted();
     // A call under way is still made by a rank that is about to leave.
     const std::int64_t made = there.passed + (there.stage == Stage::kChecking ? 1 : 0);
     if (there.IsLeaving() && made < wanted) {
@@ -340,7 +337,7 @@ class Watch {
       watched.since = now_;
       return;
     }
-    if (const std::int64_t awaited = comm.progress.awaited; awaited != watched.awaited) {
+    if (const Awaited awaited = comm.progress.awaited; awaited != watched.awaited) {
       watched.awaited = awaited;
       watched.inquiry.Restart();
       watched.deadlock = Deadlock();

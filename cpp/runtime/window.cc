@@ -120,18 +120,6 @@ struct MadeWindow {
   std::int64_t refused = 0;  // so many bytes a rank could not be had; 0: all could
 };
 
-// Says whether this communicator's ranks can share memory at all. Where they cannot share a
-// little, they cannot share much. Collective.
-bool SharesMemory(Communicator& comm) {
-  if (comm.size <= kMostRanksWithSlots) return NodeOf(comm) != nullptr;
-  std::optional<bool>& shares = comm.Attached<MadeWindow>().shares_memory;
-  if (!shares) {
-    constexpr std::size_t kLittle = 1;
-    shares = GetOptions().shared_memory && SharedMemory::Make(comm, kLittle) != nullptr;
-  }
-  return *shares;
-}
-
 // Says whether all ranks are about to make a window of this size. Some may be in an exchange for
 // which the old one is large enough, and wait there.
 int AgreeOn(Communicator& comm, std::int64_t bytes_a_rank) {
@@ -158,6 +146,16 @@ int AgreeOn(Communicator& comm, std::int64_t bytes_a_rank) {
 }
 
 }  // namespace
+
+bool SharesMemory(Communicator& comm) {
+  if (comm.size <= kMostRanksWithSlots) return NodeOf(comm) != nullptr;
+  std::optional<bool>& shares = comm.Attached<MadeWindow>().shares_memory;
+  if (!shares) {
+    constexpr std::size_t kLittle = 1;
+    shares = GetOptions().shared_memory && SharedMemory::Make(comm, kLittle) != nullptr;
+  }
+  return *shares;
+}
 
 int WindowOf(Communicator& comm, std::int64_t bytes_a_rank, Window** window) {
   *window = nullptr;

@@ -55,6 +55,10 @@ class Window {
   std::int64_t round_ = 0;
 };
 
+// Says whether this communicator's ranks can share memory at all. Where they cannot share a
+// little, they cannot share much. Collective.
+bool SharesMemory(Communicator& comm);
+
 // The window of `comm`, with at least `bytes_a_rank`; null where there is none. Collective where
 // it grows; kOtherSizes on all ranks if they do not want the same number of bytes then, or if some
 // are already in an exchange that needs less.

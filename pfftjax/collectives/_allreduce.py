@@ -33,7 +33,7 @@ from pfftjax._runtime.primitive import (
 )
 
 from ._reduction import MAX, MIN, SUM, elements_and_op, is_location, only_sums, reducible
-from ._same import report_if_equal
+from ._same import Expected, report_if_equal
 
 _Tree = TypeVar("_Tree")
 
@@ -57,7 +57,22 @@ def _identity(name: str) -> Primitive:
 def _unchanged() -> Primitive:
     """`replicate`: under PFFTJAX_CHECK=1 it compares the bytes over all ranks."""
     if options.check:
-        return communicating("replicate", result=lambda x, **_: x)
+        return communicating(
+            "replicate",
+            result=lambda x, **_: x,
+            attributes=lambda **_: {
+                "each_call": np.bool_(True),
+                "expected": np.int32(Expected.SAME_BITS),
+                "operation": "replicate",
+                "what": "a value (or, under grad, the cotangent of an allreduce)",
+                "labels": "",
+                "remedy": (
+                    "pass replicated values into rank-dependent work through replicate, and use "
+                    "the result of allreduce alike on every rank"
+                ),
+            },
+            has_place=True,
+        )
     return _identity("replicate")
 
 

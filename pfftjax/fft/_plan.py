@@ -178,16 +178,16 @@ def operand(
     is_spectrum: bool,
     what: str = "the block",
     name: str = "x",
+    otherwise: str = "",
 ) -> Field:
     """A block of a field or of a spectrum, of a dtype that the plan transforms, or an error, which
-    begins with `here` and calls the block `what` and the array `name`.
+    begins with `here` and calls the block `what` and the array `name`. `otherwise` says what to do
+    with a block of the other one.
     """
     x = jnp.asarray(x)
     pencil, other = (plan.output, plan.input) if is_spectrum else (plan.input, plan.output)
-    hint = ""
-    if name != "x" and x.shape[max(x.ndim - len(plan.shape), 0) :] == other.local_shape:
-        hint = f"; for the other one pass from_spectrum={not is_spectrum}"
-    pencil.check_block(x, here, what=what, hint=hint)
+    is_other = x.shape[max(x.ndim - len(plan.shape), 0) :] == other.local_shape
+    pencil.check_block(x, here, what=what, hint=otherwise if is_other else "")
     check_dimensions(x, here)
     if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool:
         x = x.astype(float)

@@ -225,7 +225,8 @@ class Route:
             ValueError, TypeError: arguments that do not fit.
             jax.errors.JaxRuntimeError: when it runs, on every rank: more particles belong to some
                 rank than it has room for (the text says which capacity would do), or a position
-                is not finite. `pfftjax.collectives.recover` lets programs go on after it.
+                is not finite, or 2^30 cells or more away. `pfftjax.collectives.recover` lets
+                programs go on after it.
 
         """
         checked_mesh(pencil, "Route")

@@ -10,10 +10,10 @@ from jax.core import Tracer
 
 from pfftjax._runtime.arrays import BoxSize, RealBlock, RealBlockLike, Reals, RealsLike, SeriesLike
 from pfftjax.fft import PencilFFT
-from pfftjax.spectral.internal import here, operand, sides
+from pfftjax.spectral.internal import here, sides
 
 from ._growth import Cosmology, are_positive, check_cosmology
-from ._spectral import real_plan
+from ._spectral import fields, real_plan
 
 Power = Callable[[Reals], Reals]
 
@@ -127,7 +127,7 @@ def linear_field(
 
     """
     real_plan(plan, "linear_field")
-    noise = operand(noise, plan, "linear_field", from_spectrum=False)
+    noise = fields(noise, plan, "linear_field")
     x, y, z = sides(box_size, plan, "linear_field")
     kx, ky, kz = plan.wavenumbers((x, y, z), noise.dtype)
     k2 = kx**2 + ky**2 + kz**2

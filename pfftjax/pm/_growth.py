@@ -353,7 +353,7 @@ def growth(cosmology: Cosmology, a: RealsLike | SeriesLike, *, order: Literal[2,
         `Growth`, of arrays of the shape of `a`.
 
     Raises:
-        ValueError: a scale factor that is not positive.
+        ValueError: a scale factor that is not positive, or another order.
         TypeError: no cosmology.
 
     Example:
@@ -366,6 +366,8 @@ def growth(cosmology: Cosmology, a: RealsLike | SeriesLike, *, order: Literal[2,
 
     """
     check_cosmology(cosmology, "growth")
+    if order not in (2, 3):
+        raise ValueError(f"growth: order must be 2 or 3, got {order!r}")
     a = checked_scale_factors(a)
     omega_m = jnp.asarray(cosmology.Omega_m, a.dtype)
 

@@ -18,9 +18,8 @@ from pfftjax.collectives.internal import same
 from pfftjax.fft import PencilFFT
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import checked_pencil
-from pfftjax.spectral.internal import operand
 
-from ._spectral import real_plan
+from ._spectral import fields, real_plan
 
 
 def white_noise(
@@ -175,7 +174,7 @@ def fixed_amplitudes(noise: RealBlockLike, plan: PencilFFT) -> RealBlock:
 
     """
     real_plan(plan, "fixed_amplitudes")
-    noise = operand(noise, plan, "fixed_amplitudes", from_spectrum=False)
+    noise = fields(noise, plan, "fixed_amplitudes")
     modes = plan.forward(noise)
     size = jnp.abs(modes)
     unit = jnp.where(size > 0, modes / jnp.where(size > 0, size, 1), 1)

@@ -14,6 +14,7 @@ ranks that own their cells, and the field has ghosts.
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -49,15 +50,14 @@ def _primitive(name: str, result: Callable[..., ShapedArray]) -> Primitive:
         orders: Orders,
         assignment: Assignment,
         pencil: Pencil,
-    ) -> Sequence[mlir.ir.Value | Sequence[mlir.ir.Value]]:
-        return rule(
-            ctx,
-            *operands,
-            orders=np.asarray(orders, np.int64).reshape(-1),
-            points=np.int64(assignment.points),
-            shift=np.int64(assignment.shift),
-            **on(pencil),
-        )
+    ) -> Sequence[mlir.ir.Value]:
+        attributes = {
+            "orders": np.asarray(orders, np.int64).reshape(-1),
+            "points": np.int64(assignment.points),
+            "shift": np.int64(assignment.shift),
+        }
+        lowered = rule(ctx, *operands, **attributes, **on(pencil))
+        return cast(Sequence[mlir.ir.Value], lowered)
 
     mlir.register_lowering(primitive, by_platform(by_handler, by_handler))
     batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
@@ -308,7 +308,7 @@ def paint(
     Raises:
         ValueError, TypeError: shapes, kernels or dtypes that do not fit.
         jax.errors.JaxRuntimeError: when it runs: a particle is not in this rank's block, or its
-            position is not finite.
+            position is not finite, or 2^30 cells or more away.
 
     Differentiable in `values` and in positions, to any order (derivatives of CIC are those of a
     piecewise linear function). NGP is not differentiable in positions, which is a TypeError. Its

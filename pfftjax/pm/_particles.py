@@ -11,7 +11,16 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from pfftjax._runtime.arrays import BoxSize, Cells, Count, Displacements, Mask, Number, Vectors
+from pfftjax._runtime.arrays import (
+    BoxSize,
+    Cells,
+    Count,
+    Displacements,
+    Mask,
+    Number,
+    PyTree,
+    Vectors,
+)
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import static_int, where
 from pfftjax.collectives import recover
@@ -266,12 +275,12 @@ _to_owners = jax.jit(to_owners, static_argnums=(1, 2))
 
 
 def sent_to_owners(
-    particles: Particles, mesh: Pencil, capacity: int, *others: jax.Array
-) -> tuple[Particles, list[jax.Array], Callable[[jax.Array], jax.Array]]:
-    """`to_owners`, of other arrays with a row for each particle as well.
+    particles: Particles, mesh: Pencil, capacity: int, *others: PyTree
+) -> tuple[Particles, tuple[PyTree, ...], Callable[[jax.Array], jax.Array]]:
+    """`to_owners`, of pytrees of other arrays with a row for each particle as well.
 
     Returns:
-        The particles, the other arrays, and the way back: a function of rows there.
+        The particles, the others, and the way back: a function of rows there.
 
     """
     if stay_in_place(particles.rows, mesh, capacity):
@@ -291,9 +300,9 @@ def sent_to_owners(
         offset=send(particles.offset),
         momentum=send(particles.momentum),
         used=used,
-        displacements=None if particles.displacements is None else send(particles.displacements),
+        displacements=jax.tree.map(send, particles.displacements),
     )
-    return moved, [send(x) for x in others], send_back
+    return moved, jax.tree.map(send, others), send_back
 
 
 def stay_in_place(rows: int, mesh: Pencil, capacity: int) -> bool:

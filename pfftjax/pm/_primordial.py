@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from pfftjax._runtime.arrays import BoxSize, Number, RealBlock, RealBlockLike, Reals
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral import apply
-from pfftjax.spectral.internal import here, operand
+from pfftjax.spectral.internal import here
 
 from ._field import Power, checked_power
 from ._growth import Cosmology, check_cosmology, growth
-from ._spectral import real_plan
+from ._spectral import fields, real_plan
 
 # c / H0 [Mpc/h]
 _HUBBLE_DISTANCE = 2997.92458
@@ -70,7 +70,7 @@ def local_non_gaussianity(
     operation = "local_non_gaussianity"
     real_plan(plan, operation)
     check_cosmology(cosmology, here(operation, plan))
-    delta = operand(delta, plan, operation, from_spectrum=False)
+    delta = fields(delta, plan, operation)
     n_s: Any = getattr(cosmology, "n_s", None)
     if n_s is None:
         raise TypeError(f"{here(operation, plan)}: the cosmology has no spectral index n_s")

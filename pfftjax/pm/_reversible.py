@@ -71,23 +71,13 @@ def follow(
         is_reversible: whether reverse mode follows the run back. Else it keeps each stage.
 
     """
-    follower = Follower(
-        motion, views, particles.rows, capacity, particles.total, particles.mesh_shape
-    )
-    run = Run(
-        particles.offset,
-        particles.momentum,
-        stages,
-        first_drift,
-        shared,
-        particles.displacements,
-    )
+    follower = Follower(motion, views, particles.rows, capacity, particles.total)
+    run = Run(Ends.of(particles), stages, first_drift, shared)
     fixed = particles.cell, particles.used
 
     def parts(end: Particles, seen: PyTree) -> tuple[tuple, tuple]:
         moving, others = parted(seen)
-        ends = Ends(end.offset, end.momentum, end.displacements)
-        return (ends, moving), (end.cell, end.used, others)
+        return (Ends.of(end), moving), (end.cell, end.used, others)
 
     def plain(run: Run, fixed: tuple[jax.Array, jax.Array]) -> tuple[tuple, tuple]:
         home = follower.homes() if follower.sees_rows else None
@@ -104,7 +94,7 @@ def follow(
 
     function = differentiated_by_hand(plain, forward, backward) if is_reversible else plain
     (ends, moving), (cell, used, others) = function(run, fixed)
-    end = dataclasses.replace(particles, cell=cell, used=used, **ends._asdict())
+    end = ends.on(dataclasses.replace(particles, cell=cell, used=used))
     return end, joined(moving, others)
 
 
@@ -138,13 +128,9 @@ def _undone(
     )
     before = dataclasses.replace(after, offset=after.offset - drift)
     add_momentum, add_displacements, to_stage, to_per_cell = to_moving(to.offset)
-    before, (home, to_offset, to_momentum, to_displacements) = follower.to_owners(
-        before,
-        at.home,
-        to.offset,
-        to.momentum + add_momentum,
-        jax.tree.map(jnp.add, to.displacements, add_displacements),
-    )
+    add_displacements = jax.tree.map(jnp.add, to.displacements, add_displacements)
+    to = Ends(to.offset, to.momentum + add_momentum, add_displacements)
+    before, (home, to), _ = follower.to_owners(before, at.home, to)
     # The force there is that of the kick, which is taken off the momenta.
     pull, to_places = vjp(
         lambda x, c: motion.force(dataclasses.replace(before, offset=x), c),
@@ -154,11 +140,11 @@ def _undone(
     momentum = kick_undone(before.momentum, pull, before.displacements, stage)
     before = dataclasses.replace(before, momentum=momentum)
     _, to_kicked = vjp(kicked, momentum, pull, before.displacements, stage)
-    to_momentum, to_pull, add_displacements, of_kick = to_kicked(to_momentum)
-    to_displacements = jax.tree.map(jnp.add, to_displacements, add_displacements)
+    to_momentum, to_pull, add_displacements, of_kick = to_kicked(to.momentum)
+    to_displacements = jax.tree.map(jnp.add, to.displacements, add_displacements)
     to_stage = jax.tree.map(jnp.add, to_stage, of_kick)
     # Outputs of the stage have seen the particles here: they add their cotangents.
-    found = (to_offset, to_momentum, to_displacements, to_pull, at.to_shared), at.apart
+    found = (Ends(to.offset, to_momentum, to_displacements), to_pull, at.to_shared), at.apart
     for number in () if slots is None else tuple(slots):
         found = jax.lax.cond(
             number >= 0,
@@ -171,11 +157,11 @@ def _undone(
             home,
             run.shared,
         )
-    (to_offset, to_momentum, to_displacements, to_pull, to_shared), apart = found
+    (to, to_pull, to_shared), apart = found
     add_offset, add_constants = to_places(to_pull)
     to_constants = jax.tree.map(jnp.add, to_shared.constants, add_constants)
     to_constants = to_constants._replace(per_cell=to_constants.per_cell + to_per_cell)
-    to = Ends(to_offset + add_offset, to_momentum, to_displacements)
+    to = to._replace(offset=to.offset + add_offset)
     to_shared = to_shared._replace(constants=to_constants)
     return _Back(before, home, to, to_shared, apart), to_stage
 
@@ -192,29 +178,20 @@ def _also_seen(
     home: jax.Array | None,
     shared: Shared,
 ) -> tuple:
-    """The cotangents of offsets, momenta, displacements, force and what is shared, with those of
-    an output; and how far it was from what is seen now, relative to its size.
+    """The cotangents of particles, force and what is shared, with those of an output; and how far
+    it was from what is seen now, relative to its size.
     """
     to, apart = found
 
-    def view(
-        offset: jax.Array,
-        momentum: jax.Array,
-        displacements: jax.Array | None,
-        pull: Vectors,
-        shared: Shared,
-    ) -> PyTree:
-        there = dataclasses.replace(
-            at, offset=offset, momentum=momentum, displacements=displacements
-        )
-        return parted(follower.view(number, there, pull, home, shared))[0]
+    def view(its: Ends, pull: Vectors, shared: Shared) -> PyTree:
+        return parted(follower.view(number, its.on(at), pull, home, shared))[0]
 
-    now, back = vjp(view, at.offset, at.momentum, at.displacements, pull, shared)
+    now, back = vjp(view, Ends.of(at), pull, shared)
     for x, then in zip(jax.tree.leaves(now), jax.tree.leaves(seen), strict=True):
         x, then = jax.lax.stop_gradient((x, then[number]))
         size = jnp.sum(jnp.abs(then).astype(float) ** 2)
         distance = jnp.sum(jnp.abs(x - then).astype(float) ** 2)
-        apart = jnp.maximum(apart, jnp.where(distance > 0, distance / size, 0))
+        apart = jnp.maximum(apart, jnp.where(distance == 0, 0, distance / size))
     return jax.tree.map(jnp.add, to, back(jax.tree.map(lambda to: to[number], to_seen))), apart
 
 
@@ -254,16 +231,13 @@ def _backward(
     def begun(x: Run, stage: Stage) -> tuple[Ends, list]:
         """After the first stage, in the order of the start, and what outputs see of it."""
         home = follower.homes() if follower.sees_rows and at_first else None
-        owned, (home,), back = follower.sent(follower.start(x, fixed), home)
+        owned, (home,), back = follower.to_owners(follower.start(x, fixed), home)
 
-        def seen(at: Particles, pull: Vectors) -> list:
-            views = (follower.view(number, at, pull, home, x.shared) for number in at_first)
-            return [parted(view)[0] for view in views]
+        def view(*args: PyTree) -> PyTree:
+            return parted(follower.view(*args))[0]
 
-        moved, found = follower.motion.advanced(owned, stage, x.shared.constants, seen)
-        its = moved.displacements
-        displacements = None if its is None else back(its)
-        return Ends(back(moved.offset), back(moved.momentum), displacements), found
+        moved, found = follower.moved(owned, home, stage, x.shared, at_first, view)
+        return jax.tree.map(back, Ends.of(moved)), found
 
     (known, _), to_start = vjp(begun, run, first)
     found, *to = follower.sent_home(

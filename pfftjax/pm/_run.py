@@ -37,25 +37,32 @@ class Shared(NamedTuple):
     given: tuple[jax.Array, ...] = ()
 
 
-class Run(NamedTuple):
-    """What a run is made of and can be differentiated in."""
-
-    offset: jax.Array
-    momentum: jax.Array
-    stages: Stage
-    first_drift: jax.Array | None
-    shared: Shared
-    displacements: jax.Array | None = None
-
-
 class Ends(NamedTuple):
-    """What a run makes of offsets and momenta, and where displacements have come to if particles
-    keep them; or the cotangents of these.
+    """What a run begins with and what it makes of that: offsets, momenta, and displacements if
+    particles keep them; or the cotangents of these.
     """
 
     offset: jax.Array
     momentum: jax.Array
     displacements: jax.Array | None = None
+
+    @classmethod
+    def of(cls, particles: Particles) -> "Ends":
+        """Those of particles."""
+        return cls(particles.offset, particles.momentum, particles.displacements)
+
+    def on(self, particles: Particles) -> Particles:
+        """Particles that have them."""
+        return dataclasses.replace(particles, **self._asdict())
+
+
+class Run(NamedTuple):
+    """What a run is made of and can be differentiated in."""
+
+    start: Ends
+    stages: Stage
+    first_drift: jax.Array | None
+    shared: Shared
 
 
 class Follower(NamedTuple):
@@ -68,51 +75,37 @@ class Follower(NamedTuple):
     rows: int
     capacity: int
     total: int
-    mesh_shape: tuple[int, int, int]
 
     def start(self, run: Run, fixed: tuple[jax.Array, jax.Array]) -> Particles:
         """The particles before the first stage, on any ranks."""
         cell, used = fixed
-        start = Particles(
-            cell,
-            run.offset,
-            run.momentum,
-            used,
-            self.total,
-            self.mesh_shape,
-            displacements=run.displacements,
-        )
+        x, p, displacements = run.start
+        n0, n1, n2 = self.motion.plan.shape
+        start = Particles(cell, x, p, used, self.total, (n0, n1, n2), displacements=displacements)
         if run.first_drift is None:
             return start
         drift = Stage(jnp.zeros_like(run.first_drift), run.first_drift)
         return self.motion.drifted(start, drift, run.shared.constants)
 
-    def to_owners(self, particles: Particles, *others: jax.Array | None) -> tuple[Particles, list]:
-        """The particles on the ranks that own them, and with them those arrays that are there."""
-        moved, sent, _ = self.sent(particles, *others)
-        return moved, sent
-
-    def sent(
-        self, particles: Particles, *others: jax.Array | None
-    ) -> tuple[Particles, list, Callable[[jax.Array], jax.Array]]:
-        """`to_owners`, and the way back of rows there."""
-        given = [x for x in others if x is not None]
-        mesh = self.motion.plan.input
-        moved, sent, back = sent_to_owners(particles, mesh, self.capacity, *given)
-        rest = iter(sent)
-        return moved, [None if x is None else next(rest) for x in others], back
+    def to_owners(
+        self, particles: Particles, *others: PyTree
+    ) -> tuple[Particles, tuple[PyTree, ...], Callable[[jax.Array], jax.Array]]:
+        """The particles on the ranks that own them, with them arrays with a row for each, and the
+        way back of rows there.
+        """
+        return sent_to_owners(particles, self.motion.plan.input, self.capacity, *others)
 
     def end(
         self, run: Run, fixed: tuple[jax.Array, jax.Array], home: jax.Array | None
     ) -> tuple[Particles, jax.Array | None, PyTree]:
         """The particles after the last stage, their homes if they have some, and what was seen."""
-        begun, (home,) = self.to_owners(self.start(run, fixed), home)
+        begun, (home,), _ = self.to_owners(self.start(run, fixed), home)
 
         def body(state: tuple, xs: tuple[Stage, jax.Array | None]) -> tuple[tuple, None]:
             (particles, home, kept), (stage, slots) = state, xs
             numbers = () if slots is None else tuple(slots)
             moved, found = self.moved(particles, home, stage, run.shared, numbers, self.view_if)
-            moved, (home_after,) = self.to_owners(moved, home)
+            moved, (home_after,), _ = self.to_owners(moved, home)
             for number, new in zip(numbers, found, strict=True):
                 kept = jax.lax.cond(number >= 0, _with, lambda kept, *_: kept, kept, number, new)
             return (moved, home_after, kept), None

@@ -280,7 +280,7 @@ def simulate(
 
     Returns:
         `Particles` at ``scale_factors[-1]``, positions and momenta at the same time, on the ranks
-        that own them. Those that do not know their scale factor or box still do not; outputs know
+        that own them. Those without a scale factor (None) or box still have none; outputs know
         their scale factor. Displacements that the integrator does not use are dropped.
 
         With `outputs` a list, with one element for each: what `observe` has returned, or else
@@ -300,28 +300,19 @@ def simulate(
     motion = checked_motion(plan, box_size, cosmology, kernel, gradient, "simulate")
     particles = _placed(particles, motion, "simulate")
     comm = plan.grid.communicator
-    if not callable(integrator):
-        raise TypeError(
-            f"{where('simulate', comm)}: the integrator must be a function as pm.fastpm, got "
-            f"{integrator!r}"
-        )
+    here = where("simulate", comm)
     if adjoint not in ("reversible", "stored"):
-        raise ValueError(
-            f"{where('simulate', comm)}: adjoint must be reversible or stored, got {adjoint!r}"
-        )
+        raise ValueError(f"{here}: adjoint must be reversible or stored, got {adjoint!r}")
     if observe is not None and (outputs is None or not callable(observe)):
         raise TypeError(
-            f"{where('simulate', comm)}: observe must be a function of the particles at the scale "
+            f"{here}: observe must be a function of the particles at the scale "
             f"factors outputs=, got {observe!r} with outputs={outputs!r}"
         )
-    wanted = {} if outputs is None else {"outputs": outputs}
-    steps = integrator(cosmology, scale_factors, **wanted)
     dtype = particles.offset.dtype
-    times = None if outputs is None else np.asarray(outputs, float)
-    stages, first_drift, shifts, of_stages = stages_of(
-        steps, dtype, where("simulate", comm), times
+    stages, first_drift, shifts, views = stages_of(
+        integrator, cosmology, scale_factors, outputs, dtype, here
     )
-    particles = with_displacements_if(stages, particles, where("simulate", comm))
+    particles = with_displacements_if(stages, particles, here)
     after = jax.tree.map(jnp.zeros_like, particles.scale_factor)  # not known
     # An integrator of the user's may take something else.
     if isinstance(scale_factors, list | tuple | np.ndarray | jax.Array):
@@ -330,24 +321,23 @@ def simulate(
             particles = particles.at_scale_factor(ends[0], "scale_factors[0]", "simulate", comm)
             after = None if particles.scale_factor is None else ends[-1]
     constants = motion.constants(cosmology, dtype)
-    given, views, room = (), None, checked_capacity(capacity, particles.total, motion, "simulate")
-    if times is not None:
-        if observe is not None:
-            observe, given = _closed(observe, particles, room, motion.sides, constants.sides)
-        views = Views(of_stages, tuple(times.tolist()), observe)
+    given, room = (), checked_capacity(capacity, particles.total, motion, "simulate")
+    if views is not None and observe is not None:
+        look, given = _closed(observe, particles, room, motion.sides, constants.sides)
+        views = dataclasses.replace(views, observe=look)
     end, seen = follow(
         dataclasses.replace(particles, scale_factor=None, box_size=None),
         motion,
         stages,
         first_drift,
         Shared(constants, shifts, given),
-        views if of_stages else None,
+        views if views is not None and views.stage else None,
         capacity=room,
         is_reversible=adjoint == "reversible",
     )
     if views is None:
         return dataclasses.replace(end, scale_factor=after, box_size=particles.box_size)
-    found = [jax.tree.map(lambda x, n=n: x[n], seen) for n in range(len(of_stages))]
+    found = [jax.tree.map(lambda x, n=n: x[n], seen) for n in range(len(views.stage))]
     if observe is not None:
         return found
     return [
@@ -375,17 +365,10 @@ def _closed(
         return observe(dataclasses.replace(particles, box_size=box if knows_box else None))
 
     def like(x: jax.Array) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
+        return jax.ShapeDtypeStruct((rows, *x.shape[1:]) if x.ndim else (), x.dtype)
 
-    example = dataclasses.replace(
-        particles,
-        cell=like(particles.cell),
-        offset=like(particles.offset),
-        momentum=like(particles.momentum),
-        scale_factor=jax.ShapeDtypeStruct((), particles.offset.dtype),
-        box_size=None,
-        displacements=jax.tree.map(like, particles.displacements),
-    )
+    known = jnp.zeros((), particles.offset.dtype)
+    example = jax.tree.map(like, dataclasses.replace(particles, scale_factor=known, box_size=None))
     function, given = jax.closure_convert(look, example, traced)
     return function, tuple(given)
 
@@ -416,11 +399,21 @@ def _are_paths(paths: object, number: int) -> bool:
 
 
 def stages_of(
-    steps: Any, dtype: np.dtype, here: str, times: np.ndarray | None
-) -> tuple[Stage, jax.Array | None, Shift | None, tuple[int, ...]]:
-    """Stages and the drift before them, and outputs and their stages, of what an integrator has
-    returned.
-    """
+    integrator: Integrator,
+    cosmology: Cosmology,
+    scale_factors: SeriesLike | object,
+    outputs: SeriesLike | None,
+    dtype: np.dtype,
+    here: str,
+) -> tuple[Stage, jax.Array | None, Shift | None, Views | None]:
+    """The stages of an integrator and the drift before them, and its outputs and what they see."""
+    if not callable(integrator):
+        raise TypeError(
+            f"{here}: the integrator must be a function as pm.fastpm, got {integrator!r}"
+        )
+    wanted = {} if outputs is None else {"outputs": outputs}
+    steps: Any = integrator(cosmology, scale_factors, **wanted)
+    times = tuple(np.asarray(() if outputs is None else outputs, float).tolist())
     fits = isinstance(steps, Steps) and jnp.ndim(steps.kick) == 1
     if fits:
         of_stages = [x for x in (steps.drift, steps.momentum) if x is not None]
@@ -432,7 +425,7 @@ def stages_of(
             f"{here}: the integrator must return pm.Steps of vectors of one length, with pm.Paths "
             f"of two numbers for each, if any; got {steps!r}"
         )
-    number, found = 0 if times is None else times.size, steps.outputs
+    number, found = len(times), steps.outputs
     if number and not _are_outputs(found, number):
         raise TypeError(
             f"{here}: for outputs the integrator must return pm.Steps with pm.Outputs of vectors "
@@ -444,7 +437,7 @@ def stages_of(
     )
     stages = Stage(kick, drift, momentum, paths)
     if not number or found is None:
-        return stages, first_drift, None, ()
+        return stages, first_drift, None, None if outputs is None else Views((), (), None)
     stage, *shifts = found
     if paths is None and found.paths is not None:
         raise TypeError(
@@ -458,4 +451,4 @@ def stages_of(
             f"program is traced; got {stage!r}"
         )
     shift = Shift(*jax.tree.map(lambda x: jnp.asarray(x, dtype), shifts))
-    return stages, first_drift, shift, tuple(int(i) for i in known)
+    return stages, first_drift, shift, Views(tuple(int(i) for i in known), times, None)

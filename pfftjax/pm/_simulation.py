@@ -27,11 +27,10 @@ from ._growth import Cosmology
 from ._integrators import Integrator, bullfrog
 from ._lpt import lpt
 from ._motion import Stage
-from ._outputs import Views
 from ._particles import Particles, to_owners_with_room
 from ._power_spectrum import PowerSpectrum, power_spectrum
 from ._primordial import local_non_gaussianity
-from ._run import Follower, Run, Shared
+from ._run import Ends, Follower, Run, Shared
 from ._simulate import (
     Adjoint,
     checked_capacity,
@@ -281,10 +280,9 @@ class Simulation:
         begin = functools.partial(self.start, keep_displacements=self.order > 1)
         start = jax.eval_shape(begin, noise)
         dtype = start.offset.dtype
-        wanted = {} if outputs is None else {"outputs": outputs}
-        steps = self.integrator(self.cosmology, self.scale_factors, **wanted)
-        times = None if outputs is None else np.asarray(outputs, float)
-        stages, first_drift, shifts, of_stages = stages_of(steps, dtype, here, times)
+        stages, first_drift, shifts, views = stages_of(
+            self.integrator, self.cosmology, self.scale_factors, outputs, dtype, here
+        )
         with_displacements_if(stages, start, here)
         motion = checked_motion(
             mesh, self.box_size, self.cosmology, self.kernel, self.gradient, name
@@ -293,11 +291,10 @@ class Simulation:
         course = _Course(
             Follower(
                 motion,
-                None if times is None else Views(of_stages, tuple(times.tolist()), _itself),
+                None if views is None else dataclasses.replace(views, observe=_itself),
                 rows=start.rows,
                 capacity=checked_capacity(self.capacity, start.total, motion, name),
                 total=start.total,
-                mesh_shape=start.mesh_shape,
             ),
             stages,
             first_drift,
@@ -327,9 +324,8 @@ class Simulation:
                 particles = dataclasses.replace(particles, scale_factor=None, box_size=None)
         if particles is None:
             keep = course.stages.paths is not None
-            start = jax.jit(functools.partial(self.start, keep_displacements=keep))(noise)
-            particles = self._owned(course.begun(start), follower.capacity)
-            del start
+            begin = jax.jit(lambda x: course.begun(self.start(x, keep_displacements=keep)))
+            particles = self._owned(begin(noise), follower.capacity)
         del noise
 
         show(first, number)
@@ -389,15 +385,8 @@ class _Course(NamedTuple):
 
     def begun(self, start: Particles) -> Particles:
         """The particles before the first stage, on the ranks where they start."""
-        run = Run(
-            start.offset,
-            start.momentum,
-            self.stages,
-            self.first_drift,
-            self.shared,
-            start.displacements,
-        )
-        return _begun(self.follower, run, (start.cell, start.used))
+        run = Run(Ends.of(start), self.stages, self.first_drift, self.shared)
+        return self.follower.start(run, (start.cell, start.used))
 
     def mark(self) -> dict[str, object]:
         """By what the course is known again."""
@@ -418,12 +407,6 @@ class _Course(NamedTuple):
 
 def _itself(particles: Particles, _: object) -> Particles:
     return particles
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _begun(follower: Follower, run: Run, fixed: tuple[jax.Array, jax.Array]) -> Particles:
-    """The particles before the first stage, on the ranks where they begin."""
-    return follower.start(run, fixed)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)

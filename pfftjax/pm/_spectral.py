@@ -24,9 +24,14 @@ def inverse_k2(plan: Plan, box_size: BoxSize, dtype: DTypeLike) -> jax.Array:
     return inverse_square(*plan.wavenumbers(box_size, dtype))
 
 
+def fields(x: RealBlockLike, plan: Plan, operation: str) -> RealBlock:
+    """`x`, the block of real fields, in a dtype that has transforms."""
+    return operand(x, plan, operation, from_spectrum=False, has_choice=False)
+
+
 def field(x: RealBlockLike, plan: Plan, operation: str) -> RealBlock:
     """`x`, the block of one real field, in a dtype that has transforms."""
-    x = operand(x, plan, operation, from_spectrum=False)
+    x = fields(x, plan, operation)
     if x.ndim != 3:
         raise ValueError(
             f"{here(operation, plan)}: one field at a time, got a block of shape {x.shape}; use "

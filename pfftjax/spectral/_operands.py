@@ -43,11 +43,21 @@ def check_periodic(plan: Plan, operation: str, axes: tuple[int, ...] = (2, 3)) -
         )
 
 
-def operand(x: ArrayLike, plan: Plan, operation: str, *, from_spectrum: bool) -> Field:
+def operand(
+    x: ArrayLike,
+    plan: Plan,
+    operation: str,
+    *,
+    from_spectrum: bool,
+    has_choice: bool = True,
+) -> Field:
     """A block of a field, or of a spectrum, of a dtype that the plan transforms; complex where the
-    plan makes it so.
+    plan makes it so. An operation that takes either has the choice.
     """
     what = "spectrum" if from_spectrum else "field"
+    otherwise = "; pass plan.inverse of a spectrum"
+    if has_choice:
+        otherwise = f"; for the other one pass from_spectrum={not from_spectrum}"
     x = block_of(
         x,
         plan,
@@ -55,6 +65,7 @@ def operand(x: ArrayLike, plan: Plan, operation: str, *, from_spectrum: bool) ->
         is_spectrum=from_spectrum,
         what=f"the block of the {what}",
         name=f"the {what}",
+        otherwise=otherwise,
     )
     is_real = not set(plan.kinds) & _FOURIER or (plan.kinds[-1] == "rfft" and not from_spectrum)
     return x if is_real else as_complex(x)

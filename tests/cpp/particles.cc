@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "particle_rows.h"
 #include "requirements.h"
 
 namespace pfftjax::gpu {
@@ -53,8 +54,11 @@ void Test(std::int64_t n2, bool is_lost) {
   const std::int64_t each =
       kOperation == ParticleOperation::kAlong ? 3 : call.components * call.derivatives;
   const std::vector<T> given = Numbers<T>(call.rows * each);
-  const auto results = static_cast<std::size_t>(call.results());
   const bool is_paint = kOperation == ParticleOperation::kPaint;
+  const bool is_across = kOperation == ParticleOperation::kAcross;
+  call.results = is_paint ? call.components * call.volume()
+                          : call.rows * (is_across ? 3 : call.components * call.derivatives);
+  const auto results = static_cast<std::size_t>(call.results);
   std::vector<T> one(results, is_paint ? T{0} : T{7});
   std::vector<T> other(one);
   std::int32_t lost[2] = {0, 0};

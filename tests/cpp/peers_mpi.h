@@ -19,6 +19,7 @@ namespace pfftjax::peers {
 constexpr int kRanks = 3;  // of which rank 0 is real
 constexpr int kWords = State::kWords;
 constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr int kNoDuplicate = 5;  // an error of MPI's
 
 inline std::atomic<bool> over{false};  // MPI_Finalize has run its callback
 
@@ -48,6 +49,7 @@ struct Group {
   Channel data;
   Channel control;
   std::atomic<int> duplicates{0};
+  int possible_duplicates = 2;  // the next one fails
 };
 
 constexpr int kGroups = 64;
@@ -89,6 +91,7 @@ inline int RankAndSize(MpiHandle comm, int* rank, int* size) {
 
 inline int DuplicateStart(MpiHandle comm, MpiHandle* duplicate, MpiHandle* request) {
   Group& group = GroupOf(ChannelOf(comm));
+  if (group.duplicates == group.possible_duplicates) return kNoDuplicate;
   const int before = group.duplicates.fetch_add(1);
   Expect(before < 2, "duplicated twice");
   *duplicate = HandleOf(before == 0 ? &group.data : &group.control);
@@ -96,12 +99,14 @@ inline int DuplicateStart(MpiHandle comm, MpiHandle* duplicate, MpiHandle* reque
   return 0;
 }
 
-inline int SendWordsStart(const std::int64_t* words, int count, int dest, int tag, MpiHandle comm,
-                          MpiHandle* request) {
+inline int SendStart(const void* data, std::int64_t bytes, int dest, int tag, MpiHandle comm,
+                     MpiHandle* request) {
   Channel& channel = ChannelOf(comm);
   Message message{0, {}};
-  std::memcpy(message.words.data(), words, static_cast<std::size_t>(count) * sizeof *words);
+  Expect(bytes == sizeof message.words, "a message of other than words");
+  std::memcpy(message.words.data(), data, sizeof message.words);
   channel.mail.Put({dest, tag}, message);
+  const auto* words = static_cast<const std::int64_t*>(data);
   *request = HandleOf(new Request{&channel, Request::Kind::kSend, 0, words, message.words});
   return 0;
 }
@@ -123,7 +128,7 @@ inline int BarrierStart(MpiHandle comm, MpiHandle* request) {
   return 0;
 }
 
-inline int Test(MpiHandle* handle, int* done) {
+inline int Test(MpiHandle* handle, int* done, std::int64_t*) {
   Expect(!over, "a test after MPI_Finalize");
   auto* request = reinterpret_cast<Request*>(*handle);
   *done = 1;
@@ -163,7 +168,7 @@ inline const MpiApi* FakeMpi() {
     made.rank_and_size = RankAndSize;
     made.duplicate_start = DuplicateStart;
     made.return_errors = [](MpiHandle) { return 0; };
-    made.send_words_start = SendWordsStart;
+    made.send_start = SendStart;
     made.receive_words = ReceiveWords;
     made.probe = [](MpiHandle, Envelope*, int* found) { return *found = 0; };
     made.barrier_start = BarrierStart;

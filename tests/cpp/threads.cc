@@ -135,10 +135,10 @@ int ReceiveStart(void* data, std::int64_t, int source, int tag, MpiHandle comm,
 
 // Messages of one pair come in the order in which they were sent; the tests ask in the order in
 // which they were received, backward, one exchange after the other.
-int TestBytes(MpiHandle* handle, int* done, std::int64_t* bytes) {
+int Test(MpiHandle* handle, int* done, std::int64_t* bytes) {
   Request& request = At<Request>(*handle);
   *done = 1;
-  *bytes = 0;
+  Expect((bytes != nullptr) == (request.data != nullptr), "only a receive says how much came");
   if (request.data) {
     std::vector<char> message;
     *done = request.world->mail.Take(request.key, &message);
@@ -157,7 +157,7 @@ const MpiApi* FakeMpi() {
     made.allreduce = Smallest;
     made.send_start = SendStart;
     made.receive_start = ReceiveStart;
-    made.test_bytes = TestBytes;
+    made.test = Test;
     made.progress = [](MpiHandle) { return 0; };
     return made;
   }();
@@ -377,6 +377,7 @@ void RunMany(int ranks) {
   const std::vector<Exchange> plan = {{2000, true}, {100, true}, {5000, true}};
   OnRanks(ranks, [&](Communicator& comm) {
     Expect(NodeOf(comm) == nullptr, "slots for very many ranks", comm.rank, 0);
+    Expect(SharesMemory(comm), "no memory for very many ranks", comm.rank, 0);
     Windows(comm, plan);
   });
 }

@@ -262,6 +262,21 @@ void BecomePrivate(std::int64_t comm) {
   }
 }
 
+// The error of a duplicate that cannot be made stays: nothing is tried again, which other ranks
+// would not do, and nothing says that this rank waits for them.
+void FailToBecomePrivate(int possible_duplicates) {
+  const std::int64_t number = Register(kRanks);
+  groups[number]->possible_duplicates = possible_duplicates;
+  Communicator& comm = *FindCommunicator(number);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    bool done = true;
+    Expect(MakePrivateStart(comm, "allreduce") == kNoDuplicate, "duplicate_start did not fail");
+    Expect(MakePrivatePoll(comm, &done) == kNoDuplicate && !done, "duplicate_poll did not fail");
+    Expect(!comm.is_gathering && !comm.is_duplicating, "waits for duplicates that nobody makes");
+  }
+  Expect(groups[number]->duplicates == possible_duplicates, "tried again");
+}
+
 // A thread of Python's that makes communicators, and calls on them.
 void KeepRegistering(int communicators, unsigned seed, microseconds pause) {
   std::minstd_rand random(seed);
@@ -316,6 +331,8 @@ void Main(double seconds) {
   const std::int64_t shared = Register(kRanks);
   const std::int64_t alone = Register(1);
   const std::int64_t held = Register(kRanks);
+
+  for (int possible = 0; possible < 2; ++possible) FailToBecomePrivate(possible);
 
   // The watch looks at each of these before any thread has called on it.
   for (int i = 0; i < 16; ++i, Pause(milliseconds(4))) BecomePrivate(Register(kRanks));

@@ -91,7 +91,7 @@ def test_check_mode_finds_a_cotangent_that_is_not_replicated():
     assert_ends_in_error(
         script,
         r"replicate failed on rank \d of 2",
-        "must be equal on all ranks is not",
+        r"the cotangent of an allreduce\) must be the same on every rank, but is",
         PFFTJAX_CHECK="1",
     )
 

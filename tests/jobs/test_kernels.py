@@ -19,7 +19,7 @@ def build(name, program, *options):
     """Whether this compiler can."""
     # Compiling takes longer than running.
     command = ["g++", "-std=c++17", "-g", "-O0", *options, "-I", "cpp", "-I", "tests/cpp"]
-    command += [*SOURCES[name], "-o", program]
+    command += ["-I", "tools/fake_device", *SOURCES[name], "-o", program]
     return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 

@@ -199,6 +199,9 @@ def test_what_is_refused():
             traced(block, bad)
     with pytest.raises(ValueError, match=rf"gravity on rank {RANK} .* has shape \(9, 9, 9\)"):
         traced((9, 9, 9), plan)
+    if plan.output.local_shape != block:
+        with pytest.raises(ValueError, match=r"pass plan\.inverse of a spectrum"):
+            traced(plan.output.local_shape, plan)
     with pytest.raises(ValueError, match=rf"gravity on rank {RANK} .*: one field at a time"):
         traced((1, *block), plan)
     with pytest.raises(TypeError, match=rf"gravity on rank {RANK} .* complex128"):

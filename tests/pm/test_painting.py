@@ -361,7 +361,12 @@ def test_particles_that_are_not_here():
         for bad in (np.nan, np.inf, -np.inf, 1e300):
             at = here.copy()
             at[2, 1] = bad
-            assert_refused(function, at, f"{name} {coordinates} has a position that is not finite")
+            assert_refused(
+                function,
+                at,
+                f"{name} {coordinates} has a position that is not finite, or 2^30 cells or more "
+                "away",
+            )
         if SIZE > 1:
             at = here.copy()
             at[2, 0] -= 0.25

@@ -232,6 +232,8 @@ def test_what_is_refused():
         simulation.snapshots(noise, [2.0])
     with pytest.raises(ValueError, match="give a Simulation order=2 or 3"):
         dataclasses.replace(simulation, order=1, integrator=cola).snapshots(noise)
+    with pytest.raises(TypeError, match=r"must be a function as pm\.fastpm, got 'fastpm'"):
+        dataclasses.replace(simulation, integrator="fastpm").snapshots(noise)
     with pytest.raises(TypeError, match=r"must be a pfftjax.io.Checkpoint\(path\), got 'run.h5'"):
         simulation.snapshots(noise, checkpoint="run.h5")
     with pytest.raises(ValueError, match="minutes must be zero or more"):

@@ -24,7 +24,8 @@ HEADERS = (
 
 def build() -> str:
     """The path of the runtime, compiled where no process has done so yet."""
-    headers = [FOLDER / "runtime.h", *(ROOT / "cpp" / name for name in HEADERS)]
+    headers = [FOLDER / "runtime.h", FOLDER / "particle_rows.h"]
+    headers += [ROOT / "cpp" / name for name in HEADERS]
     texts = [path.read_bytes() for path in (*SOURCES, *headers)]
     name = hashlib.sha256(b"".join(texts)).hexdigest()[:16]
     folder = pathlib.Path(tempfile.gettempdir()) / f"pfftjax-fake-device-{os.getuid()}"

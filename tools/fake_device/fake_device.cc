@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "gpu/device.h"
-#include "gpu/particle_row.h"
+#include "particle_rows.h"
 #include "runtime.h"
 
 namespace pfftjax::gpu::fake {
@@ -222,7 +222,7 @@ void RunAll(const ParticleCall& call) {
   if (*call.lost == 0) return;
   WithTypes(call, [&](auto zero, auto, auto) {
     using T = decltype(zero);
-    std::fill_n(static_cast<T*>(call.result), call.results(), std::numeric_limits<T>::quiet_NaN());
+    std::fill_n(static_cast<T*>(call.result), call.results, std::numeric_limits<T>::quiet_NaN());
   });
 }
 

@@ -199,8 +199,8 @@ MUTANTS = [
     Mutant(
         "fused: what is for a rank lies at its place in the array",
         CXX / "fft" / "passage.h",
-        "place[s] = begin[s] - block.start;",
-        "place[s] = begin[s];",
+        "place[split] = begin[split] - block.start;",
+        "place[split] = begin[split];",
         "tests/fft/test_values.py",
     ),
     Mutant(

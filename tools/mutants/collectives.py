@@ -296,7 +296,7 @@ MUTANTS = [
         "checkpoint repeats messages",
         PYTHON / "_send.py",
         "never_repeat(send_p)\n",
-        "from ._checkpoint import recompute; recompute(send_p)\n",
+        "from pfftjax._runtime.checkpoint import recompute; recompute(send_p)\n",
         "tests/collectives/test_messages.py::test_checkpoint_sends_once",
     ),
     Mutant(

@@ -1,8 +1,10 @@
 // Steps that are collectives of MPI's.
 #include <algorithm>
 #include <limits>
+#include <string_view>
 
 #include "base/options.h"
+#include "collectives/same.h"
 #include "steps.h"
 
 namespace pfftjax::simulated {
@@ -257,7 +259,10 @@ void Replicate(Rank&, std::int64_t number, Random random) {
   Array x(ffi::S64, {3});
   Array y(ffi::S64, {3});
   for (std::int64_t i = 0; i < 3; ++i) *x.At<std::int64_t>(i) = random.Below(1000);
-  Expect(CallOn<>("pfftjax_replicate", Site(number), x, y));
+  using Text = std::string_view;
+  Expect(CallOn<std::int64_t, bool, std::int32_t, Text, Text, Text, Text>(
+      "pfftjax_replicate", Site(number), 0, true, static_cast<std::int32_t>(Expected::kSameBits),
+      "replicate", "a value", "", "", x, y));
   Expect(x.data == y.data, "replicate");
 }
 

@@ -160,7 +160,7 @@ void Progress();
 // Waits for one of the requests, and for which is `*which`; null ones are none.
 void WaitForAny(Request* const* requests, int count, int* which);
 int WaitFor(Request* request);
-// Frees it where it is done.
+// Frees it where it is done. `bytes` may be null.
 bool TestRequest(MpiHandle* handle, int* code, std::int64_t* bytes);
 
 // When a message of so many bytes that leaves now arrives, at the earliest.

@@ -150,26 +150,17 @@ int WaitEither(MpiHandle* receive, MpiHandle* send, int* received, std::int64_t*
 
 int ProgressOnly(MpiHandle) { return Begin(); }
 
-int TestBytes(MpiHandle* request, int* done, std::int64_t* bytes) {
+int Test(MpiHandle* request, int* done, std::int64_t* bytes) {
   *done = 0;
   if (const int code = Begin()) return code;
   int code = 0;
   *done = TestRequest(request, &code, bytes);
   return code;
 }
-int Test(MpiHandle* request, int* done) {
-  std::int64_t bytes = 0;
-  return TestBytes(request, done, &bytes);
-}
 int BarrierStart(MpiHandle comm, MpiHandle* request) {
   if (const int code = Begin()) return code;
   *request = reinterpret_cast<MpiHandle>(Enter(CommOf(comm), {}));
   return 0;
-}
-int SendWordsStart(const std::int64_t* words, int count, int dest, int tag, MpiHandle comm,
-                   MpiHandle* request) {
-  return SendStart(words, count * static_cast<std::int64_t>(sizeof *words), dest, tag, comm,
-                   request);
 }
 int ReceiveWords(std::int64_t* words, int count, int tag, MpiHandle comm, int* source,
                  int* found) {
@@ -213,7 +204,6 @@ const MpiApi* SimulatedMpi() {
   static const MpiApi api = [] {
     MpiApi made{};
     made.version = kMpiApiVersion;
-    made.family = "simulated";
     made.proc_null = kProcNull;
     made.any_source = kAnySource;
     made.any_tag = kAnyTag;
@@ -248,9 +238,7 @@ const MpiApi* SimulatedMpi() {
     made.wait_either = WaitEither;
     made.progress = ProgressOnly;
     made.test = Test;
-    made.test_bytes = TestBytes;
     made.barrier_start = BarrierStart;
-    made.send_words_start = SendWordsStart;
     made.receive_words = ReceiveWords;
     made.probe = Probe;
     made.error_text = ErrorText;
