@@ -2,7 +2,8 @@
 
 JAX saves the result of every effectful operation, so that checkpointing a program full of
 exchanges would save no memory. Repeating a collective in the backward pass is safe: every rank
-repeats it at the same place.
+repeats it at the same place. Where the backward pass does not need its result, JAX would repeat it
+all the same, for its effect; as the first one has had that, all ranks leave the second one out.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ def recompute(primitive: Primitive) -> None:
     """Let `jax.checkpoint` and its policies treat `primitive` as they treat any other."""
     _communicating.add(primitive)
     partial_eval.partial_eval_jaxpr_custom_rules[primitive] = _partial_eval
+    partial_eval.dce_rules[primitive] = _drop_if_repeated
 
 
 def never_repeat(primitive: Primitive) -> None:
@@ -81,4 +83,23 @@ def _partial_eval(
     # Policies answer with a bool, or with a marker of JAX's: only its "save" keeps on the device.
     if verdict is True or type(verdict).__name__ == "SaveableType":
         return eqn, None, [False] * outs, [False] * outs, []
-    return eqn, eqn, [False] * outs, [True] * outs, residuals
+    return eqn, _repeated(eqn), [False] * outs, [True] * outs, residuals
+
+
+# The scope in which the backward pass repeats what the forward pass has done.
+_REPEATED = "repeated"
+
+
+def _repeated(eqn: JaxprEqn) -> JaxprEqn:
+    """The equation in that scope, in which it stays however often the program is traced again."""
+    info = eqn.source_info
+    return eqn.replace(source_info=info.replace(name_stack=info.name_stack.extend(_REPEATED)))
+
+
+def _drop_if_repeated(used: list[bool], *rest: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
+    """JAX's rule for what a program does not use: which operands it needs, and what is left."""
+    eqn = rest[-1]  # newer ones say before which operands are alive
+    is_repeated = _REPEATED in str(eqn.source_info.name_stack).split("/")
+    if is_repeated and not any(used):
+        return [False] * len(eqn.invars), None
+    return [True] * len(eqn.invars), eqn
