@@ -81,6 +81,16 @@ def _adjoint(
     return sendrecv_p.bind(cotangent, **{**params, "shape": x.shape, "dtype": x.dtype}, **way_back)
 
 
+def _why_not(*, source: int, **_: object) -> str | None:
+    """Why a message has no derivative, if it has none."""
+    if source != ANYBODY:
+        return None
+    return (
+        "a message from MPI.ANY_SOURCE has no derivative: its adjoint would not know where to go; "
+        "name the source, or wrap sendbuf in jax.lax.stop_gradient"
+    )
+
+
 def _batched_params(size: int, params: Params) -> Params:
     return {**params, "shape": (size, *params["shape"])}
 
@@ -98,12 +108,7 @@ linear(
     batch=(0, 0),
     adjoint=_adjoint,
     batched_params=_batched_params,
-    differentiable=lambda *, source, **_: (
-        "a message from MPI.ANY_SOURCE has no derivative: its adjoint would not know where to go; "
-        "name the source, or wrap sendbuf in jax.lax.stop_gradient"
-        if source == ANYBODY
-        else None
-    ),
+    differentiable=_why_not,
 )
 
 
@@ -111,17 +116,22 @@ def _status_jvp(
     primals: Operands, tangents: Tangents, *, status: int, exact: bool, **params: object
 ) -> tuple[jax.Array, Tangent]:
     x, template = primals
+    is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
+    why_not = _why_not(**params) if is_inexact else None
+    if why_not is not None:  # before anything is sent
+        raise TypeError(f"sendrecv: {why_not}")
     y = sendrecv_status_p.bind(x, template, status=status, exact=exact, **params)
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
+    if not is_inexact:
         return y, zero_tangent(y)
-    # The tangent's message has no status: one that is shorter than recvbuf is an error.
-    _, tangent = jax.jvp(
-        lambda x: sendrecv_p.bind(x, shape=template.shape, dtype=template.dtype, **params),
-        (x,),
-        (ad.instantiate_zeros(tangents[0]),),
-    )
+    # As without a status on either side, there is one message more, or none where the tangent is
+    # known to be zero. It has no status: one that is shorter than recvbuf is an error.
+    tangent = zero_tangent(y)
+    if not isinstance(tangents[0], ad.Zero):
+        like = {"shape": template.shape, "dtype": template.dtype}
+        tangent = sendrecv_p.bind(tangents[0], **like, **params)
     if params["source"] == NOBODY:
-        tangent = jax.lax.select(np.False_, tangent, ad.instantiate_zeros(tangents[1]))
+        both = map(ad.instantiate_zeros, (tangent, tangents[1]))
+        tangent = jax.lax.select(np.False_, *both)
     return y, tangent
 
 

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from pfftjax import collectives as pc
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.options import options
-from tests.helpers import CONTROL, DTYPES, RANK, SIZE, assert_equal, blocks, random
+from tests.helpers import CONTROL, DTYPES, RANK, SIZE, assert_close, assert_equal, blocks, random
 
 pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3), pytest.mark.messages]
 
@@ -89,6 +89,23 @@ def test_a_shorter_message_without_a_status_is_an_error(chosen):
     with pytest.raises(jax.errors.JaxRuntimeError, match=rf"rank {RANK} sent 2 elements where"):
         jax.block_until_ready(receive())
     pc.recover()
+
+
+def test_derivatives_with_a_status_on_some_ranks():
+    """The messages of derivatives are those of a partner that has none."""
+    status = MPI.Status() if RANK % 2 == 0 else None
+
+    def f(x):
+        return pc.sendrecv(x**2, jnp.zeros(2), LEFT, RIGHT, status=status)
+
+    x, step = jnp.array([1.0, 2.0]) + RANK, jnp.array([3.0, 1.0]) + RANK
+    from_left = x + LEFT - RANK
+    y, slope = jax.jit(lambda x, step: jax.jvp(f, (x,), (step,)))(x, step)
+    assert_close(y, from_left**2)
+    assert_close(slope, 2 * from_left * (step + LEFT - RANK))
+    gradient = jax.jit(jax.grad(lambda x: f(x) @ (x + 1)))(x)
+    # By itself each x is weighed on the right, squared, and it is a weight here.
+    assert_close(gradient, 2 * x * (x + RIGHT - RANK + 1) + from_left**2)
 
 
 @pytest.mark.parametrize("with_status", [False, True])
