@@ -71,7 +71,9 @@ class Signature:
         return self.parameters[key] if key < len(self.parameters) else f"argument {key}"
 
 
-def positions_of(argnums: object, number: int, operation: str) -> tuple[int, ...]:
+def positions_of(
+    argnums: object, number: int, operation: str, option: str = "argnums"
+) -> tuple[int, ...]:
     """``argnums`` of JAX as positions from 0, for so many positional arguments."""
     given = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
     positions = []
@@ -81,10 +83,10 @@ def positions_of(argnums: object, number: int, operation: str) -> tuple[int, ...
         except TypeError:
             position = None
         if position is None or isinstance(value, bool):
-            raise TypeError(f"{operation}: argnums must be integers, got {argnums!r}")
+            raise TypeError(f"{operation}: {option} must be integers, got {argnums!r}")
         if not -number <= position < number:
             raise ValueError(
-                f"{operation}: argnums={argnums!r}, but the function was called with {number} "
+                f"{operation}: {option}={argnums!r}, but the function was called with {number} "
                 "positional arguments"
             )
         positions.append(position % number)
@@ -112,14 +114,14 @@ def declared(
                 f"{operation}: {option} names {named!r}, but the arguments of {signature.name} "
                 f"are {', '.join(known) or 'not named'}"
             )
-        if isinstance(named, bool):
+        if isinstance(named, bool) or not isinstance(named, SupportsIndex):
             raise TypeError(
                 f"{operation}: {option} takes positions, names, or a dict from these to trees of "
                 f"booleans, got {named!r}; has_aux, holomorphic and allow_int are keyword "
                 "arguments"
             )
         number = sum(not isinstance(key, str) for key in arguments)
-        return positions_of(named, number, f"{operation}: {option}")[0]
+        return positions_of(named, number, operation, option)[0]
 
     if isinstance(given, Mapping):
         entries = list(given.items())

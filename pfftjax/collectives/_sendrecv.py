@@ -81,7 +81,7 @@ def _adjoint(
     return sendrecv_p.bind(cotangent, **{**params, "shape": x.shape, "dtype": x.dtype}, **way_back)
 
 
-def _why_not(*, source: int, **_: object) -> str | None:
+def _why_not(*, source: object, **_: object) -> str | None:
     """Why a message has no derivative, if it has none."""
     if source != ANYBODY:
         return None

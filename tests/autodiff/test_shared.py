@@ -416,6 +416,11 @@ def test_errors_name_the_remedy():
 def test_types():
     with pytest.raises(TypeError, match="argnums must be integers"):
         pfftjax.grad(jnp.sum, "theta")(x)  # pyright: ignore[reportArgumentType]
+    for one in ([(0, 1)], {(0, 1): True}, 1.5):
+        with pytest.raises(TypeError, match="shared takes positions, names, or a dict"):
+            pfftjax.grad(jnp.sum, shared=one)(x)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="shared=2, but the function was called with 1 pos"):
+        pfftjax.grad(jnp.sum, shared=2)(x)
     with pytest.raises(TypeError, match="function to differentiate"):
         pfftjax.grad(None)(x)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="primals must be a tuple"):
