@@ -226,6 +226,11 @@ def main() -> None:
 
     if arguments.network:
         network = Network(**json.loads(arguments.network.read_text()))
+        if network.node_bandwidth == 0:
+            parser.error(
+                f"{arguments.network} was measured on one node, which says nothing of a network; "
+                "measure on two or more"
+            )
         rows = report(cores, network, arguments.network.stem)
     else:
         network = dataclasses.replace(SLINGSHOT, efficiency=omni_path.efficiency)

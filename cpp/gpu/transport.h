@@ -64,7 +64,7 @@ class Transport {
   virtual void GiveUp(Queue&) {}
 
   void ThrowIfFailed() const;
-  bool has_failed_ = false;
+  std::atomic<bool> has_failed_{false};  // also by streams that other threads drive
 };
 
 // This is what the environment says of them (pfftjax/_runtime/options.py), and Python of this job.

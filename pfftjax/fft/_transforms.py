@@ -17,6 +17,7 @@ from pfftjax._runtime.arrays import (
 )
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
+from pfftjax.pencils.internal import checked_grid
 
 from . import sharded
 from ._pencil_fft import PencilFFT, PencilTransform
@@ -70,11 +71,16 @@ def _plan_of(
     return PencilTransform(shape, grid, kinds, norm=norm, layout=layout, method=method)
 
 
-def _same_shape(given: Sequence[int] | None, found: Sequence[int], name: str) -> None:
+def _same_shape(
+    given: Sequence[int] | None, found: Sequence[int], name: str, grid: ProcessGrid
+) -> None:
     """A global array has a shape; one that is given besides must be the same."""
-    if given is not None and tuple(given) != tuple(found):
+    if given is None:
+        return
+    given = static_ints(given, "shape", name, checked_grid(grid, name).communicator)
+    if given != tuple(found):
         raise ValueError(
-            f"{name}: shape is {tuple(given)}, but the global array is one of {tuple(found)} in "
+            f"{name}: shape is {given}, but the global array is one of {tuple(found)} in "
             "real space; leave it out, or pass this rank's block"
         )
 
@@ -119,10 +125,13 @@ def fft3d(
         >>> y = fft3d(plan.input.local_block(x), grid, shape=(4, 5, 6))
         >>> bool(np.allclose(y, plan.output.local_block(np.fft.fftn(x))))
         True
+        >>> back = ifft3d(y, grid, shape=(4, 5, 6))
+        >>> bool(np.allclose(back, plan.input.local_block(x), atol=1e-6))
+        True
 
     """
     if sharded.is_global(x):
-        _same_shape(shape, x.shape[-3:], "fft3d")
+        _same_shape(shape, x.shape[-3:], "fft3d", grid)
         return sharded.fft3d(x, grid, norm=norm, layout=layout, method=method)
     return _plan_of(x, "fft3d", grid, shape, norm, layout, method).forward(x)
 
@@ -141,17 +150,11 @@ def ifft3d(
     `y` is this rank's block as `fft3d` returns it for the same layout. The other arguments and the
     errors are those of `fft3d`: `shape` is that in real space.
 
-    Example:
-        >>> import jax.numpy as jnp
-        >>> grid = ProcessGrid()
-        >>> x = jnp.ones(PencilFFT((4, 5, 6), grid).input.local_shape)
-        >>> y = fft3d(x, grid, shape=(4, 5, 6))
-        >>> bool(jnp.allclose(ifft3d(y, grid, shape=(4, 5, 6)), x))
-        True
+    See `fft3d` for an example.
 
     """
     if sharded.is_global(y):
-        _same_shape(shape, sharded.shape_in_space(y, layout), "ifft3d")
+        _same_shape(shape, sharded.shape_in_space(y, layout), "ifft3d", grid)
         return sharded.ifft3d(y, grid, norm=norm, layout=layout, method=method)
     return _plan_of(y, "ifft3d", grid, shape, norm, layout, method).inverse(y)
 
@@ -180,10 +183,13 @@ def rfft3d(
         >>> y = rfft3d(plan.input.local_block(x), grid, shape=(4, 5, 6))
         >>> bool(np.allclose(y, plan.output.local_block(np.fft.rfftn(x))))
         True
+        >>> back = irfft3d(y, grid, shape=(4, 5, 6))
+        >>> bool(np.allclose(back, plan.input.local_block(x), atol=1e-6))
+        True
 
     """
     if sharded.is_global(x):
-        _same_shape(shape, x.shape[-3:], "rfft3d")
+        _same_shape(shape, x.shape[-3:], "rfft3d", grid)
         return sharded.rfft3d(x, grid, norm=norm, layout=layout, method=method)
     return _plan_of(x, "rfft3d", grid, shape, norm, layout, method).forward(x)
 
@@ -203,13 +209,7 @@ def irfft3d(
     the errors are those of `fft3d`, but `shape`, in real space, is always required: the spectrum
     does not say whether n2 is even or odd.
 
-    Example:
-        >>> import jax.numpy as jnp
-        >>> grid = ProcessGrid()
-        >>> x = jnp.ones(PencilFFT((4, 5, 6), grid, real=True).input.local_shape)
-        >>> y = rfft3d(x, grid, shape=(4, 5, 6))
-        >>> bool(jnp.allclose(irfft3d(y, grid, shape=(4, 5, 6)), x))
-        True
+    See `rfft3d` for an example.
 
     """
     if sharded.is_global(y) and shape is not None:
@@ -255,6 +255,9 @@ def fft2d(
         >>> y = fft2d(plan.input.local_block(x), grid, shape=(4, 5))
         >>> bool(np.allclose(y, plan.output.local_block(np.fft.fft2(x)), atol=1e-5))
         True
+        >>> back = ifft2d(y, grid, shape=(4, 5))
+        >>> bool(np.allclose(back, plan.input.local_block(x), atol=1e-6))
+        True
 
     """
     return _plan_of(x, "fft2d", grid, shape, norm, layout, method).forward(x)
@@ -274,14 +277,7 @@ def ifft2d(
     `y` is this rank's block as `fft2d` returns it for the same layout. The other arguments and the
     errors are those of `fft2d`: `shape` is that in real space.
 
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from pfftjax import PencilTransform
-        >>> grid = ProcessGrid((None, 1))
-        >>> x = jnp.ones(PencilTransform((4, 5), grid, ("fft", "fft")).input.local_shape)
-        >>> y = fft2d(x, grid, shape=(4, 5))
-        >>> bool(jnp.allclose(ifft2d(y, grid, shape=(4, 5)), x))
-        True
+    See `fft2d` for an example.
 
     """
     return _plan_of(y, "ifft2d", grid, shape, norm, layout, method).inverse(y)
@@ -312,6 +308,9 @@ def rfft2d(
         >>> y = rfft2d(plan.input.local_block(x), grid, shape=(4, 5))
         >>> bool(np.allclose(y, plan.output.local_block(np.fft.rfft2(x)), atol=1e-5))
         True
+        >>> back = irfft2d(y, grid, shape=(4, 5))
+        >>> bool(np.allclose(back, plan.input.local_block(x), atol=1e-6))
+        True
 
     """
     return _plan_of(x, "rfft2d", grid, shape, norm, layout, method).forward(x)
@@ -332,14 +331,7 @@ def irfft2d(
     the errors are those of `fft2d`, but `shape`, in real space, is always required: the spectrum
     does not say whether n1 is even or odd.
 
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from pfftjax import PencilTransform
-        >>> grid = ProcessGrid((None, 1))
-        >>> x = jnp.ones(PencilTransform((4, 5), grid, ("fft", "rfft")).input.local_shape)
-        >>> y = rfft2d(x, grid, shape=(4, 5))
-        >>> bool(jnp.allclose(irfft2d(y, grid, shape=(4, 5)), x))
-        True
+    See `rfft2d` for an example.
 
     """
     return _plan_of(y, "irfft2d", grid, shape, norm, layout, method).inverse(y)

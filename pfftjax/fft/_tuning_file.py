@@ -53,13 +53,12 @@ def machine(comm: MPI.Intracomm) -> Key:
     names = [name for *_, name in everybody]
     # These variables of the environment decide how GPUs exchange.
     gpus = {"gpu_transport": options.gpu_transport, "gpu_chunks": options.gpu_chunks}
-    changes = [i for i in range(1, len(names)) if names[i] != names[i - 1]]
-    bounds = [0, *changes, len(names)]
+    in_a_row = [len(list(ranks)) for _, ranks in itertools.groupby(names)]
     return {
         "ranks": comm.size,
         "nodes": len(set(names)),
         # How many ranks in a row are on a node.
-        "placement": _runs([b - a for a, b in itertools.pairwise(bounds)]),
+        "placement": _runs(in_a_row),
         "processors": sorted({processor for processor, *_ in everybody}),
         "simd": sorted({simd for _, simd, *_ in everybody}),
         "cores": sorted({cores for _, _, cores, *_ in everybody}),
@@ -86,13 +85,8 @@ def _runs(lengths: list[int]) -> str:
     >>> _runs([128, 128, 64])
     '2 x 128, 1 x 64'
     """
-    counted: list[list[int]] = []
-    for length in lengths:
-        if counted and counted[-1][1] == length:
-            counted[-1][0] += 1
-        else:
-            counted.append([1, length])
-    return ", ".join(f"{count} x {length}" for count, length in counted)
+    equal = itertools.groupby(lengths)
+    return ", ".join(f"{len(list(times))} x {length}" for length, times in equal)
 
 
 def load(

@@ -132,40 +132,32 @@ def _processes(grid: ProcessGrid) -> tuple[int, ...]:
     return tuple(grid.comm.allgather(jax.process_index()))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Transform:
-    """A direction of a plan, equal by value: one program for all calls."""
-
-    plan: PencilFFT
-    forward: bool
-
-    def __call__(self, x: Block) -> Block:
-        return self.plan.forward(x) if self.forward else self.plan.inverse(x)
+def _transform_block(x: Block, plan: PencilFFT, forward: bool) -> Block:
+    return plan.forward(x) if forward else plan.inverse(x)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Halo:
-    """Gives blocks their ghosts, or takes these to their owners."""
-
-    pencil: Pencil
-    width: Width
-    periodic: Periodic
-    exchange: bool
-
-    def __call__(self, x: Block) -> Block:
-        operation = pencils.halo_exchange if self.exchange else pencils.halo_reduce
-        return operation(x, self.pencil, self.width, periodic=self.periodic)
+def _halo_of_block(
+    x: Block, pencil: Pencil, width: Width, periodic: Periodic, exchange: bool
+) -> Block:
+    """Give a block its ghosts, or take these to their owners."""
+    operation = pencils.halo_exchange if exchange else pencils.halo_reduce
+    return operation(x, pencil, width, periodic=periodic)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4, 5))
 def _run(
     x: Block,
-    function: Callable[[Block], Block],
+    function: Callable[..., Block],
+    how: tuple[Hashable, ...],
     mesh: Mesh,
     source: PartitionSpec,
     target: PartitionSpec,
 ) -> Block:
-    return jax.shard_map(function, mesh=mesh, in_specs=source, out_specs=target)(x)
+    """``function(block, *how)`` of each shard: one program for all calls with equal arguments."""
+    each = jax.shard_map(
+        lambda block: function(block, *how), mesh=mesh, in_specs=source, out_specs=target
+    )
+    return each(x)
 
 
 def _transform(
@@ -179,27 +171,22 @@ def _transform(
     method: ExchangeMethod,
 ) -> Block:
     """The transform that `operation` names, by the plan of this shape in real space."""
-    if isinstance(grid, ProcessGrid) and len(shape) < 3:
-        raise ValueError(
-            f"{where(operation, grid.communicator)}: x must have three dimensions, got "
-            f"shape {shape}"
-        )
+    shards = _shards(x, grid, mesh, operation)
     forward, real = not operation.startswith("i"), operation.endswith("rfft3d")
-    plan = PencilFFT(tuple(shape), grid, real=real, norm=norm, layout=layout, method=method)
-    shards = _shards(x, plan.grid, mesh, operation)
+    plan = PencilFFT(shape, grid, real=real, norm=norm, layout=layout, method=method)
     source, target = plan.input, plan.output
     if not forward:
         source, target = target, source
     expected = tuple(source.global_shape[axis] for axis in source.axes)
     if np.shape(x)[-3:] != expected:
         raise ValueError(
-            f"{where(operation, plan.grid.communicator)}: x has the global shape {np.shape(x)}, "
+            f"{where(operation, grid.communicator)}: x has the global shape {np.shape(x)}, "
             f"but for {plan.shape} in real space it is (..., *{expected})"
         )
     for pencil in (plan.input, plan.output):
         shards.check_sizes(pencil, operation)
     specs = (shards.spec(pencil, np.ndim(x) - 3) for pencil in (source, target))
-    return _run(x, _Transform(plan, forward), shards.mesh, *specs)
+    return _run(x, _transform_block, (plan, forward), shards.mesh, *specs)
 
 
 def shape_in_space(y: BlockLike, layout: Layout) -> tuple[int, ...]:
@@ -412,9 +399,9 @@ def _halo(
     pencil = Pencil(shape, checked_grid(grid, operation))
     shards = _shards(x, grid, mesh, operation)
     shards.check_sizes(pencil, operation)
-    halo = _Halo(pencil, _hashable(width), _hashable(periodic), operation == "halo_exchange")
+    how = (pencil, _hashable(width), _hashable(periodic), operation == "halo_exchange")
     spec = shards.spec(pencil, np.ndim(x) - 3)
-    return _run(x, halo, shards.mesh, spec, spec)
+    return _run(x, _halo_of_block, how, shards.mesh, spec, spec)
 
 
 def _hashable(value: _T) -> _T:

@@ -52,13 +52,13 @@ class Dataset:
 
     def pieces(self) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
         """The elements as contiguous arrays, each with its place in this rank's box."""
-        values = host(self.values) if isinstance(self.values, jax.Array) else self.values
-        count = tuple(values.shape[d] for d in self.order)
+        count = tuple(self.values.shape[d] for d in self.order)
         for place in boxes(count, max(1, PIECE_BYTES // self.dtype.itemsize)):
-            yield place, self.piece(values, place)
+            yield place, self.piece(place)
 
-    def piece(self, values: Sliceable, place: tuple[slice, ...]) -> np.ndarray:
-        """The elements of `values` at a place in this rank's box, as a contiguous array."""
+    def piece(self, place: tuple[slice, ...]) -> np.ndarray:
+        """The elements at a place in this rank's box, as a contiguous array."""
+        values = host(self.values) if isinstance(self.values, jax.Array) else self.values
         index = [slice(None)] * len(place)
         for d, part in zip(self.order, place, strict=True):
             index[d] = part

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from pfftjax._runtime.agreement import private, same_everywhere, together
 from pfftjax._runtime.arrays import AnyArray, BoxSize, SeriesLike
+from pfftjax.fft.internal import sides_of
 from pfftjax.pencils import Pencil, ProcessGrid
 from pfftjax.pencils.internal import checked_grid, checked_pencil
 
@@ -65,7 +66,8 @@ def save(
         mode: "x": a new file; one that is there is an error. "w": in place of one that is there,
             with all that is in it, as for a checkpoint that is overwritten. "a": the arrays and
             attributes of one that is there are kept, but for those of the same names; it is
-            written anew with all of them, at the cost of that.
+            written anew with all of them, at the cost of that. Axes keep their coordinates, and
+            `box_size` goes where some do not.
         layout: "shared": one file. Where h5py is built with MPI all ranks write at once, elsewhere
             (as from pip) one after the other. "per_rank": each rank writes a file of its own, all
             at once, into a folder beside `path`; `path` is a virtual dataset made of them. Of
@@ -309,18 +311,9 @@ def _coordinates(
     if box_size is not None:
         if not isinstance(offset, int | float | np.number) or not np.isfinite(offset):
             raise ValueError(f"offset must be a number, 0.5 for centres, got {offset!r}")
-        if np.asarray(box_size).dtype.kind not in "iuf":
-            raise ValueError(f"box_size must be a positive length, got {box_size!r}")
-        sides = np.asarray(box_size, float)
-        if sides.shape not in ((), (len(sizes),)):
-            raise ValueError(
-                f"box_size is one number, or one for each of the {len(sizes)} axes, got "
-                f"{box_size!r}"
-            )
-        if not np.all((sides > 0) & np.isfinite(sides)):
-            raise ValueError(f"box_size must be a positive length, got {box_size!r}")
-        for (name, n), side in zip(sizes.items(), np.broadcast_to(sides, len(sizes)), strict=True):
-            result[name] = (np.arange(n) + offset) * (side / n)
+        sides = sides_of(box_size, len(sizes), "coordinates")
+        for (name, n), side in zip(sizes.items(), sides, strict=True):
+            result[name] = (np.arange(n) + offset) * (float(side) / n)
     for name, values in (given or {}).items():
         if name not in sizes:
             raise ValueError(f"coordinates of {name!r}, but the axes are {', '.join(sizes)}")

@@ -72,7 +72,8 @@ def with_kept(
     if not target.exists():
         return contents
     new = {dataset.name for dataset in contents.datasets}
-    sizes, coordinates, datasets = {}, {}, []
+    sizes, datasets = {}, []
+    found: dict[str, np.ndarray] = {}
     with _file.opened(target) as file:
         attributes = {
             name: value
@@ -84,8 +85,12 @@ def with_kept(
             if name in new:
                 continue
             dims, is_scale = _axes(array)
-            is_replaced = name in but_arrays and any(dim in contents.sizes for dim in dims[:1])
-            if is_scale or is_replaced:
+            if is_scale:
+                along = _coordinate(array)
+                if along is not None:
+                    found[name] = along
+                continue
+            if name in but_arrays and any(dim in contents.sizes for dim in dims[:1]):
                 continue
             shape = tuple(array.shape)
             if array.dtype.name not in STORED or "" in dims or not shape:
@@ -101,23 +106,28 @@ def with_kept(
                         "give other dims=, or write to another file"
                     )
                 sizes[dim] = n
-                along = _coordinate(arrays[dim]) if dim in arrays else None
-                if along is not None:
-                    coordinates[dim] = along
             datasets.append(_stored(target, name, _file.find(file, name), dims, comm))
-    for dim, along in coordinates.items():
-        now = contents.coordinates.get(dim)
-        if now is not None and not np.allclose(along, now, rtol=1e-6, atol=0):
+    coordinates: dict[str, np.ndarray] = dict(contents.coordinates)
+    for dim, along in found.items():
+        # What takes the place of an array keeps its coordinates, if it has as many points.
+        if dim in sizes or along.shape == (contents.sizes.get(dim),):
+            coordinates.setdefault(dim, along)
+        now = coordinates.get(dim, along[:0])
+        if now.shape == along.shape and np.allclose(along, now, rtol=1e-6, atol=0):
+            continue
+        if dim in sizes:
             raise ValueError(
                 f"{target} has coordinates of {dim!r} from {along[0]} to {along[-1]}, but these "
                 f"are from {now[0]} to {now[-1]}; give the same box_size and offset, or other "
                 "dims="
             )
+        # The attribute tells of coordinates that are not in the file any more.
+        attributes.pop("box_size", None)
     return dataclasses.replace(
         contents,
         datasets=(*datasets, *contents.datasets),
         sizes={**sizes, **contents.sizes},
-        coordinates={**coordinates, **contents.coordinates},
+        coordinates=coordinates,
         attributes={**attributes, **contents.attributes},
     )
 

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from pfftjax._runtime.agreement import private, same_everywhere, together
 from pfftjax.pencils import Pencil, ProcessGrid
-from pfftjax.pencils.internal import block
+from pfftjax.pencils.internal import block, checked_pencil
 from pfftjax.pm import Particles, to_owners
 from pfftjax.pm.internal import Cosmology, check_fits, default_capacity, to_owners_with_room
 
@@ -92,7 +92,7 @@ def save_particles(
         True
 
     """
-    with private(_grid_of(mesh, "save_particles").comm) as comm:
+    with private(checked_pencil(mesh, "save_particles", "mesh").grid.comm) as comm:
         with together(comm, "save_particles"):
             check_fits(particles, mesh, "save_particles")
             tables = {
@@ -196,7 +196,7 @@ def load_particles(
         jax.errors.JaxRuntimeError: too small a capacity, as `pm.to_owners`.
 
     """
-    comm = _grid_of(mesh, "load_particles").comm
+    comm = checked_pencil(mesh, "load_particles", "mesh").grid.comm
     with together(comm, "load_particles"), _file.opened(path) as file:
         tables = [_file.find(file, name) for name in _TABLES]
         total = tables[0].shape[0]
@@ -301,11 +301,3 @@ def _parameters(cosmology: object) -> dict[str, float]:
     return {
         _OF_COSMOLOGY + name: float(on_this_rank(value, name)) for name, value in values.items()
     }
-
-
-def _grid_of(mesh: object, operation: str) -> ProcessGrid:
-    if not isinstance(mesh, Pencil):
-        raise TypeError(
-            f"{operation}: mesh must be a Pencil, as PencilFFT.input, got {type(mesh).__name__}"
-        )
-    return mesh.grid

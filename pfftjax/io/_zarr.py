@@ -201,4 +201,4 @@ def _write_box(array: "zarr.Array", dataset: Dataset, rank: int) -> None:
             slice(i * chunk, min((i + 1) * chunk, count))
             for i, chunk, (_, count) in zip(number, array.chunks, box, strict=True)
         )
-        array[moved(place, [start for start, _ in box])] = dataset.piece(dataset.values, place)
+        array[moved(place, [start for start, _ in box])] = dataset.piece(place)

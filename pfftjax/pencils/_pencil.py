@@ -237,11 +237,11 @@ def change_of(source: Pencil, target: Pencil) -> Change:
     return Change(order, over, scatter, gather)
 
 
-def checked_pencil(pencil: object, operation: str) -> Pencil:
-    """`pencil`, if it is one."""
+def checked_pencil(pencil: object, operation: str, name: str = "pencil") -> Pencil:
+    """The argument `name`, if it is a pencil."""
     if not isinstance(pencil, Pencil):
         raise TypeError(
-            f"{operation}: pencil must be a Pencil, as PencilFFT.input, got "
+            f"{operation}: {name} must be a Pencil, as PencilFFT.input, got "
             f"{type(pencil).__name__}"
         )
     return pencil

@@ -84,6 +84,41 @@ def test_what_is_there_is_kept_unless_it_is_named(how, folder, monkeypatch):
     assert len(there) == (2 if how.get("layout") == "per_rank" else 1), there
 
 
+def test_the_box_goes_with_its_coordinates(how, folder):
+    """Whether or not another field has the axes of one that is replaced."""
+    path, pencil = folder / "x", pfftjax.Pencil(SHAPE, grids()[0])
+    _, blocks = fields(pencil)
+
+    def found():
+        CONTROL.barrier()
+        with _file.opened(path) as file:
+            along = _file.find(file, "x")[...].tolist() if "x" in file else None
+        CONTROL.barrier()
+        return along, pfftjax.io.attributes(path, pencil.grid).get("box_size")
+
+    def saved(name, **options):
+        save(path, {name: blocks["delta"]}, pencil, **how, **options, mode="a")
+        return found()
+
+    first = [0.0, 2.0, 4.0, 6.0], 8.0
+    assert saved("delta", box_size=8.0) == first
+    assert saved("delta") == first
+    assert saved("phi") == first
+    save(path, {"delta": blocks["delta"]}, pencil, box_size=8.0, **how, mode="w")
+    assert saved("delta", box_size=4.0) == ([0.0, 1.0, 2.0, 3.0], 4.0)
+    assert saved("delta", coordinates={"x": range(4)}) == ([0, 1, 2, 3], 4.0)
+    assert saved("delta", coordinates={"x": [0, 1, 4, 9]}) == ([0, 1, 4, 9], None)
+
+    # Of other axes, or of another number of points, nothing is known.
+    save(path, {"delta": blocks["delta"]}, pencil, box_size=8.0, **how, mode="w")
+    assert saved("delta", dims=("a", "b", "c")) == (None, None)
+    save(path, {"delta": blocks["delta"]}, pencil, box_size=8.0, **how, mode="w")
+    finer = pfftjax.Pencil((8, 5, 6), pencil.grid)
+    save(path, {"delta": np.zeros(finer.local_shape)}, finer, **how, mode="a")
+    _, box_size = found()
+    assert box_size is None
+
+
 @pytest.mark.parametrize("layout", ["shared", "per_rank"])
 def test_particles_beside_fields(layout, folder):
     """With what they know of themselves; files that do not say it can be read."""

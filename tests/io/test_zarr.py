@@ -2,9 +2,11 @@
 
 import os
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import zarr
+from mpi4py import MPI
 
 import pfftjax
 from pfftjax.io import _zarr
@@ -59,6 +61,16 @@ def test_no_two_ranks_write_to_one_chunk():
                         at = (s + i for (s, _), i in zip(box, cell, strict=True))
                         chunk = tuple(i // c for i, c in zip(at, chunks, strict=True))
                         assert writers.setdefault(chunk, rank) == rank
+
+
+def test_a_piece_is_no_copy_where_it_is_contiguous():
+    """JAX's own slices are arrays of their own."""
+    pencil = pfftjax.Pencil((6, 7, 5), pfftjax.ProcessGrid((1, 1), MPI.COMM_SELF))
+    x = jnp.arange(210.0).reshape(6, 7, 5)
+    (dataset,) = pfftjax.io._fields._datasets({"q": x}, pencil, ("x", "y", "z"))
+    part = dataset.piece((slice(2, 4), slice(0, 7), slice(0, 5)))
+    assert np.shares_memory(part, np.asarray(x))
+    assert_equal(part, x[2:4])
 
 
 def test_every_dtype_and_what_xarray_sees(folder):

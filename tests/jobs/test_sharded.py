@@ -141,6 +141,10 @@ for dims in splits:
     refused(ValueError, "shape is (8, 8, 9), but", pfftjax.fft3d, X, grid, shape=(8, 8, 9))
     refused(ValueError, "but for (8, 8, 9) in real", pfftjax.irfft3d, X, grid, shape=(8, 8, 9))
     refused(ValueError, "give shape=", pfftjax.irfft3d, X, grid)
+    for f in (pfftjax.fft3d, pfftjax.irfft3d, sharded.irfft3d):
+        refused(TypeError, "shape must be static integers, got 4", f, X, grid, shape=4)
+    refused(ValueError, "the global shape must be three positive sizes, got (4, 5)",
+            sharded.irfft3d, X, grid, shape=(4, 5))
     refused(ValueError, "three dimensions", pfftjax.fft3d, X[0], grid)
     refused(TypeError, "x is complex128", pfftjax.rfft3d, C, grid, layout="natural")
     refused(TypeError, "grid must be a ProcessGrid", pfftjax.fft3d, X, None)
