@@ -11,7 +11,6 @@ slowest rank counts, and ratios are medians over pairs.
 import argparse
 import json
 import statistics
-import time
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ import jax_cosmo
 from mpi4py import MPI
 
 import pfftjax
-from benchmarks.protocol import COMM, keep
+from benchmarks.protocol import COMM, keep, timed
 from pfftjax import pm
 
 WAYS = ("stored", "reversible")
@@ -66,18 +65,17 @@ def measure(n, steps, pairs):
     """Memory and times at one size."""
     memory = {way: {s: bytes_a_particle(n, s, way) for s in (5, 40)} for way in WAYS}
     arguments, made = programs(n, steps)
-    values, rounds = {}, []
+    rounds = []
     for number in range(pairs + 1):
-        times = {}
-        for name, run in made.items():
-            COMM.Barrier()
-            begin = time.perf_counter()
-            values[name] = jax.block_until_ready(run(*arguments))
-            times[name] = COMM.allreduce(time.perf_counter() - begin, MPI.MAX)
+        times = {
+            # `run` is bound now, as the loop goes on.
+            name: timed(lambda run=run: jax.block_until_ready(run(*arguments)))
+            for name, run in made.items()
+        }
         if number > 0:  # the first one compiles
             rounds.append({name: round(seconds, 4) for name, seconds in times.items()})
     grid = pfftjax.ProcessGrid()
-    gradients = [values[way][1] for way in WAYS]
+    gradients = [made[way](*arguments)[1] for way in WAYS]
     apart = jax.tree.map(lambda a, b: a - b, *gradients)
     return {
         "bytes_a_particle": memory,

@@ -1,6 +1,6 @@
 """The cost of an alltoall inside a program, beside raw MPI in the same run.
 
-    mpirun -n 2 python benchmarks/collectives.py [--json FILE]
+    mpirun -n 2 python -m benchmarks.collectives
 
 Inside a program: the slope between a short and a long chain of exchanges, so that the cost of the
 call drops out, each repeated in a loop inside the program until a run takes milliseconds. Raw MPI:
@@ -10,8 +10,6 @@ over ranks, and the median over repetitions that alternate.
 """
 
 import argparse
-import json
-import pathlib
 import platform
 import time
 
@@ -21,20 +19,12 @@ import numpy as np
 from mpi4py import MPI
 
 import pfftjax
+from benchmarks.protocol import COMM, keep, timed
 from pfftjax.collectives import alltoall
 
-COMM = MPI.COMM_WORLD.Dup()
 RANK, SIZE = COMM.rank, COMM.size
 CHAINS = (2, 42)
 REPETITIONS = 9
-
-
-def timed(f):
-    """Seconds from a barrier to the end of the slowest rank."""
-    COMM.Barrier()
-    start = time.perf_counter()
-    f()
-    return COMM.allreduce(time.perf_counter() - start, MPI.MAX)
 
 
 def chain(length, repeats):
@@ -117,9 +107,7 @@ def calls():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", type=pathlib.Path)
-    arguments = parser.parse_args()
+    argparse.ArgumentParser(description=str(__doc__).splitlines()[0]).parse_args()
     rows = []
     for total in (1 << 10, 1 << 16, 1 << 20, 1 << 25):
         ours, raw, chained = inside_a_program(total)
@@ -147,8 +135,7 @@ def main():
             f"two slow calls return after {result['two_slow_calls_return_ms']:.2f} ms, end after "
             f"{result['two_slow_calls_end_ms']:.1f} ms"
         )
-        if arguments.json:
-            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    keep("collectives", result)
 
 
 if __name__ == "__main__":

@@ -10,24 +10,17 @@ counts, and the ratio is the median over pairs.
 import argparse
 import json
 import statistics
-import time
 
 import jax
 import numpy as np
 from mpi4py import MPI
 
-from benchmarks.protocol import COMM, keep
+from benchmarks.protocol import COMM, keep, timed
 
 
 def seconds(function, repetitions):
     """Seconds of one call: the best of some, each as long as the slowest rank takes."""
-    best = float("inf")
-    for _ in range(repetitions):
-        COMM.Barrier()
-        start = time.perf_counter()
-        jax.block_until_ready(function())
-        best = min(best, COMM.allreduce(time.perf_counter() - start, MPI.MAX))
-    return best
+    return min(timed(lambda: jax.block_until_ready(function())) for _ in range(repetitions))
 
 
 def measure(n, dtype, dims, pairs, repetitions):

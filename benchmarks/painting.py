@@ -9,7 +9,6 @@ figures beside those of the present code, of which it then is an older one.
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -21,7 +20,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 import pfftjax  # noqa: E402
-from benchmarks.protocol import RESULTS  # noqa: E402
+from benchmarks.protocol import RESULTS, milliseconds  # noqa: E402
 from pfftjax import pm  # noqa: E402
 
 N = 96
@@ -41,13 +40,7 @@ def positions(mesh: pfftjax.Pencil, dtype: str) -> pm.Positions:
 def nanoseconds(function: Callable, *operands: object) -> float:
     """For each particle, of the fastest call."""
     jitted = jax.jit(function)
-    jax.block_until_ready(jitted(*operands))
-    times = []
-    for _ in range(9):
-        start = time.perf_counter()
-        jax.block_until_ready(jitted(*operands))
-        times.append(time.perf_counter() - start)
-    return round(min(times) / N**3 * 1e9, 1)
+    return round(min(milliseconds(lambda: jitted(*operands), 9)) / N**3 * 1e6, 1)
 
 
 def figures(kernel: Kernel, dtype: str) -> dict[str, float]:

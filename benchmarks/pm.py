@@ -8,9 +8,7 @@ line of JSON. Peaks of memory are the sum over ranks, sampled in a call that is 
 import argparse
 import dataclasses
 import json
-import pathlib
 import statistics
-import threading
 
 import jax
 
@@ -18,14 +16,13 @@ jax.config.update("jax_enable_x64", False)
 
 import jax.numpy as jnp  # noqa: E402
 import jax_cosmo  # noqa: E402
-from mpi4py import MPI  # noqa: E402
 
 import pfftjax  # noqa: E402
-from benchmarks.protocol import milliseconds  # noqa: E402
+from benchmarks.gpu import CELL, mesh, particles_at_start  # noqa: E402
+from benchmarks.memory import peak_pss  # noqa: E402
+from benchmarks.protocol import COMM, milliseconds  # noqa: E402
 from pfftjax import pm  # noqa: E402
 
-COMM = MPI.COMM_WORLD
-CELL = 4.0  # Mpc/h
 STEPS = 5
 
 
@@ -33,18 +30,9 @@ class Universe:
     def __init__(self, n):
         self.box = n * CELL
         self.cosmology = jax_cosmo.Planck15()
-        self.plan = pfftjax.PencilFFT((n,) * 3, pfftjax.ProcessGrid((None, 1)), real=True)
+        self.plan = mesh(n)
         self.steps = pm.fastpm(self.cosmology, jnp.linspace(0.5, 0.6, STEPS + 1))
-        power = pm.eisenstein_hu(self.cosmology)
-
-        @jax.jit
-        def start():
-            noise = pm.white_noise(jax.random.key(0), self.plan.input, "float32")
-            delta = pm.linear_field(noise, self.plan, self.box, power)
-            particles = pm.lpt(delta, self.plan, self.box, self.cosmology, 0.5)
-            return pm.to_owners(particles, self.plan.input)
-
-        self.start = start()
+        self.start = particles_at_start(self.plan)
 
     def step(self, particles, kick, drift):
         return pm.step(particles, self.plan, self.box, self.cosmology, kick, drift)
@@ -61,31 +49,12 @@ class Universe:
         return pfftjax.vdot(last.offset, last.offset, self.plan.grid) / last.total
 
 
-def peak_pss(f):
-    """MB that all ranks together have at most while they run f."""
-    kib = []
-    ended = threading.Event()
-
-    def sample():
-        while not ended.is_set():
-            lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
-            kib.append(next(int(x.split()[1]) for x in lines if x.startswith("Pss:")))
-            ended.wait(0.005)
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    jax.block_until_ready(f())
-    ended.set()
-    sampler.join()
-    return COMM.allreduce(max(kib) * 1024 / 1e6)
-
-
 def figures(name, f, repetitions):
     times = milliseconds(f, repetitions)
     return {
         f"{name}_ms": min(times),
         f"{name}_ms_median": statistics.median(times),
-        f"{name}_peak_pss_mb": peak_pss(f),
+        f"{name}_peak_pss_mb": COMM.allreduce(peak_pss(f)),
     }
 
 

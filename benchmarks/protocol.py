@@ -53,19 +53,20 @@ def worst(error):
     return COMM.allreduce(float(error), MPI.MAX)
 
 
+def timed(f):
+    """Seconds of a call of `f` on the slowest rank; it returns when its result is there."""
+    COMM.Barrier()
+    start = time.perf_counter()
+    f()
+    return COMM.allreduce(time.perf_counter() - start, MPI.MAX)
+
+
 def milliseconds(f, repetitions):
     """Milliseconds of the slowest rank in each repetition; two before them warm up."""
     import jax  # not of all peers
 
-    times = []
-    for repetition in range(-2, repetitions):
-        COMM.Barrier()
-        start = time.perf_counter()
-        jax.block_until_ready(f())
-        seconds = COMM.allreduce(time.perf_counter() - start, MPI.MAX)
-        if repetition >= 0:
-            times.append(1e3 * seconds)
-    return times
+    times = [timed(lambda: jax.block_until_ready(f())) for _ in range(2 + repetitions)]
+    return [1e3 * seconds for seconds in times[2:]]
 
 
 def measure(transform, n, dtype, repetitions=9):
@@ -82,19 +83,13 @@ def measure(transform, n, dtype, repetitions=9):
         error = worst(np.abs(transform.local(y) - part).max() / np.abs(expected).max())
     del whole
     back = np.abs(transform.local(transform.inverse(y)) - mine).max() / np.abs(mine).max()
-    times = {"forward_ms": [], "inverse_ms": []}
-    for repetition in range(repetitions + 1):
-        for name, f, argument in (
-            ("forward_ms", transform.forward, x),
-            ("inverse_ms", transform.inverse, y),
-        ):
-            COMM.Barrier()
-            start = time.perf_counter()
-            f(argument)
-            seconds = COMM.allreduce(time.perf_counter() - start, MPI.MAX)
-            if repetition > 0:  # the first one warms up
-                times[name].append(1e3 * seconds)
-    best = {name: min(values) for name, values in times.items()}
+    rounds = []
+    for number in range(repetitions + 1):
+        forward = 1e3 * timed(lambda: transform.forward(x))
+        inverse = 1e3 * timed(lambda: transform.inverse(y))
+        if number > 0:  # the first one warms up
+            rounds.append({"forward_ms": forward, "inverse_ms": inverse})
+    best = {name: min(times[name] for times in rounds) for name in rounds[0]}
     return {**best, "error": error, "roundtrip_error": worst(back)}
 
 

@@ -37,13 +37,10 @@ FFTW = "libfftw3f_mpi.so.3"
 
 def collectives() -> int:
     """The collectives beside raw MPI; the exit status."""
-    results = RESULTS / f"collectives-{launcher.family()}.json"
-    command = launcher.command(2, "benchmarks/collectives.py", "--json", str(results), bind=True)
-    status = subprocess.run(
+    command = launcher.command(2, "-m", "benchmarks.collectives", bind=True)
+    return subprocess.run(
         command, cwd=ROOT, env=launcher.environment(JAX_ENABLE_X64="0"), check=False
     ).returncode
-    print(f"figures in {results.relative_to(ROOT)}")
-    return status
 
 
 def contenders(peers: pathlib.Path | None) -> dict[str, tuple[str, str]]:
@@ -149,7 +146,7 @@ def particle_mesh(pairs: int, jaxpm: pathlib.Path | None, sizes: list[int]) -> i
         if jaxpm:
             rounds[-1]["jaxpm"] = {}
             for n in names:
-                peer = [str(jaxpm), "benchmarks/peers/jaxpm_step.py", n]
+                peer = [str(jaxpm), "-m", "benchmarks.peers.jaxpm_step", n]
                 rounds[-1]["jaxpm"] |= {line["n"]: line for line in lines_of(peer)}
         print(f"round {number + 1} of {pairs}", flush=True)
 

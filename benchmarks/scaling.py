@@ -14,7 +14,6 @@ import os
 import pathlib
 import statistics
 import subprocess
-import time
 
 import numpy as np
 
@@ -24,58 +23,55 @@ WEAK = ((64, 64, 64), (128, 128, 128), (192, 192, 192))  # on each rank
 COPIED = 1 << 28
 
 
-def copy_rate(comm):
+def copy_rate():
     """Bytes read and written a second, of all ranks at once: the median over some copies."""
-    from mpi4py import MPI
+    from benchmarks.protocol import COMM, timed
 
     source, target = np.ones(COPIED // 8), np.zeros(COPIED // 8)
+    times = [timed(lambda: np.copyto(target, source)) for _ in range(7)]
+    return 2 * COPIED * COMM.size / statistics.median(times)
+
+
+def figures(shape, rate):
+    """Time one shape on the ranks of this job, which copy `rate` bytes a second."""
+    import jax
+    import jax.numpy as jnp
+
+    import pfftjax
+    from benchmarks.protocol import COMM, timed, worst
+
+    plan = pfftjax.PencilFFT(shape, pfftjax.ProcessGrid((None, 1)))
+    rng = np.random.default_rng(COMM.rank)
+    field = rng.standard_normal((2, *plan.input.local_shape), np.float32)
+    x = jnp.asarray(field[0] + 1j * field[1])
+    forward, inverse = jax.jit(plan.forward), jax.jit(plan.inverse)
+    back = inverse(forward(x))
+    error = jnp.abs(back - x).max() / jnp.abs(x).max()
     times = []
-    for _ in range(7):
-        comm.Barrier()
-        start = time.perf_counter()
-        np.copyto(target, source)
-        times.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
-    return 2 * COPIED * comm.size / statistics.median(times)
+    # All ranks repeat as often, as they know the same times.
+    while len(times) < 9 or (sum(times) < 0.5 and len(times) < 200):
+        times.append(timed(lambda: inverse(forward(x)).block_until_ready()) / 2)
+    moved = 2 * 8 * float(np.prod(shape))  # complex64, in and out
+    median = statistics.median(times)
+    return {
+        "ms": round(1e3 * median, 3),
+        "GB/s": round(1e-9 * moved / median, 2),
+        "of_copy": round(moved / median / rate, 3),
+        "error": worst(error),
+    }
 
 
 def job(shapes):
     """Time the shapes on the ranks of this job, and print one line of JSON."""
     import jax
-    import jax.numpy as jnp
-    from mpi4py import MPI
 
-    import pfftjax
-    from benchmarks.protocol import family
+    from benchmarks.protocol import COMM, family
 
     jax.config.update("jax_enable_x64", False)
-    comm = MPI.COMM_WORLD
-    rate = copy_rate(comm)
-    rows = {}
-    for shape in shapes:
-        plan = pfftjax.PencilFFT(shape, pfftjax.ProcessGrid((None, 1)))
-        rng = np.random.default_rng(comm.rank)
-        field = rng.standard_normal((2, *plan.input.local_shape), np.float32)
-        x = jnp.asarray(field[0] + 1j * field[1])
-        forward, inverse = jax.jit(plan.forward), jax.jit(plan.inverse)
-        back = inverse(forward(x))
-        error = float(jnp.abs(back - x).max() / jnp.abs(x).max())
-        times = []
-        # All ranks repeat as often, as they know the same times.
-        while len(times) < 9 or (sum(times) < 0.5 and len(times) < 200):
-            comm.Barrier()
-            start = time.perf_counter()
-            inverse(forward(x)).block_until_ready()
-            times.append(comm.allreduce(time.perf_counter() - start, MPI.MAX) / 2)
-        moved = 2 * 8 * float(np.prod(shape))  # complex64, in and out
-        median = statistics.median(times)
-        rows["x".join(map(str, shape))] = {
-            "ms": round(1e3 * median, 3),
-            "GB/s": round(1e-9 * moved / median, 2),
-            "of_copy": round(moved / median / rate, 3),
-            "error": comm.allreduce(error, MPI.MAX),
-        }
-    if comm.rank == 0:
-        result = {"ranks": comm.size, "copy_GB/s": round(1e-9 * rate, 1), "cases": rows}
+    rate = copy_rate()
+    rows = {"x".join(map(str, shape)): figures(shape, rate) for shape in shapes}
+    if COMM.rank == 0:
+        result = {"ranks": COMM.size, "copy_GB/s": round(1e-9 * rate, 1), "cases": rows}
         print(json.dumps({"mpi": family(), **result}), flush=True)
 
 

@@ -1,10 +1,11 @@
 """The cost model of benchmarks/model.py."""
 
 import json
+import sys
 
 import pytest
 
-from benchmarks.model import BYTES, Cores, Network, best_grid, fit, predict
+from benchmarks.model import BYTES, Cores, Network, best_grid, fit, main, predict
 
 CORES = Cores(arithmetic=2e-10, memory=1e-10)
 NETWORK = Network(
@@ -45,3 +46,13 @@ def test_more_ranks_than_planes_need_pencils():
     grid, _ = best_grid(64, 512, "complex64", CORES, NETWORK)
     assert max(grid) <= 64
     assert grid[0] * grid[1] == 512
+
+
+def test_a_network_that_was_measured_on_one_node_is_refused(tmp_path, monkeypatch, capsys):
+    figures = {"ranks_a_node": 2, "latency": 1e-6, "memory_bandwidth": 4e9, "node_bandwidth": 0.0}
+    path = tmp_path / "network.json"
+    path.write_text(json.dumps(figures))
+    monkeypatch.setattr(sys, "argv", ["model", "--network", str(path)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "measured on one node, which says nothing of a network" in capsys.readouterr().err

@@ -36,7 +36,6 @@ from tests.fft.test_two_dimensions import SHAPES as SHAPES_OF_PLANES
 from tests.fft.test_values import check
 from tests.helpers import RANK, SIZE, random
 from tools import fake_device, launcher
-from tools.fake_device import nccl
 
 
 def start() -> int:
@@ -77,7 +76,7 @@ def _between_gpus(transport: str) -> dict[str, str]:
     """
     seed = TRANSPORTS.index(transport)
     return fake_device.environment(
-        seed, PFFTJAX_GPU_TRANSPORT=transport, PFFTJAX_NCCL=nccl.build()
+        seed, PFFTJAX_GPU_TRANSPORT=transport, PFFTJAX_NCCL=fake_device.build_nccl()
     )
 
 

@@ -1,6 +1,6 @@
 """A step of JaxPM, and the gradient through some, in one process on all cores and in float32.
 
-    python benchmarks/peers/jaxpm_step.py N
+    python -m benchmarks.peers.jaxpm_step N
 
 N^3 particles on N^3 cells of 4 Mpc/h, where LPT has them at a = 0.5 in a Planck cosmology. Needs
 no MPI. A step alone takes longer than one of the 5 in the one call of "forward". The gradient is
@@ -16,7 +16,6 @@ or a gradient; no timed call runs while it is sampled.
 import json
 import statistics
 import sys
-import threading
 import time
 
 import jax
@@ -28,6 +27,8 @@ import jax_cosmo as jc  # noqa: E402
 from jaxpm.distributed import uniform_particles  # noqa: E402
 from jaxpm.kernels import interpolate_power_spectrum  # noqa: E402
 from jaxpm.pm import linear_field, lpt, pm_forces  # noqa: E402
+
+from benchmarks.memory import peak_pss  # noqa: E402
 
 CELL = 4.0  # Mpc/h
 A = 0.5
@@ -92,25 +93,6 @@ def timed(f, repetitions):
         if repetition >= 0:
             times.append(1e3 * (time.perf_counter() - start))
     return times
-
-
-def peak_pss(f):
-    """MB that this process has at most while it runs f."""
-    kib = []
-    ended = threading.Event()
-
-    def sample():
-        while not ended.is_set():
-            with open("/proc/self/smaps_rollup") as lines:
-                kib.append(next(int(x.split()[1]) for x in lines if x.startswith("Pss:")))
-            ended.wait(0.005)
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    jax.block_until_ready(f())
-    ended.set()
-    sampler.join()
-    return max(kib) * 1024 / 1e6
 
 
 def figures(name, f, repetitions):

@@ -31,25 +31,8 @@ def never_repeat(primitive: Primitive) -> None:
 
     For messages, which the other rank would have to repeat as well, and for what can be done once.
     """
-
-    def partial_eval_rule(
-        _: object, unknown: Sequence[bool], instantiated: Sequence[bool], eqn: JaxprEqn
-    ) -> _Split:
-        outs = len(eqn.outvars)
-        if any(unknown):
-            residuals = _not_ready(eqn, instantiated)
-            return None, eqn, [True] * outs, [True] * outs, residuals
-        return eqn, None, [False] * outs, [False] * outs, []
-
-    partial_eval.partial_eval_jaxpr_custom_rules[primitive] = partial_eval_rule
-
-
-def _not_ready(eqn: JaxprEqn, instantiated: Sequence[bool]) -> list[Var]:
-    return [
-        var
-        for var, ready in zip(eqn.invars, instantiated, strict=True)
-        if isinstance(var, Var) and not ready
-    ]
+    # JAX itself does so with whatever has effects and no rule.
+    partial_eval.partial_eval_jaxpr_custom_rules.pop(primitive, None)
 
 
 def save_collectives(primitive: Primitive, *_: object, **__: object) -> bool:
@@ -75,7 +58,11 @@ def _partial_eval(
     instantiated: Sequence[bool],
     eqn: JaxprEqn,
 ) -> _Split:
-    residuals = _not_ready(eqn, instantiated)
+    residuals = [
+        var
+        for var, is_ready in zip(eqn.invars, instantiated, strict=True)
+        if isinstance(var, Var) and not is_ready
+    ]
     outs = len(eqn.outvars)
     if any(unknown):
         return None, eqn, [True] * outs, [True] * outs, residuals

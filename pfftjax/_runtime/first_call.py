@@ -91,7 +91,7 @@ def _write(operation: mlir.ir.OpView, **attributes: np.int64 | str) -> None:
 
 # A custom call says this before it is recorded, and where there is one rank.
 NO_LIST = {"signature": np.int64(0), "program": ""}
-# An operation that knows its place says this in addition, before it is recorded.
+# An operation that is told its place says this in addition, before it is recorded.
 NO_PLACE = {"place": np.int64(0)}
 
 _programs: weakref.WeakKeyDictionary[mlir.ir.Module, _Program] = weakref.WeakKeyDictionary()
@@ -105,7 +105,6 @@ def record(
     call: str,
     *,
     listed: bool,
-    has_place: bool = False,
 ) -> None:
     """Take note of `operation`, just lowered.
 
@@ -116,7 +115,6 @@ def record(
         communicator: number of its communicator.
         call: the operation with what ranks must agree on, as a line of text.
         listed: whether they must; not for a point-to-point operation.
-        has_place: whether the custom call has the attribute `NO_PLACE`.
 
     """
     program = _programs.setdefault(ctx.module_context.module, _Program())
@@ -136,7 +134,7 @@ def record(
         else:
             _write(operation, signature=_as_number(key))
         collectives.write()
-        if has_place:
+        if "place" in mlir.ir.DictAttr(operation.attributes[_CONFIG]):
             _write(operation, place=np.int64(collectives.signature))
     else:
         program.messages.update(f"{last} {communicator} {call}\n".encode())

@@ -90,14 +90,14 @@ class Options:
     bind_gpu: bool = _flag("PFFTJAX_BIND_GPU", True)
     profile: bool = _flag("PFFTJAX_PROFILE", False)
 
-    def set_by_hand(self) -> dict[str, str]:
-        """The variables whose values are not the default ones.
+    def __str__(self) -> str:
+        """What differs from the default, as it is set in a shell.
 
-        >>> Options(check=True).set_by_hand()
-        {'PFFTJAX_CHECK': '1'}
+        >>> str(Options(check=True)), str(Options())
+        ('PFFTJAX_CHECK=1', 'defaults')
         """
         changed = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
-        return self.as_set(*changed)
+        return " ".join(f"{k}={v}" for k, v in self.as_set(*changed).items()) or "defaults"
 
     def as_set(self, *names: str) -> dict[str, str]:
         """The variables of the options of these names, with the values that are in force.

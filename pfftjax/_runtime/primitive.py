@@ -71,10 +71,6 @@ def like_operand(x: ShapedArray, *_: object, **__: object) -> ShapedArray:
     return x.update(weak_type=False)
 
 
-def _same_params(_: int, params: Params) -> Params:
-    return params
-
-
 def communicating(
     name: str,
     *,
@@ -85,7 +81,6 @@ def communicating(
     multiple_results: bool = False,
     on_gpus: Callable[..., object] | None = None,
     check_on_cpus: Callable[..., None] = lambda **_: None,
-    has_place: bool = False,
 ) -> Primitive:
     """Make the primitive `name`, lowered to the FFI handler ``pfftjax_<name>``; CPU and CUDA.
 
@@ -102,7 +97,6 @@ def communicating(
         on_gpus: (*operands, comm, **params) -> result (or results), by other primitives, for an
             operation that has no handler there.
         check_on_cpus: (comm, **params), raises for what is for GPUs only.
-        has_place: whether the handler is told its place in the program (`_first_call`).
 
     """
     primitive = Primitive(name)
@@ -124,7 +118,6 @@ def communicating(
             "comm": np.int64(comm.number),
             "ranks": np.int64(comm.size),
             **first_call.NO_LIST,
-            **(first_call.NO_PLACE if has_place else {}),
             **further(**params),
         }
 
@@ -143,30 +136,20 @@ def communicating(
             on_gpus = "" if "cpu" in platforms_of(ctx) else " on GPUs"
             listed = line is not None
             what = f"{name} {line if listed else ctx.avals_in}".strip() + on_gpus
-            first_call.record(
-                ctx, token, call, comm.number, what, listed=listed, has_place=has_place
-            )
+            first_call.record(ctx, token, call, comm.number, what, listed=listed)
 
     handled = functools.partial(ordered_ffi_rule, f"pfftjax_{name}", all_attributes, lowered)
-    by_handler = handled(in_place=in_place)
-
-    def on_cpus(
-        ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, **params: object
-    ) -> Sequence[mlir.ir.Value]:
-        check_on_cpus(**params)
-        return by_handler(ctx, *operands, **params)
-
     # The token goes through the primitives that an operation is made of.
     made_of = mlir.lower_fun(on_gpus, multiple_results) if on_gpus else handled()
+    chosen = by_platform(handled(in_place=in_place), made_of)
 
-    def on_both(
+    def rule(
         ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, **params: object
     ) -> Sequence[mlir.ir.Value]:
-        if not all(map(as_on_gpus, platforms_of(ctx))):  # an export for CPUs as well
+        if not all(map(as_on_gpus, platforms_of(ctx))):  # an export may be for both
             check_on_cpus(**params)
-        return made_of(ctx, *operands, **params)
+        return chosen(ctx, *operands, **params)
 
-    rule = by_platform(on_cpus, on_both)
     # Each call site is its own, so none comes from JAX's cache of lowered operations.
     mlir.register_lowering(primitive, rule, cacheable=False)
     return primitive
@@ -206,7 +189,7 @@ def by_platform(on_cpus: Rule, on_gpus: Rule) -> Rule:
 
 
 def batch_along(
-    primitive: Primitive, batch: Batch, batched_params: _BatchedParams = _same_params
+    primitive: Primitive, batch: Batch, batched_params: _BatchedParams = lambda _, params: params
 ) -> None:
     """Give a primitive of one operand its batching rule; the arguments are those of `linear`."""
 
@@ -237,8 +220,8 @@ def linear(
     *,
     adjoint: Primitive | Callable[..., jax.Array],
     batch: Batch | None = None,
-    batched_params: _BatchedParams = _same_params,
-    differentiable: Callable[..., str | None] = lambda **_: None,
+    batched_params: _BatchedParams = lambda _, params: params,
+    check_differentiable: Callable[..., None] = lambda **_: None,
 ) -> None:
     """Give a primitive its derivative and batching rules.
 
@@ -249,16 +232,14 @@ def linear(
             primitive: a rule that returned the cotangent itself would be wrong one order up.
         batch: as above; None for a primitive whose batching rule is given elsewhere.
         batched_params: (size of the batch, params) -> params of the batched operation.
-        differentiable: (**params) -> why there is no derivative, or None.
+        check_differentiable: (**params), raises where there is no derivative.
 
     """
 
     def jvp(
         primals: Sequence[ArrayLike], tangents: Tangents, **params: object
     ) -> tuple[jax.Array, Tangent]:
-        why_not = differentiable(**params)  # before anything is sent
-        if why_not is not None:
-            raise TypeError(f"{primitive.name}: {why_not}")
+        check_differentiable(**params)  # before anything is sent
         y = primitive.bind(*primals, **params)
         if isinstance(tangents[0], ad.Zero):
             return y, zero_tangent(y)

@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import os
 import pathlib
-from collections.abc import Mapping
 
 from .ffi import library_version, native, platforms
 from .options import options
@@ -57,17 +56,6 @@ def nccl_of_the_wheel() -> str:
     return ""
 
 
-def of_cray(library: str, environment: Mapping[str, str]) -> tuple[bool, bool]:
-    """Whether an MPI is Cray's, and whether it has been told to take pointers to GPU memory.
-
-    Example:
-        >>> of_cray("MPI VERSION : CRAY MPICH version 8.1.30.8", {})
-        (True, False)
-
-    """
-    return "CRAY MPICH" in library, environment.get("MPICH_GPU_SUPPORT_ENABLED") == "1"
-
-
 def settings() -> dict[str, str | int]:
     """The settings that the core takes.
 
@@ -77,7 +65,6 @@ def settings() -> dict[str, str | int]:
 
     """
     takes = mpi_takes_cuda_pointers() if "CUDA" in platforms else None
-    is_cray, is_cray_enabled = of_cray(library_version, os.environ)
     return {
         "name": options.gpu_transport,
         "nccl": options.nccl,
@@ -86,8 +73,8 @@ def settings() -> dict[str, str | int]:
         "chunk_bytes": options.gpu_chunk_bytes,
         "does_mpi_say": takes is not None,
         "does_mpi_take_pointers": bool(takes),
-        "is_cray": is_cray,
-        "is_cray_enabled": is_cray_enabled,
+        "is_cray": "CRAY MPICH" in library_version,
+        "is_cray_enabled": os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1",
     }
 
 

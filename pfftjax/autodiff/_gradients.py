@@ -150,17 +150,9 @@ def grad(
     allow_int: bool = False,
     comm: Comm = None,
 ) -> Callable[_P, PyTree]:
-    """Gradient of a total that all ranks compute together; see `value_and_grad`.
+    """Gradient of a total that all ranks compute together.
 
-    Args:
-        fun: as in `value_and_grad`.
-        argnums: as in `value_and_grad`.
-        shared: as in `value_and_grad`.
-        own: as in `value_and_grad`.
-        has_aux: as in `value_and_grad`.
-        holomorphic: as in `jax.grad`.
-        allow_int: as in `jax.grad`.
-        comm: as in `value_and_grad`.
+    Its arguments are those of `value_and_grad`.
 
     Returns:
         A function of the arguments of `fun` that returns the gradient; with `has_aux`,
@@ -202,19 +194,12 @@ def jacrev(
 ) -> Callable[_P, PyTree]:
     """Jacobian of totals that all ranks compute together, one pass backwards for each of them.
 
-    Args:
-        fun: returns an array of any shape, or a pytree, the same on every rank (a power spectrum,
-            say).
-        argnums: as in `value_and_grad`.
-        shared: as in `value_and_grad`.
-        own: as in `value_and_grad`; of an own block each rank gets its block of the Jacobian.
-        has_aux: as in `jax.jacrev`.
-        holomorphic: as in `jax.jacrev`.
-        allow_int: as in `jax.jacrev`.
-        comm: as in `value_and_grad`.
+    Its arguments are those of `value_and_grad`, but `fun` may return an array of any shape, or a
+    pytree, the same on every rank (a power spectrum, say).
 
     Returns:
-        A function that returns the Jacobian, in the shapes of `jax.jacrev`.
+        A function that returns the Jacobian, in the shapes of `jax.jacrev`. Of an own block each
+        rank gets its block of it.
 
     Raises, and warns, as `value_and_grad`.
 
@@ -247,16 +232,10 @@ def jacfwd(
 ) -> Callable[_P, PyTree]:
     """Jacobian with respect to shared arguments, one pass forwards for each of their elements.
 
-    Args:
-        fun: returns an array of any shape, or a pytree.
-        argnums: as in `value_and_grad`.
-        shared: as in `value_and_grad`. All that is differentiated has to be named: a unit vector
-            of each rank's own block would be one on every rank at once.
-        shared_result: whether what `fun` returns is the same on every rank; False for each rank's
-            own blocks, or a tree of booleans.
-        has_aux: as in `jax.jacfwd`.
-        holomorphic: as in `jax.jacfwd`.
-        comm: as in `value_and_grad`.
+    Its arguments are those of `value_and_grad`, but `fun` may return an array of any shape, or a
+    pytree. `shared_result` says whether this is the same on every rank: False for each rank's own
+    blocks, or a tree of booleans. All that is differentiated has to be named in `shared`: a unit
+    vector of each rank's own block would be one on every rank at once.
 
     Returns:
         A function that returns the Jacobian, in the shapes of `jax.jacfwd`.
@@ -295,13 +274,8 @@ def hessian(
     Of fields it is too large to be written down; its products with a direction are
     ``pfftjax.jvp(pfftjax.grad(fun), (x,), (direction,), shared_result=False)[1]``.
 
-    Args:
-        fun: as in `value_and_grad`, or of several totals.
-        argnums: as in `value_and_grad`.
-        shared: as in `value_and_grad`. All that is differentiated has to be named.
-        has_aux: as in `jax.hessian`.
-        holomorphic: as in `jax.hessian`.
-        comm: as in `value_and_grad`.
+    Its arguments are those of `value_and_grad`, but `fun` may return several totals, and all
+    that is differentiated has to be named in `shared`.
 
     Returns:
         A function that returns the Hessian, in the shapes of `jax.hessian`.

@@ -39,16 +39,10 @@ def jvp(
     the same direction, the ranks' results move as they should. It is here because it compares
     these directions over the ranks, and because what it returns may be differentiated in reverse.
 
-    Args:
-        fun: as in `value_and_grad`, but it may return an array of any shape, or a pytree.
-        primals: where to differentiate: a tuple of the arguments of `fun`.
-        tangents: the direction, in the same shapes; of shared arguments the same on every rank.
-        shared: as in `value_and_grad`.
-        own: as in `value_and_grad`.
-        shared_result: whether what `fun` returns is the same on every rank; False for each rank's
-            own blocks, or a tree of booleans.
-        has_aux: as in `jax.jvp`.
-        comm: as in `value_and_grad`.
+    `primals` is a tuple of the arguments of `fun`, which may return an array of any shape, or a
+    pytree. `tangents` is the direction, in the same shapes; of shared arguments it is the same on
+    every rank. `shared_result` says whether what `fun` returns is the same on every rank: False
+    for each rank's own blocks, or a tree of booleans. The others are those of `value_and_grad`.
 
     Returns:
         (value, derivative), with `has_aux` (value, derivative, aux).
@@ -91,14 +85,7 @@ def linearize(
 ) -> tuple[PyTree, ...]:
     """Value and linear approximation, as `jax.linearize`: `jvp` for several directions.
 
-    Args:
-        fun: as in `jvp`.
-        primals: the arguments of `fun`.
-        shared: as in `value_and_grad`.
-        own: as in `value_and_grad`.
-        shared_result: as in `jvp`.
-        has_aux: as in `jax.linearize`.
-        comm: as in `value_and_grad`.
+    Its arguments are those of `jvp`, with the `primals` one by one, and without `tangents`.
 
     Returns:
         (value, function of the tangents), with `has_aux` (value, function, aux). The function is
@@ -133,16 +120,9 @@ def vjp(
 ) -> tuple[PyTree, ...]:
     """Value and its derivative in reverse, as `jax.vjp`.
 
-    Args:
-        fun: as in `jvp`.
-        primals: the arguments of `fun`.
-        shared: as in `value_and_grad`.
-        own: as in `value_and_grad`.
-        shared_result: whether what `fun` returns is the same on every rank, one value, whose
-            cotangent is one value too; False for each rank's own blocks, whose cotangents are
-            blocks; or a tree of booleans.
-        has_aux: as in `jax.vjp`.
-        comm: as in `value_and_grad`.
+    Its arguments are those of `linearize`. `shared_result` says whether what `fun` returns is the
+    same on every rank, one value, whose cotangent is one value too; it is False for each rank's
+    own blocks, whose cotangents are blocks, or a tree of booleans.
 
     Returns:
         (value, function from a cotangent to cotangents of the arguments), with `has_aux`

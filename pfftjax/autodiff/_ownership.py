@@ -115,10 +115,14 @@ def declared(
                 f"are {', '.join(known) or 'not named'}"
             )
         if isinstance(named, bool) or not isinstance(named, SupportsIndex):
+            remedy = (
+                "name each argument by itself"
+                if isinstance(named, (tuple, list))
+                else "has_aux, holomorphic and allow_int are keyword arguments"
+            )
             raise TypeError(
                 f"{operation}: {option} takes positions, names, or a dict from these to trees of "
-                f"booleans, got {named!r}; has_aux, holomorphic and allow_int are keyword "
-                "arguments"
+                f"booleans, got {named!r}; {remedy}"
             )
         number = sum(not isinstance(key, str) for key in arguments)
         return positions_of(named, number, operation, option)[0]
@@ -143,7 +147,7 @@ def masks(mask: PyTree, value: PyTree, label: str, operation: str) -> list[bool]
         spread = jax.tree.map(lambda flag, part: [flag] * len(jax.tree.leaves(part)), mask, value)
     except ValueError as error:
         raise ValueError(
-            f"{operation}: the tree of booleans for {label} does not fit the argument, which is "
+            f"{operation}: the tree of booleans for {label} does not fit, as {label} is "
             f"{jax.tree.structure(value)}: {error}"
         ) from None
     return jax.tree.leaves(spread)

@@ -7,6 +7,7 @@ cotangents of that work add up: `allreduce`. The two are each other's adjoints i
 docs/theory/adjoints.md has the derivation and an example that goes wrong without it.
 """
 
+import functools
 from collections.abc import Callable
 from typing import TypeVar, overload
 
@@ -20,6 +21,7 @@ from mpi4py import MPI
 
 from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
+from pfftjax._runtime.first_call import NO_PLACE
 from pfftjax._runtime.options import options
 from pfftjax._runtime.primitive import (
     Operands,
@@ -61,6 +63,7 @@ def _unchanged() -> Primitive:
             "replicate",
             result=lambda x, **_: x,
             attributes=lambda **_: {
+                **NO_PLACE,
                 "each_call": np.bool_(True),
                 "expected": np.int32(Expected.SAME_BITS),
                 "operation": "replicate",
@@ -71,7 +74,6 @@ def _unchanged() -> Primitive:
                     "the result of allreduce alike on every rank"
                 ),
             },
-            has_place=True,
         )
     return _identity("replicate")
 
@@ -86,7 +88,8 @@ replicate_of_copies_p = _unchanged()
 
 def _differentiable(primitive: Primitive, adjoint: Primitive | Callable[..., jax.Array]) -> None:
     """Give an allreduce its rules."""
-    linear(primitive, batch=(0, 0), adjoint=adjoint, differentiable=only_sums)
+    check = functools.partial(only_sums, "allreduce")
+    linear(primitive, batch=(0, 0), adjoint=adjoint, check_differentiable=check)
     jvp_of_sum = ad.primitive_jvps[primitive]
 
     def jvp(

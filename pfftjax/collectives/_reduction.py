@@ -93,11 +93,10 @@ def is_location(op: object) -> bool:
     return isinstance(op, MPI.Op) and op in (MPI.MAXLOC, MPI.MINLOC)
 
 
-def only_sums(op: int, **_: object) -> str | None:
-    """Why a reduction has no derivative, or None."""
-    if op == SUM:
-        return None
-    return (
-        f"{name_of(op)} has no derivative here; use op=MPI.SUM, or wrap the argument in "
-        "jax.lax.stop_gradient"
-    )
+def only_sums(operation: str, *, op: int, **_: object) -> None:
+    """Refuse the derivative of a reduction that is not a sum."""
+    if op != SUM:
+        raise TypeError(
+            f"{operation}: {name_of(op)} has no derivative here; use op=MPI.SUM, or wrap the "
+            "argument in jax.lax.stop_gradient"
+        )

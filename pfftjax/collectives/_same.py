@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 from pfftjax._runtime import call_sites
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.ffi import native
+from pfftjax._runtime.first_call import NO_PLACE
 from pfftjax._runtime.options import options
 from pfftjax._runtime.primitive import (
     Tangents,
@@ -42,6 +43,7 @@ same_p = communicating(
         f"{elements(x)} ({operation}: {what}{', on each call' if each_call else ''})"
     ),
     attributes=lambda *, each_call, expected, operation, what, subject, labels, remedy: {
+        **NO_PLACE,
         "each_call": np.bool_(each_call),
         "expected": np.int32(expected),
         "operation": operation,
@@ -50,7 +52,6 @@ same_p = communicating(
         "remedy": remedy,
     },
     in_place=lambda *_, **__: True,
-    has_place=True,
 )
 
 
@@ -94,7 +95,7 @@ def same(
 
     Every rank of `comm` takes part, as in any collective. The ranks compare a hash when a jitted
     program runs for the first time, and outside of jit on each call. Programs are told apart by
-    their lists of collectives (`_first_call`): another one with an equal list is not a new one.
+    their lists of collectives (first_call.py): another one with an equal list is not a new one.
 
     Args:
         x: array, typed key of `jax.random`, or a pytree of these.

@@ -30,7 +30,9 @@ linear(
     adjoint=lambda cotangent, _, *, reverse, **params: scan_p.bind(
         cotangent, reverse=not reverse, **params
     ),
-    differentiable=only_sums,
+    check_differentiable=lambda *, op, exclusive, **_: only_sums(
+        "exscan" if exclusive else "scan", op=op
+    ),
 )
 
 

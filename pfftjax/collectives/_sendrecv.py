@@ -81,14 +81,13 @@ def _adjoint(
     return sendrecv_p.bind(cotangent, **{**params, "shape": x.shape, "dtype": x.dtype}, **way_back)
 
 
-def _why_not(*, source: object, **_: object) -> str | None:
-    """Why a message has no derivative, if it has none."""
-    if source != ANYBODY:
-        return None
-    return (
-        "a message from MPI.ANY_SOURCE has no derivative: its adjoint would not know where to go; "
-        "name the source, or wrap sendbuf in jax.lax.stop_gradient"
-    )
+def _check_source(*, source: object, **_: object) -> None:
+    """Refuse the derivative of a message from anybody."""
+    if source == ANYBODY:
+        raise TypeError(
+            "sendrecv: a message from MPI.ANY_SOURCE has no derivative: its adjoint would not "
+            "know where to go; name the source, or wrap sendbuf in jax.lax.stop_gradient"
+        )
 
 
 def _batched_params(size: int, params: Params) -> Params:
@@ -108,7 +107,7 @@ linear(
     batch=(0, 0),
     adjoint=_adjoint,
     batched_params=_batched_params,
-    differentiable=_why_not,
+    check_differentiable=_check_source,
 )
 
 
@@ -117,9 +116,8 @@ def _status_jvp(
 ) -> tuple[jax.Array, Tangent]:
     x, template = primals
     is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
-    why_not = _why_not(**params) if is_inexact else None
-    if why_not is not None:  # before anything is sent
-        raise TypeError(f"sendrecv: {why_not}")
+    if is_inexact:
+        _check_source(**params)  # before anything is sent
     y = sendrecv_status_p.bind(x, template, status=status, exact=exact, **params)
     if not is_inexact:
         return y, zero_tangent(y)

@@ -108,26 +108,15 @@ ad.primitive_transposes[wait_p] = _wait_transpose
 batching.primitive_batchers[wait_p] = _wait_batched
 
 
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Pending:
     """An exchange that has been started; a pytree, so that loops and branches can carry it."""
 
     x: jax.Array
     ticket: jax.Array
-    same_for_all: bool
-    comm: Communicator
-
-    def tree_flatten(self) -> tuple[tuple[jax.Array, jax.Array], tuple[bool, Communicator]]:
-        """Arrays, and what is static."""
-        return (self.x, self.ticket), (self.same_for_all, self.comm)
-
-    @classmethod
-    def tree_unflatten(
-        cls, static: tuple[bool, Communicator], arrays: tuple[jax.Array, jax.Array]
-    ) -> "Pending":
-        """The reverse of `tree_flatten`."""
-        return cls(*arrays, *static)
+    same_for_all: bool = dataclasses.field(metadata={"static": True})
+    comm: Communicator = dataclasses.field(metadata={"static": True})
 
 
 def alltoall_start(x: ArrayLike, *, comm: Comm = None) -> Pending:

@@ -28,7 +28,8 @@ def doctor() -> int:
     """Show, measure and judge; the status to end with. Collective over MPI_COMM_WORLD.
 
     Returns:
-        1 if a result is wrong, else 0; the same on all ranks.
+        1 if a result is wrong, the launcher has started several jobs instead of one, or ranks
+        differ in x64 or in whether they have GPUs; else 0. It is the same on all ranks.
 
     """
     comm = MPI.COMM_WORLD.Dup()

@@ -60,7 +60,8 @@ class Finding:
     Attributes:
         text: what was found.
         remedy: what to set or do.
-        wrong: results are wrong; otherwise they are slow in coming.
+        wrong: the job gives wrong results, or may, and the doctor ends with status 1; otherwise
+            results are slow in coming.
 
     """
 
@@ -103,9 +104,6 @@ def differences(infos: Sequence[Info]) -> list[str]:
 def _text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {text}" for name, text in value.items())
-    set_by_hand = getattr(value, "set_by_hand", None)
-    if set_by_hand is not None:
-        return " ".join(f"{name}={text}" for name, text in set_by_hand().items()) or "defaults"
     return str(value)
 
 

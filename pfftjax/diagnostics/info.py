@@ -95,8 +95,7 @@ class Info:
             "cores": f"{len(self.cores)} of the node's {_known(self.node_cores)}: "
             f"{machine.ranges(self.cores)}",
             "FFT": f"code for {self.simd}",
-            "options": " ".join(f"{n}={v}" for n, v in self.options.set_by_hand().items())
-            or "defaults",
+            "options": str(self.options),
             "64 bits": _known(self.x64),
             "shared memory": _shared_memory(self),
             "huge pages": _HUGE_PAGES.get(self.huge_pages or "", "unknown"),
@@ -154,14 +153,6 @@ def _gpus(info: Info) -> str:
     return ", ".join(info.gpus) or "none in JAX"
 
 
-_THREAD_LEVELS = {
-    MPI.THREAD_SINGLE: "single",
-    MPI.THREAD_FUNNELED: "funneled",
-    MPI.THREAD_SERIALIZED: "serialized",
-    MPI.THREAD_MULTIPLE: "multiple",
-}
-
-
 def info(*, devices: bool = False) -> Info:
     """Versions, MPI, cores, options and devices of this rank. No communication.
 
@@ -181,7 +172,6 @@ def info(*, devices: bool = False) -> Info:
     """
     launch = launcher.here
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    level = MPI.THREAD_MULTIPLE if MPI.Is_finalized() else MPI.Query_thread()
     between = next(iter(transports.chosen()), None)
     return Info(
         versions={**versions, "Python": platform.python_version()},
@@ -189,7 +179,7 @@ def info(*, devices: bool = False) -> Info:
         mpi_implementation=implementation_of(library_version),
         mpi_library=library_version,
         mpi_standard="{}.{}".format(*MPI.Get_version()),
-        thread_level=_THREAD_LEVELS[level],
+        thread_level="multiple",
         rank=world.rank,
         size=world.size,
         host=platform.node(),

@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from pfftjax._runtime.arrays import BoxSize, RealBlock, RealBlockLike, Reals, RealsLike, SeriesLike
 from pfftjax.fft import PencilFFT
-from pfftjax.spectral.internal import here, sides
+from pfftjax.spectral.internal import here, sides, top_hat
 
 from ._growth import Cosmology, are_positive, check_cosmology
 from ._spectral import fields, real_plan
@@ -50,10 +50,7 @@ def tabulated(k: SeriesLike, power: SeriesLike) -> Callable[[RealsLike], Reals]:
         raise ValueError("tabulated: k must rise from each entry to the next; sort the table")
 
     def interpolated(k: RealsLike) -> Reals:
-        at = jnp.log(k)
-        i = jnp.clip(jnp.searchsorted(x, at, side="right"), 1, x.shape[0] - 1)
-        slope = (y[i] - y[i - 1]) / (x[i] - x[i - 1])
-        return jnp.exp(y[i - 1] + slope * (at - x[i - 1]))
+        return jnp.exp(jnp.interp(jnp.log(k), x, y, left="extrapolate", right="extrapolate"))
 
     return interpolated
 
@@ -82,11 +79,7 @@ def eisenstein_hu(cosmology: Cosmology) -> Callable[[RealsLike], Reals]:
 
 def _variance(k: Reals, power: Reals, radius: float) -> Reals:
     """The variance of the density in spheres, by the trapezoidal rule in ln k."""
-    x = k * radius
-    # The window is one where its formula loses all digits.
-    is_small = x < 0.02
-    safe = jnp.where(is_small, 1, x)
-    window = jnp.where(is_small, 1, 3 * (jnp.sin(safe) - safe * jnp.cos(safe)) / safe**3)
+    window = top_hat((k * radius) ** 2)
     return jnp.trapezoid(k**3 * power * window**2 / (2 * np.pi**2), jnp.log(k))
 
 

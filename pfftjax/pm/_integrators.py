@@ -263,10 +263,7 @@ def leapfrog(
     Symplectic, and independent of linear theory: it needs more steps for the same growth than
     `fastpm` does.
 
-    Args:
-        cosmology: a `jax_cosmo.Cosmology`.
-        scale_factors: (steps + 1,), the ends of the steps, in any direction.
-        outputs: scale factors between the first and the last, in any order.
+    Arguments are those of `fastpm`.
 
     """
     ends, placed = _ends(scale_factors), _placed(scale_factors, outputs)
@@ -382,10 +379,7 @@ def bullfrog(
     steps that are too long near the start (D grows by more than 3.2) have a negative alpha.
     Outputs within a step are the combinations of x, v and A that are exact to second order.
 
-    Args:
-        cosmology: a `jax_cosmo.Cosmology`.
-        scale_factors: (steps + 1,), the ends of the steps, in any direction.
-        outputs: scale factors between the first and the last, in any order.
+    Arguments are those of `fastpm`.
 
     Example:
         >>> import jax_cosmo

@@ -404,6 +404,9 @@ def test_errors_name_the_remedy():
     ]:
         with pytest.raises(error, match=match):
             pfftjax.grad(f, **{"argnums": 1, **call()})(x, 2.0)
+    if SIZE > 1:
+        with pytest.raises(ValueError, match=r"for the result does not fit, as the result is "):
+            pfftjax.jvp(f, (x, 2.0), (x, 1.0), shared=1, own=0, shared_result={"a": True})
     with pytest.raises(TypeError, match=r"a pair|two-element"):
         pfftjax.grad(f, 1, shared=1, has_aux=True)(x, 2.0)
     if SIZE > 1:
@@ -416,8 +419,10 @@ def test_errors_name_the_remedy():
 def test_types():
     with pytest.raises(TypeError, match="argnums must be integers"):
         pfftjax.grad(jnp.sum, "theta")(x)  # pyright: ignore[reportArgumentType]
-    for one in ([(0, 1)], {(0, 1): True}, 1.5):
-        with pytest.raises(TypeError, match="shared takes positions, names, or a dict"):
+    alone, keywords = "name each argument by itself", "has_aux, holomorphic and allow_int are"
+    wrong = [([(0, 1)], alone), ({(0, 1): True}, alone), ([[0, 1]], alone), (1.5, keywords)]
+    for one, remedy in wrong:
+        with pytest.raises(TypeError, match=f"shared takes positions, names, .*{remedy}"):
             pfftjax.grad(jnp.sum, shared=one)(x)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="shared=2, but the function was called with 1 pos"):
         pfftjax.grad(jnp.sum, shared=2)(x)

@@ -106,8 +106,7 @@ def test_other_reductions_refuse_a_derivative(name):
 
     op = getattr(pc, name)
     x = jnp.ones(SIZE)
-    primitive = "scan" if name == "exscan" else name
-    with pytest.raises(TypeError, match=rf"{primitive}: MPI\.PROD has no derivative"):
+    with pytest.raises(TypeError, match=rf"^{name}: MPI\.PROD has no derivative"):
         jax.grad(lambda x: jnp.sum(op(x, MPI.PROD)))(x)
     # Where nothing is differentiated, there is nothing to refuse.
     jax.grad(lambda x: jnp.sum(x) + jnp.sum(op(jax.lax.stop_gradient(x), MPI.PROD)))(x)

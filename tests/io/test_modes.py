@@ -109,7 +109,7 @@ def test_the_box_goes_with_its_coordinates(how, folder):
     assert saved("delta", coordinates={"x": range(4)}) == ([0, 1, 2, 3], 4.0)
     assert saved("delta", coordinates={"x": [0, 1, 4, 9]}) == ([0, 1, 4, 9], None)
 
-    # Of other axes, or of another number of points, nothing is known.
+    # The coordinates do not fit to other axes, or to another number of points.
     save(path, {"delta": blocks["delta"]}, pencil, box_size=8.0, **how, mode="w")
     assert saved("delta", dims=("a", "b", "c")) == (None, None)
     save(path, {"delta": blocks["delta"]}, pencil, box_size=8.0, **how, mode="w")

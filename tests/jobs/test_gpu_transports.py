@@ -6,7 +6,6 @@ import pytest
 
 from tests.jobs.job import PREAMBLE, assert_ends_in_error, assert_succeeds
 from tools import fake_device
-from tools.fake_device import nccl
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -203,7 +202,7 @@ def both_ways_are_timed():
 
 def environment(**extra):
     return fake_device.environment(
-        PFFTJAX_GPU_TRANSPORT="auto", PFFTJAX_NCCL=nccl.build(), **extra
+        PFFTJAX_GPU_TRANSPORT="auto", PFFTJAX_NCCL=fake_device.build_nccl(), **extra
     )
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from tests.jobs.job import assert_ends_in_error, assert_succeeds
 from tools import fake_device
-from tools.fake_device import nccl
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -130,7 +129,9 @@ def test_calls_that_run_ahead_of_a_gpu_have_no_rate():
             jax.block_until_ready(pc.alltoall(x))
         """,
         PFFTJAX_PROFILE="1",
-        **fake_device.environment(PFFTJAX_GPU_TRANSPORT="nccl", PFFTJAX_NCCL=nccl.build()),
+        **fake_device.environment(
+            PFFTJAX_GPU_TRANSPORT="nccl", PFFTJAX_NCCL=fake_device.build_nccl()
+        ),
     ).output
     rows = _rows(output)
     assert rows["alltoall"][0] == 6

@@ -10,6 +10,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+from collections.abc import Sequence
 
 from tools.launcher import ROOT
 
@@ -26,17 +27,33 @@ def build() -> str:
     """The path of the runtime, compiled where no process has done so yet."""
     headers = [FOLDER / "runtime.h", FOLDER / "particle_rows.h"]
     headers += [ROOT / "cpp" / name for name in HEADERS]
-    texts = [path.read_bytes() for path in (*SOURCES, *headers)]
-    name = hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+    return _compiled("runtime", SOURCES, headers)
+
+
+def build_nccl() -> str:
+    """The path of a libnccl.so.2 for the fake device, compiled as `build` does it."""
+    sources, headers = [FOLDER / "fake_nccl.cc"], [ROOT / "cpp/gpu/nccl_api.h"]
+    return _compiled("nccl", sources, headers, "-ldl", "-lrt")
+
+
+def _compiled(
+    name: str,
+    sources: Sequence[pathlib.Path],
+    headers: Sequence[pathlib.Path],
+    *libraries: str,
+) -> str:
+    """The path of a shared library made of `sources`: compiled once for each text of all files."""
+    texts = [path.read_bytes() for path in (*sources, *headers)]
+    digest = hashlib.sha256(b"".join(texts)).hexdigest()[:16]
     folder = pathlib.Path(tempfile.gettempdir()) / f"pfftjax-fake-device-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    library = folder / f"{name}.so"
+    library = folder / f"{name}-{digest}.so"
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():
             command = ["g++", "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-fPIC", "-shared"]
             unfinished = library.with_suffix(".part")
-            command += ["-I", ROOT / "cpp", *SOURCES, "-o", unfinished]
+            command += ["-I", ROOT / "cpp", *sources, "-o", unfinished, *libraries]
             subprocess.run(command, check=True)
             unfinished.rename(library)
     return str(library)

@@ -3,6 +3,7 @@
 import dataclasses
 
 from tools import launcher
+from tools.simulated_faults import FAULTS
 
 PYTHON = launcher.ROOT / "pfftjax" / "collectives"
 RUNTIME = launcher.ROOT / "pfftjax" / "_runtime"
@@ -23,3 +24,9 @@ class Mutant:
     new: str
     test: str
     ranks: int = 2
+
+
+def of_core(what, test, ranks=2):
+    """The fault of `tools.simulated_faults` with the name `what`, for a test to find."""
+    (fault,) = (fault for fault in FAULTS if fault.what == what)
+    return Mutant(what, CXX / fault.file, fault.old, fault.new, test, ranks)

@@ -1,6 +1,6 @@
 """Mutants of pencils, transforms, spectral operators and particles."""
 
-from ._mutant import CXX, FFT, PENCILS, PM, SPECTRAL, Mutant
+from ._mutant import CXX, FFT, PENCILS, PM, SPECTRAL, Mutant, of_core
 
 MUTANTS = [
     Mutant(
@@ -39,25 +39,16 @@ MUTANTS = [
         "const bool once = k == 0;",
         "tests/fft/test_values.py::test_hermitian_weights_against_dense_matrices",
     ),
-    Mutant(
+    of_core(
         "a buffer is used again while its piece is on its way",
-        CXX / "pencils" / "stream.cc",
-        "const int slot = static_cast<int>(sent++ % kInFlight);",
-        "const int slot = 0 * static_cast<int>(sent++ % kInFlight);",
         "tests/fft/test_values.py",
     ),
-    Mutant(
+    of_core(
         "ghosts from at most one turn around the axis",
-        CXX / "pencils" / "halo.h",
-        "owned.start + shift < end; shift += n)",
-        "owned.start + shift < end && shift == n; shift += n)",
         "tests/pencils/test_halo.py::test_any_halo",
     ),
-    Mutant(
+    of_core(
         "halos overwrite where they should add",
-        CXX / "pencils" / "pencils.cc",
-        "kToGhosts ? Arrival::kStore : Arrival::kAdd",
-        "Arrival::kStore",
         "tests/pencils/test_halo.py::test_any_halo",
     ),
     Mutant(
@@ -181,18 +172,12 @@ MUTANTS = [
         "(plain + moved) / 2",
         "tests/pm/test_interlacing.py",
     ),
-    Mutant(
-        "particles at the end of a box stay outside",
-        CXX / "pm" / "coordinate.h",
-        "return rest < 0 ? rest + n : rest;",
-        "return rest < 0 ? rest + n - 1 : rest;",
+    of_core(
+        "particles stay outside of a box that goes round",
         "tests/pm/test_painting.py",
     ),
-    Mutant(
-        "shared memory: a window is written while others read it",
-        CXX / "runtime" / "window.cc",
-        "load(std::memory_order_acquire) < round - 1)",
-        "load(std::memory_order_acquire) < round - 99)",
+    of_core(
+        "a window is written while others read it",
         "tests/jobs/test_threads.py",
         0,
     ),
@@ -234,11 +219,8 @@ MUTANTS = [
         "tests/spectral/test_derivatives.py::test_adjoints",
         1,
     ),
-    Mutant(
-        "shared memory: parts of a window for other ranks overlap",
-        CXX / "pencils" / "stream.cc",
-        "{ return dest < source ? dest : dest - 1; }",
-        "{ return dest < source ? dest : 0; }",
+    of_core(
+        "parts of a window for other ranks overlap",
         "tests/pencils/test_transpose.py",
         3,
     ),

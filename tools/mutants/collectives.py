@@ -1,6 +1,6 @@
 """Mutants of the collectives, and of what all operations go through."""
 
-from ._mutant import CXX, PYTHON, RUNTIME, Mutant
+from ._mutant import CXX, PYTHON, RUNTIME, Mutant, of_core
 
 MUTANTS = [
     Mutant(
@@ -160,11 +160,8 @@ MUTANTS = [
         "tests/jobs/test_exit.py::test_exit_handlers_that_communicate_late",
         0,
     ),
-    Mutant(
-        "time for which a job is suspended counts",
-        CXX / "base" / "stepped_clock.h",
-        "std::min(std::chrono::duration<double>(now - last_).count(), longest_)",
-        "std::chrono::duration<double>(now - last_).count()",
+    of_core(
+        "the time for which a job is stopped counts as waiting",
         "tests/jobs/test_failures_while_waiting.py::test_time_for_which_the_job_is_suspended_does_not_count",
         0,
     ),
@@ -207,11 +204,8 @@ MUTANTS = [
         "return rank",
         "tests/collectives/test_sendrecv.py::test_the_program_of_a_ring_is_the_same_on_every_rank",
     ),
-    Mutant(
+    of_core(
         "a chunk starts where the last one did",
-        CXX / "collectives" / "exchange.h",
-        "At(send, sent > 0 ? offset : 0, element), sent",
-        "At(send, 0, element), sent",
         "chunks",
     ),
     Mutant(
@@ -228,11 +222,8 @@ MUTANTS = [
         "f >> 16",
         "tests/collectives/test_values.py::test_half_precision_rounds_like_jax",
     ),
-    Mutant(
+    of_core(
         "overflow is not noticed",
-        CXX / "collectives" / "exchange.cc",
-        "if (all[kTooMany]) {",
-        "if (false) {",
         "tests/collectives/test_alltoallv.py::"
         "test_overflow_is_an_error_on_every_rank_with_the_capacity_that_would_do",
     ),
@@ -260,19 +251,13 @@ MUTANTS = [
         "tests/jobs/test_calls_that_differ.py::test_exchanges_in_shared_memory",
         0,
     ),
-    Mutant(
+    of_core(
         "a ticket is taken by whatever comes with it",
-        CXX / "runtime" / "background.cc",
-        " || found->second->comm != comm || found->second->about != about",
-        "",
         "tests/jobs/test_threads.py",
         0,
     ),
-    Mutant(
+    of_core(
         "the way out does not wait for calls under way",
-        CXX / "runtime" / "departure.cc",
-        "if (comm->busy) return comm;",
-        "",
         "tests/jobs/test_threads.py",
         0,
     ),
@@ -284,19 +269,16 @@ MUTANTS = [
         "tests/jobs/test_threads.py",
         0,
     ),
-    Mutant(
+    of_core(
         "the watch believes a single answer",
-        CXX / "runtime" / "inquiry.h",
-        "kRounds = 2;",
-        "kRounds = 1;",
         "tests/jobs/test_threads.py",
         0,
     ),
     Mutant(
         "checkpoint repeats messages",
         PYTHON / "_send.py",
-        "never_repeat(send_p)\n",
-        "from pfftjax._runtime.checkpoint import recompute; recompute(send_p)\n",
+        "never_repeat(recv_p)\n",
+        "",
         "tests/collectives/test_messages.py::test_checkpoint_sends_once",
     ),
     Mutant(
@@ -306,11 +288,8 @@ MUTANTS = [
         "reverse=reverse",
         "tests/collectives/test_adjoint.py",
     ),
-    Mutant(
+    of_core(
         "partners of a sendrecv of all ranks are not compared",
-        CXX / "collectives" / "messages.h",
-        "if (sum == 0) return",
-        "return",
         "tests/collectives/test_sendrecv.py::test_partners_that_do_not_fit",
         3,
     ),
