@@ -74,7 +74,7 @@ def _partial_eval(
 
 
 # The scope in which the backward pass repeats what the forward pass has done.
-_REPEATED = "repeated"
+_REPEATED = "pfftjax.repeated"
 
 
 def _repeated(eqn: JaxprEqn) -> JaxprEqn:
@@ -86,7 +86,6 @@ def _repeated(eqn: JaxprEqn) -> JaxprEqn:
 def _drop_if_repeated(used: list[bool], *rest: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
     """JAX's rule for what a program does not use: which operands it needs, and what is left."""
     eqn = rest[-1]  # newer ones say before which operands are alive
-    is_repeated = _REPEATED in str(eqn.source_info.name_stack).split("/")
-    if is_repeated and not any(used):
+    if _REPEATED in str(eqn.source_info.name_stack) and not any(used):
         return [False] * len(eqn.invars), None
     return [True] * len(eqn.invars), eqn
