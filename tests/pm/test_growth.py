@@ -210,8 +210,3 @@ def test_as_on_gpus(dtype, shape):
     actual = jax.jit(lambda a: _growth._by_doubling((structure, order), leaves, a))(a)
     assert actual.dtype == expected.dtype
     np.testing.assert_allclose(actual, expected, rtol=1e-5 if dtype == "float32" else 1e-12)
-
-
-def test_an_order_that_it_does_not_have():
-    with pytest.raises(ValueError, match="growth: order must be 2 or 3, got 4"):
-        growth(cosmology(), 0.5, order=4)

@@ -18,6 +18,7 @@ from pfftjax.pm import (
     density_contrast,
     eisenstein_hu,
     fastpm,
+    growth,
     linear_field,
     lpt,
     power_spectrum,
@@ -236,5 +237,7 @@ def test_what_is_refused():
         dataclasses.replace(simulation, integrator="fastpm").snapshots(noise)
     with pytest.raises(TypeError, match=r"must be a pfftjax.io.Checkpoint\(path\), got 'run.h5'"):
         simulation.snapshots(noise, checkpoint="run.h5")
+    with pytest.raises(ValueError, match="growth: order must be 2 or 3, got 4"):
+        growth(simulation.cosmology, 0.5, order=4)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="minutes must be zero or more"):
         io.Checkpoint("run.h5", minutes=-1)
