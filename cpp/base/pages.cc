@@ -23,7 +23,7 @@ void KeepFreedMemory(int bytes) {
       (tunables && std::strstr(tunables, "glibc.malloc."))) {
     return;
   }
-  // glibc finds its way to this threshold by itself, but no more once it is told the other one.
+  // By itself glibc raises the first threshold to this, but not once the second one has been set.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, bytes);
 }

@@ -64,7 +64,8 @@ class Transport {
   virtual void GiveUp(Queue&) {}
 
   void ThrowIfFailed() const;
-  std::atomic<bool> has_failed_{false};  // also by streams that other threads drive
+  // Threads that drive other streams read and set it as well.
+  std::atomic<bool> has_failed_{false};
 };
 
 // This is what the environment says of them (pfftjax/_runtime/options.py), and Python of this job.

@@ -85,7 +85,7 @@ def _repeated(eqn: JaxprEqn) -> JaxprEqn:
 
 def _drop_if_repeated(used: list[bool], *rest: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
     """JAX's rule for what a program does not use: which operands it needs, and what is left."""
-    eqn = rest[-1]  # newer ones say before which operands are alive
+    eqn = rest[-1]  # JAX 0.12 passes which operands are alive before it
     if _REPEATED in str(eqn.source_info.name_stack) and not any(used):
         return [False] * len(eqn.invars), None
     return [True] * len(eqn.invars), eqn
