@@ -2,8 +2,9 @@
 // stream does, between processes of one node, through rings of memory that they share. Rings are
 // small, so that a send does not end before its receive has begun; and, as in NCCL, calls between
 // ncclGroupStart and ncclGroupEnd are enqueued at the end, as one thing that makes progress with
-// all of them, while calls outside of a group follow each other. The device has place for one such
-// thing at a time: of two communicators in different orders on two ranks, neither ends.
+// all of them, while calls outside of a group follow each other. A device has place for one such
+// thing at a time: a second one that no event keeps back until the first is done, and which NCCL
+// may start first on another rank, ends the process.
 //
 // PFFTJAX_FAKE_NCCL_FAIL=FUNCTION makes that function return an error, PFFTJAX_FAKE_NCCL_LOST=N
 // the N-th question for asynchronous errors, and those after it; with PFFTJAX_FAKE_NCCL_HANG what
@@ -84,7 +85,10 @@ struct Work {
   bool Step() {
     // Under the device's lock, as all steps.
     static const Work* running = nullptr;
-    if (running && running != this) return false;
+    if (running && running != this) {
+      std::fputs("the fake NCCL: two operations of one device have no order\n", stderr);
+      std::abort();
+    }
     running = this;
     bool all = !hangs;
     for (std::size_t i = 0; i < operations.size(); ++i) {
