@@ -6,7 +6,11 @@
 // streams wait for the event, copy their parts out, and record events in turn, for which the
 // owner's stream waits before it writes that half again, two rounds later. A wait takes the record
 // that an event has when it is made, so each host first waits for the others' hosts to have
-// recorded, which costs microseconds; no host ever waits for a device.
+// recorded, which costs microseconds.
+//
+// That a wait keeps the record it was made for when another process records again is not what we
+// rely on: an event is recorded again once no stream has such a wait before it any more. There are
+// events for so many rounds that hosts run 14 of them ahead before they wait for a device.
 #include <array>
 #include <atomic>
 
@@ -18,6 +22,7 @@ namespace pfftjax::gpu {
 namespace {
 
 constexpr int kHalves = 2;
+constexpr int kRecords = 16;          // rounds that have events of their own
 constexpr std::int64_t kAlign = 256;  // for copies at full speed
 
 // Each rank has these in the memory that the hosts share.
@@ -37,15 +42,15 @@ struct Note {
 // A rank tells the others this once.
 struct Offer {
   SharedHandle arena;
-  SharedHandle written[kHalves];
-  SharedHandle read[kHalves];
+  SharedHandle written[kRecords];
+  SharedHandle read[kRecords];
 };
 
 // Memory and events of a rank: its own, or opened.
 struct Peer {
   char* arena = nullptr;
-  std::array<EventHandle, kHalves> written{};
-  std::array<EventHandle, kHalves> read{};
+  std::array<EventHandle, kRecords> written{};
+  std::array<EventHandle, kRecords> read{};
 };
 
 class Ipc final : public Transport {
@@ -61,12 +66,24 @@ class Ipc final : public Transport {
   std::string Open(const std::vector<Offer>& offers, const Devices& devices);
   // Closes what was opened of others, before they give their own back.
   void Close();
+  void Discard() override { FlagsOf(rank_).has_failed.store(1, std::memory_order_release); }
 
  protected:
   int Move(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
            const std::vector<Block>& from, Queue& queue) override;
-  // However an exchange ends, the others do not wait for this rank for ever.
-  void GiveUp(Queue&) override { FlagsOf(rank_).has_failed.store(1, std::memory_order_release); }
+  // However an exchange ends, the others do not wait for this rank for ever, and nothing is copied
+  // into memory that XLA gives to others.
+  void GiveUp(Queue& queue) override {
+    Discard();
+    for (const std::unique_ptr<Lane>& lane : lanes_) {
+      if (!lane) continue;
+      try {
+        lane->end.Record(lane->stream.handle());
+        queue.WaitFor(lane->end);
+      } catch (const std::exception&) {  // the first error says more
+      }
+    }
+  }
 
  private:
   struct Traffic;
@@ -74,6 +91,7 @@ class Ipc final : public Transport {
   void Free(int rank);
   int Round(Communicator& comm, Traffic& traffic, Queue& queue);
   int WaitForReaders(Communicator& comm, Queue& queue);
+  int WaitForRecords(Communicator& comm);
   void Leave(const Communicator& comm, Traffic& traffic, Queue& queue);
   int Take(Communicator& comm, Traffic& traffic, Queue& queue);
   // `condition()` of another rank, or that it has failed.
@@ -86,6 +104,8 @@ class Ipc final : public Transport {
     return notes[(source * kHalves + half) * ranks_ + dest];
   }
   int Half() const { return static_cast<int>(round_ % kHalves); }
+  // A Peer keeps the events of a round at this index.
+  static int Record(std::int64_t round) { return static_cast<int>(round % kRecords); }
 
   int ranks_;
   int rank_;
@@ -95,6 +115,14 @@ class Ipc final : public Transport {
   // For each half, whether a rank was left something in it when it was last written.
   std::array<std::vector<char>, kHalves> readers_;
   std::int64_t round_ = 0;
+  // From each rank something is copied on a stream of its own: links between pairs of devices work
+  // at the same time.
+  struct Lane {
+    Stream stream;
+    Event end;
+  };
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  Event begin_;
 };
 
 // One exchange.
@@ -109,7 +137,11 @@ struct Ipc::Traffic {
 };
 
 Ipc::Ipc(const Communicator& comm, std::unique_ptr<SharedMemory> memory)
-    : ranks_(comm.size), rank_(comm.rank), memory_(std::move(memory)), peers_(comm.size) {
+    : ranks_(comm.size),
+      rank_(comm.rank),
+      memory_(std::move(memory)),
+      peers_(comm.size),
+      lanes_(comm.size) {
   const std::int64_t least = kAlign * ranks_;
   const std::int64_t half = GetTransportOptions().arena_bytes / kHalves / kAlign * kAlign;
   half_bytes_ = std::max(half, least);
@@ -124,10 +156,10 @@ std::string Ipc::MakeOwn(Offer* offer) {
         "allocating the arena of PFFTJAX_GPU_ARENA_BYTES");
   mine.arena = static_cast<char*>(arena);
   Check(device.export_memory(arena, &offer->arena), "exporting memory");
-  for (int half = 0; half < kHalves; ++half) {
-    Check(device.make_shared_event(&mine.written[half], &offer->written[half]),
+  for (int record = 0; record < kRecords; ++record) {
+    Check(device.make_shared_event(&mine.written[record], &offer->written[record]),
           "making an event for other processes");
-    Check(device.make_shared_event(&mine.read[half], &offer->read[half]),
+    Check(device.make_shared_event(&mine.read[record], &offer->read[record]),
           "making an event for other processes");
   }
   return {};
@@ -142,9 +174,9 @@ std::string Ipc::Open(const std::vector<Offer>& offers, const Devices& devices) 
     void* arena = nullptr;
     int code = device.open_memory(&offer.arena, &arena);
     peer.arena = static_cast<char*>(arena);
-    for (int half = 0; half < kHalves && code == 0; ++half) {
-      code = device.open_event(&offer.written[half], &peer.written[half]);
-      if (code == 0) code = device.open_event(&offer.read[half], &peer.read[half]);
+    for (int record = 0; record < kRecords && code == 0; ++record) {
+      code = device.open_event(&offer.written[record], &peer.written[record]);
+      if (code == 0) code = device.open_event(&offer.read[record], &peer.read[record]);
     }
     if (code != 0) {
       return "it cannot open what rank " + std::to_string(rank) + " shares of device " +
@@ -165,9 +197,9 @@ void Ipc::Close() {
 void Ipc::Free(int rank) {
   const DeviceApi& device = *Device();
   Peer& peer = peers_[rank];
-  for (int half = 0; half < kHalves; ++half) {
-    if (peer.written[half]) device.free_event(peer.written[half]);
-    if (peer.read[half]) device.free_event(peer.read[half]);
+  for (int record = 0; record < kRecords; ++record) {
+    if (peer.written[record]) device.free_event(peer.written[record]);
+    if (peer.read[record]) device.free_event(peer.read[record]);
   }
   if (peer.arena) rank == rank_ ? device.free(peer.arena) : device.close_memory(peer.arena);
   peer = {};
@@ -200,6 +232,7 @@ int Ipc::Move(Communicator& comm, const void* send, const std::vector<Block>& to
 int Ipc::Round(Communicator& comm, Traffic& traffic, Queue& queue) {
   ++round_;
   if (const int code = WaitForReaders(comm, queue)) return code;
+  if (const int code = WaitForRecords(comm)) return code;
   Leave(comm, traffic, queue);
   return Take(comm, traffic, queue);
 }
@@ -229,8 +262,29 @@ int Ipc::WaitForReaders(Communicator& comm, Queue& queue) {
     });
     if (code != 0) return code;
     if (!readers[rank]) continue;
-    Check(Device()->wait(queue.stream(), peers_[rank].read[Half()]), "waiting for a reader");
+    Check(Device()->wait(queue.stream(), peers_[rank].read[Record(round_ - kHalves)]),
+          "waiting for a reader");
     readers[rank] = 0;
+  }
+  return 0;
+}
+
+// Waits until no stream has to wait any more for what this round's events were last recorded for:
+// for having written, streams wait in that round, and for having read, kHalves rounds later.
+// Rounds may be on different streams, so both are asked for. The hosts have recorded them, as
+// WaitForReaders has seen later ones. This rank asks for its own, too: the fake device runs only
+// while somebody asks.
+int Ipc::WaitForRecords(Communicator& comm) {
+  static_assert(kRecords >= 2 * kHalves);
+  for (const int record : {Record(round_), Record(round_ + kHalves)}) {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const int code = WaitFor(comm, rank, [&] {
+        int done = 0;
+        Check(Device()->is_done(peers_[rank].read[record], &done), "asking for a reader");
+        return done != 0;
+      });
+      if (code != 0) return code;
+    }
   }
   return 0;
 }
@@ -260,7 +314,8 @@ void Ipc::Leave(const Communicator& comm, Traffic& traffic, Queue& queue) {
     has_more |= sent < block.count;
   }
   if (receivers > 0) {
-    Check(Device()->record(peers_[rank_].written[half], queue.stream()), "recording an event");
+    Check(Device()->record(peers_[rank_].written[Record(round_)], queue.stream()),
+          "recording an event");
   }
   Flags& mine = FlagsOf(rank_);
   mine.has_more[half].store(has_more, std::memory_order_relaxed);
@@ -270,8 +325,10 @@ void Ipc::Leave(const Communicator& comm, Traffic& traffic, Queue& queue) {
 // Copies what the others have left for this rank.
 int Ipc::Take(Communicator& comm, Traffic& traffic, Queue& queue) {
   const int half = Half();
+  // Copies of less than this take no longer than what it takes to begin them.
+  const std::int64_t least_apart = half_bytes_ / (32 * ranks_);
   traffic.has_more = false;
-  bool has_read = false;
+  std::vector<Lane*> used;
   for (int step = 1; step < ranks_; ++step) {
     const int source = (comm.rank + ranks_ - step) % ranks_;
     const Flags& theirs = FlagsOf(source);
@@ -288,16 +345,27 @@ int Ipc::Take(Communicator& comm, Traffic& traffic, Queue& queue) {
                         std::to_string(block.count) + " bytes that this rank expects of it";
       return kOtherSizes;
     }
-    Check(Device()->wait(queue.stream(), peers_[source].written[half]), "waiting for a sender");
-    queue.Copy(traffic.recv + block.offset + received, peers_[source].arena + note.offset,
-               note.bytes, Direction::kOnDevice);
+    const bool is_apart = ranks_ > 2 && note.bytes >= least_apart;
+    StreamHandle stream = queue.stream();
+    if (is_apart) {
+      if (used.empty()) begin_.Record(stream);
+      if (!lanes_[source]) lanes_[source] = std::make_unique<Lane>();
+      used.push_back(lanes_[source].get());
+      used.back()->stream.WaitFor(begin_);
+      stream = used.back()->stream.handle();
+    }
+    Check(Device()->wait(stream, peers_[source].written[Record(round_)]), "waiting for a sender");
+    Check(
+        Device()->copy(traffic.recv + block.offset + received, peers_[source].arena + note.offset,
+                       note.bytes, Direction::kOnDevice, stream),
+        "copying");
+    if (is_apart) used.back()->end.Record(stream);
     received += note.bytes;
-    has_read = true;
   }
+  for (const Lane* lane : used) queue.WaitFor(lane->end);
   traffic.has_more |= FlagsOf(rank_).has_more[half].load(std::memory_order_relaxed) != 0;
-  if (has_read) {
-    Check(Device()->record(peers_[rank_].read[half], queue.stream()), "recording an event");
-  }
+  Check(Device()->record(peers_[rank_].read[Record(round_)], queue.stream()),
+        "recording an event");
   FlagsOf(rank_).read.store(round_, std::memory_order_release);
   return 0;
 }
@@ -316,9 +384,12 @@ std::unique_ptr<Transport> MakeIpc(Communicator& comm, const Devices& devices, s
     *why = "the ranks' processes could not share memory of the host";
     return nullptr;
   }
-  auto ipc = std::make_unique<Ipc>(comm, std::move(memory));
+  std::unique_ptr<Ipc> ipc;
   Offer mine;
-  *why = Attempt(comm, [&] { return ipc->MakeOwn(&mine); });
+  *why = Attempt(comm, [&] {
+    ipc = std::make_unique<Ipc>(comm, std::move(memory));
+    return ipc->MakeOwn(&mine);
+  });
   if (!why->empty()) return nullptr;
   std::vector<Offer> offers(ranks);
   const int code = Mpi()->allgather(&mine, offers.data(), sizeof mine, Element::kU8, comm.control);

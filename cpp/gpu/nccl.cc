@@ -1,6 +1,5 @@
 // NCCL on XLA's stream, or beside it: the host enqueues, and waits for nothing.
 #include <dlfcn.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -10,9 +9,9 @@
 #include <mutex>
 #include <optional>
 
-#include "base/stepped_clock.h"
 #include "gpu/in_flight.h"
 #include "gpu/nccl_api.h"
+#include "gpu/probe.h"
 #include "gpu/transport.h"
 #include "runtime/watch.h"
 
@@ -140,6 +139,19 @@ class Nccl final : public Transport {
     return "nccl (NCCL " + nccl::VersionText(version_) + " on XLA's stream)";
   }
 
+  std::string Trouble() override {
+    nccl::Result error = nccl::kSuccess;
+    const nccl::Result asked = api_.comm_get_async_error(comm_, &error);
+    if (asked != nccl::kSuccess) return Say(asked, "ncclCommGetAsyncError");
+    return IsTrouble(error) ? Say(error, "an exchange between GPUs") : "";
+  }
+  void Follow(Queue& queue) override { InOrder in_order(queue); }
+  void Accept() override { is_on_trial_ = false; }
+  // Its kernels end, and hosts that wait in NCCL for this rank hear of it.
+  void Discard() override {
+    if (!std::exchange(is_discarded_, true)) api_.comm_abort(comm_);
+  }
+
   int Bcast(Communicator& comm, void* data, std::int64_t bytes, int root, Queue& queue) override {
     ThrowIfBroken();
     if (bytes == 0) return 0;
@@ -240,9 +252,10 @@ class Nccl final : public Transport {
   // The watch's thread calls this. The device waits where no call does: for a rank that is lost,
   // or for one that has enqueued something else.
   void Look() {
+    if (is_on_trial_) return;
     nccl::Result error = nccl::kSuccess;
     if (api_.comm_get_async_error(comm_, &error) != nccl::kSuccess) return;
-    if (error != nccl::kSuccess && error != nccl::kInProgress) Lost(error);
+    if (IsTrouble(error)) Lost(error);
     const double timeout = GetOptions().timeout;
     if (timeout <= 0) return;
     const std::optional<InFlight::Unfinished> unfinished = in_flight_.Look();
@@ -258,7 +271,7 @@ class Nccl final : public Transport {
   }
 
   void Check(nccl::Result result, const char* what) {
-    if (result == nccl::kSuccess || result == nccl::kInProgress) return;
+    if (!IsTrouble(result)) return;
     has_failed_ = true;
     throw std::runtime_error(Say(result, what));
   }
@@ -273,7 +286,8 @@ class Nccl final : public Transport {
     ThrowIfFailed();
     nccl::Result error = nccl::kSuccess;
     Check(api_.comm_get_async_error(comm_, &error), "ncclCommGetAsyncError");
-    if (error == nccl::kSuccess || error == nccl::kInProgress) return;
+    if (!IsTrouble(error)) return;
+    if (is_on_trial_) Check(error, "an earlier exchange between GPUs");
     Lost(error);
   }
 
@@ -281,6 +295,10 @@ class Nccl final : public Transport {
   // good. So the job ends before anything goes on.
   [[noreturn]] void Lost(nccl::Result error) {
     AbortJob((who_ + ": " + Say(error, "an earlier exchange between GPUs")).c_str());
+  }
+
+  static bool IsTrouble(nccl::Result result) {
+    return result != nccl::kSuccess && result != nccl::kInProgress;
   }
 
   static bool IsComplex(Element element) {
@@ -322,6 +340,9 @@ class Nccl final : public Transport {
   int version_;
   nccl::Comm comm_;
   std::string who_;
+  // A discarded one stays on trial for ever: nobody asks any more what NCCL has given up.
+  std::atomic<bool> is_on_trial_{true};
+  bool is_discarded_ = false;
   InFlight in_flight_;
 };
 
@@ -341,28 +362,6 @@ std::string Duplicate(const Devices& devices) {
     }
   }
   return {};
-}
-
-// Waits until all ranks have come out of ncclCommInitRank, in which they wait for each other.
-// Where one has failed and others have not, those never come: then the reason is said, and the job
-// ends.
-void ComeOut(Communicator& comm, const std::string& failure) {
-  const double timeout = GetOptions().timeout;
-  constexpr double longest = 60;  // seconds; less than the watch's, which knows no reason
-  const double patience = timeout > 0 ? std::min(longest, timeout / 2) : longest;
-  SteppedClock clock(0.5);
-  MpiHandle request = 0;
-  int code = Mpi()->barrier_start(comm.control, &request);
-  for (int done = 0; code == 0 && !done; sched_yield()) {
-    code = Mpi()->test(&request, &done, nullptr);
-    if (!done && !failure.empty() && clock.Look() > patience) {
-      AbortJob(("pfftjax: on " + comm.Where() + " " + failure +
-                ", and others wait in it for this one; PFFTJAX_GPU_TRANSPORT=ipc or staging does "
-                "without NCCL")
-                   .c_str());
-    }
-  }
-  if (code != 0) throw std::runtime_error("MPI's barrier failed while NCCL was set up");
 }
 
 }  // namespace
@@ -408,14 +407,20 @@ std::unique_ptr<Transport> MakeNccl(Communicator& comm, const Devices& devices, 
   if (!why->empty()) return nullptr;
   const std::string mine =
       say(api->comm_init_rank(&made, comm.size, id, comm.rank), "ncclCommInitRank");
-  ComeOut(comm, mine);
+  ComeOut(comm, mine, "PFFTJAX_GPU_TRANSPORT=ipc or staging does without NCCL");
   *why = FirstText(comm, mine);
+  std::unique_ptr<Nccl> nccl;
   if (why->empty()) {
-    device_transport = "nccl";
-    return std::make_unique<Nccl>(
-        *api, version, made, comm.Where() + " (communicator " + std::to_string(comm.number) + ")");
+    *why = Attempt(comm, [&]() -> std::string {
+      nccl = std::make_unique<Nccl>(
+          *api, version, made,
+          comm.Where() + " (communicator " + std::to_string(comm.number) + ")");
+      return {};
+    });
   }
+  if (why->empty()) return nccl;
   if (made) api->comm_abort(made);
+  static_cast<void>(nccl.release());  // the watch knows it, on trial
   return nullptr;
 }
 

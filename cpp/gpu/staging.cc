@@ -29,6 +29,9 @@ class Staging final : public Transport {
   const char* name() const override { return "staging"; }
   bool WaitsForDevice() const override { return true; }
   std::string description() const override { return description_; }
+  void Discard() override {
+    if (slots_) slots_->Fail();
+  }
 
  protected:
   int Move(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
@@ -53,7 +56,7 @@ class Staging final : public Transport {
   // After an error MPI, and other ranks, may still use the rings, and copies may be under way that
   // XLA's next operations must not overtake.
   void GiveUp(Queue& queue) override {
-    if (slots_) slots_->Fail();
+    Discard();
     for (const Stream* stream : {&to_host_, &to_device_}) {
       try {
         LetWait(queue, *stream);

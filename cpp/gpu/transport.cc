@@ -4,6 +4,9 @@
 #include <mutex>
 #include <optional>
 
+#include "base/process.h"
+#include "gpu/probe.h"
+
 namespace pfftjax::gpu {
 namespace {
 
@@ -37,14 +40,38 @@ class Alone final : public Transport {
 struct Candidate {
   const char* name;
   std::unique_ptr<Transport> (*make)(Communicator& comm, const Devices& devices, std::string* why);
+  bool is_exclusive;  // as `device_transport` says
 };
 
 constexpr std::array<Candidate, 4> kCandidates = {{
-    {"nccl", MakeNccl},
-    {"ipc", MakeIpc},
-    {"mpi", MakeGpuAwareMpi},
-    {"staging", MakeStaging},
+    {"nccl", MakeNccl, true},
+    {"ipc", MakeIpc, false},
+    {"mpi", MakeGpuAwareMpi, true},
+    {"staging", MakeStaging, false},
 }};
+
+// Returns the candidate's transport where it can be had and does what it should. Otherwise null,
+// with the reason.
+std::unique_ptr<Transport> Try(const Candidate& candidate, Communicator& comm,
+                               const Devices& devices, std::string* why) {
+  std::unique_ptr<Transport> made = candidate.make(comm, devices, why);
+  if (!made) return nullptr;
+  *why = Probe(comm, *made);
+  if (why->empty()) {
+    made->Accept();
+    if (candidate.is_exclusive) device_transport = candidate.name;
+    return made;
+  }
+  *why = "it was tried and failed " + *why;
+  made->Discard();
+  static_cast<void>(made.release());  // a device may be at work on what it holds
+  // What follows is slower, and no error.
+  if (comm.rank == 0 && GetTransportOptions().name.empty()) {
+    process::WriteError("pfftjax: the GPUs of communicator " + std::to_string(comm.number) +
+                        " do not exchange by " + candidate.name + ": " + *why + "\n");
+  }
+  return nullptr;
+}
 
 // Returns what the ranks have to do alike before any of them tries.
 std::string Terms() {
@@ -53,6 +80,7 @@ std::string Terms() {
   // Messages are cut alike on both sides.
   return "PFFTJAX_GPU_TRANSPORT=" + (name.empty() ? "auto" : name) +
          "\nPFFTJAX_GPU_CHUNK_BYTES=" + std::to_string(GetTransportOptions().chunk_bytes) +
+         "\nPFFTJAX_GPU_PROBE_BYTES=" + std::to_string(GetTransportOptions().probe_bytes) +
          "\nPFFTJAX_MAX_CHUNK_BYTES=" + std::to_string(options.max_chunk_bytes) +
          "\nXLA's platform " + Device()->platform;
 }
@@ -127,7 +155,7 @@ Choice Choose(Communicator& comm) {
   for (const Candidate& candidate : kCandidates) {
     if (!named.empty() && named != candidate.name) continue;
     std::string why;
-    choice.transport = candidate.make(comm, devices, &why);
+    choice.transport = Try(candidate, comm, devices, &why);
     if (choice.transport) break;
     refused += std::string(refused.empty() ? "" : "; ") + candidate.name + ": " + why;
   }

@@ -32,8 +32,19 @@ class Transport {
   // The hosts then compare all calls (call.cc), which takes them less than the device needs.
   virtual bool RunsAhead() const { return false; }
   // Whether Exchange keeps the host until the device has come to what is to be sent. The others
-  // only enqueue, or wait for other hosts to enqueue.
+  // enqueue, and may wait for other hosts to enqueue, or for a device that is many exchanges
+  // behind.
   virtual bool WaitsForDevice() const { return false; }
+
+  // A new one is on trial (probe.h): what goes wrong in it later than in a call is not the end of
+  // the job, but is told here. It is then accepted, or discarded; in the second case nobody waits
+  // in it any more, and it stays, as a device may be at work on what it holds.
+  virtual std::string Trouble() { return {}; }
+  // Lets `queue` wait for all that is before an exchange in it for other reasons than the
+  // exchange.
+  virtual void Follow(Queue&) {}
+  virtual void Accept() {}
+  virtual void Discard() {}
 
   // Sends to[p] of `send` to rank p and receives from[p] of `recv` from it, for every rank p, this
   // one included; blocks of bytes, of which both sides know the size, so that empty ones cost
@@ -76,6 +87,8 @@ struct TransportOptions {
   std::int64_t arena_bytes = std::int64_t{256} << 20;  // PFFTJAX_GPU_ARENA_BYTES: of CUDA IPC
   // PFFTJAX_GPU_CHUNK_BYTES: the most that one copy between the host and a GPU moves by staging.
   std::int64_t chunk_bytes = std::int64_t{4} << 20;
+  // PFFTJAX_GPU_PROBE_BYTES: the largest message by which a transport is tried out; 0: none is.
+  std::int64_t probe_bytes = std::int64_t{1} << 20;
   // Whether the MPI says that it takes pointers to a GPU's memory; nothing where it does not say.
   bool does_mpi_say = false;
   bool does_mpi_take_pointers = false;

@@ -19,11 +19,15 @@ set -euo pipefail
 module load PrgEnv-gnu craype-x86-milan craype-accel-nvidia80 cudatoolkit python
 source "$HOME/pfftjax/env/bin/activate" # where you have built
 
-# NCCL over Slingshot. Without the plugin aws-ofi-nccl it takes TCP: look for a module or a path
-# that NERSC offers, and check with NCCL_DEBUG=INFO.
+# NCCL over Slingshot, by the plugin aws-ofi-nccl: look for a module or a path that NERSC offers. With
+# NCCL_NET it is an error if NCCL does not find it; without, NCCL would take TCP.
+export NCCL_NET="AWS Libfabric"
 export NCCL_CROSS_NIC=1
 export NCCL_NET_GDR_LEVEL=PHB
-export NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3
+export NCCL_SOCKET_IFNAME=hsn
+export FI_CXI_DISABLE_HOST_REGISTER=1 # CUDA's allocations could wait for libfabric, and it for them
+export FI_CXI_DEFAULT_CQ_SIZE=131072
+export FI_MR_CACHE_MONITOR=userfaultfd
 export MPICH_GPU_SUPPORT_ENABLED=0 # modules may have set it to 1
 
 # In place of NCCL, Cray MPICH on pointers to GPU memory. It needs an mpi4py that was built with

@@ -26,6 +26,9 @@
                               these that can be had (mpi by itself with Cray's only)
 ``PFFTJAX_NCCL=PATH``         the libnccl.so.2 to take, in place of JAX's own
 ``PFFTJAX_GPU_ARENA_BYTES``   GPU memory that a rank of a communicator keeps for CUDA IPC (256 MiB)
+``PFFTJAX_GPU_PROBE_BYTES``   the largest of the messages by which a way between GPUs is tried out
+                              before a communicator takes it (1 MiB); 0 leaves the trial out; the
+                              same on all ranks
 ``PFFTJAX_GPU_CHUNKS=N``      how many chunks ``ExchangeMethod.PIPELINED`` makes at most (4); the
                               same on all ranks
 ``PFFTJAX_BIND_GPU=0``        leave it to the user which GPU a rank takes, and how much of its
@@ -86,6 +89,7 @@ class Options:
     gpu_transport: str = _choice("PFFTJAX_GPU_TRANSPORT", "auto", "nccl", "ipc", "mpi", "staging")
     nccl: str = _option("PFFTJAX_NCCL", "", str, "a path")
     gpu_arena_bytes: int = _number("PFFTJAX_GPU_ARENA_BYTES", 256 << 20, 1 << 12, 1 << 40)
+    gpu_probe_bytes: int = _number("PFFTJAX_GPU_PROBE_BYTES", 1 << 20, 0, 1 << 26)
     gpu_chunks: int = _number("PFFTJAX_GPU_CHUNKS", 4, 1, 1024)
     bind_gpu: bool = _flag("PFFTJAX_BIND_GPU", True)
     profile: bool = _flag("PFFTJAX_PROFILE", False)

@@ -71,6 +71,7 @@ def settings() -> dict[str, str | int]:
         "nccl_wheel": nccl_of_the_wheel(),
         "arena_bytes": options.gpu_arena_bytes,
         "chunk_bytes": options.gpu_chunk_bytes,
+        "probe_bytes": options.gpu_probe_bytes,
         "does_mpi_say": takes is not None,
         "does_mpi_take_pointers": bool(takes),
         "is_cray": "CRAY MPICH" in library_version,

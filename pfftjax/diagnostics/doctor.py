@@ -6,17 +6,16 @@ import shutil
 import subprocess
 
 import jax
-import numpy as np
 from mpi4py import MPI
 
 from pfftjax._runtime import machine
 from pfftjax._runtime.ffi import implementation_of
 from pfftjax._runtime.options import VARIABLES
-from pfftjax.collectives import alltoall
 
 from .exchange_times import ExchangeTime, exchange_time
 from .findings import Job, Observed, differences, findings, hints
 from .info import Info, info
+from .network import network
 from .self_test import wrong_operations
 from .single_copy import can_read_neighbour
 
@@ -42,13 +41,19 @@ def doctor() -> int:
         wrong = wrong_operations(comm)
         small = exchange_time(_SMALL_BLOCK, 64, comm)
         large = exchange_time(_LARGE_BYTES // 4 // comm.size, 4, comm)
-    here = _with_transport(here, comm)
+    if comm.allreduce("CUDA" in here.platforms and bool(here.gpus), op=MPI.LAND):
+        with jax.default_device(jax.local_devices(backend="gpu")[0]):
+            wrong += [f"{name} on GPUs" for name in wrong_operations(comm)]
+    # Its first exchange has chosen how GPUs exchange.
+    now = info()
+    here = dataclasses.replace(here, gpu_transport=now.gpu_transport, gpu_device=now.gpu_device)
     observed = Observed(
         wrong=tuple(wrong),
         xla_threads=machine.xla_threads(),
         reads_neighbour=can_read_neighbour(comm),
         unknown_variables=_unknown_variables(),
         yields=_yields(here),
+        network=network(),
         ucx_remembers_memory=os.environ.get("UCX_MEMTYPE_CACHE", "") not in ("n", "no", "0"),
     )
     ranks = comm.gather((here, observed))
@@ -99,16 +104,6 @@ def _report(job: Job) -> str:
     lines += ["", "Findings:", *(f"  {line}" for line in found)]
     lines += [f"  hint: {line}" for line in hints(job)]
     return "\n".join(lines)
-
-
-def _with_transport(here: Info, comm: MPI.Intracomm) -> Info:
-    """Add the transport that GPUs choose at their first exchange, made here. Collective."""
-    has_gpus = "CUDA" in here.platforms and bool(here.gpus)
-    if comm.allreduce(has_gpus, op=MPI.LAND):
-        gpu = jax.local_devices(backend="gpu")[0]
-        jax.block_until_ready(alltoall(jax.device_put(np.zeros(comm.size), gpu), comm=comm))
-    now = info()
-    return dataclasses.replace(here, gpu_transport=now.gpu_transport, gpu_device=now.gpu_device)
 
 
 _MOST_SHOWN = 8

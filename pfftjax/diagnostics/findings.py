@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 
 from pfftjax._runtime.device import TOO_LATE
@@ -9,6 +10,7 @@ from pfftjax._runtime.machine import ranges
 
 from .exchange_times import ExchangeTime
 from .info import Info
+from .network import Network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Observed:
         unknown_variables: ``PFFTJAX_*`` in the environment that mean nothing.
         yields: whether MPI has been told to give up the core while it waits.
         ucx_remembers_memory: whether UCX keeps a list of what memory is on which device.
+        network: what it has between its GPU and other nodes.
 
     """
 
@@ -31,6 +34,7 @@ class Observed:
     unknown_variables: tuple[str, ...] = ()
     yields: bool = False
     ucx_remembers_memory: bool = False
+    network: Network = dataclasses.field(default_factory=Network)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +124,8 @@ def findings(job: Job) -> list[Finding]:
     # Nodes in the same state say so once.
     texts = {}
     for host, ranks in hosts.items():
-        for finding in (*_cores(ranks), *_memory(ranks), *_gpus(ranks)):
+        found_here = (*_cores(ranks), *_memory(ranks), *_gpus(ranks), *_network(ranks, len(hosts)))
+        for finding in found_here:
             texts.setdefault(finding, []).append(host)
     for finding, names in texts.items():
         where = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more nodes"
@@ -289,6 +294,76 @@ def _gpus(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
             "srun --gpu-bind=none in place of --gpus-per-task=1, so that GPUs can reach each "
             "other directly; pfftjax then gives each rank its own",
         )
+
+
+# The first NCCL in which that was seen.
+_LL128_VERSION = (2, 27)
+
+
+def _network(ranks: Sequence[tuple[Info, Observed]], nodes: int) -> Iterator[Finding]:
+    """What GPUs and the networks of particular machines are known for."""
+    info, observed = ranks[0]
+    seen, transport = observed.network, info.gpu_transport or ""
+    if not any(other.gpus for other, _ in ranks):
+        return
+    by_nccl = re.match(r"nccl \(NCCL (\d+)\.(\d+)", transport)
+    cray = "CRAY MPICH" in info.mpi_library
+    supports_gpus = seen.variables.get("MPICH_GPU_SUPPORT_ENABLED") == "1"
+    if by_nccl and seen.slingshot and nodes > 1 and not seen.nccl_plugin:
+        yield Finding(
+            "NCCL has loaded no plugin for Slingshot (aws-ofi-nccl), and goes from node to node "
+            "by TCP",
+            "load the site's module for it, or put the folder of its libnccl-net.so on "
+            'LD_LIBRARY_PATH; NCCL_NET="AWS Libfabric" makes it an error if that is not found, or '
+            "too old for this NCCL",
+        )
+    if (
+        by_nccl
+        and seen.slingshot
+        and seen.architecture == "aarch64"
+        and tuple(map(int, by_nccl.groups())) >= _LL128_VERSION
+        and seen.variables.get("NCCL_LL128_C2C") != "0"
+        and _takes_ll128(seen.variables.get("NCCL_PROTO", ""))
+    ):
+        yield Finding(
+            f"{by_nccl[0].removeprefix('nccl (')} may deliver wrong numbers between nodes of "
+            "GH200 with Slingshot, by its protocol LL128 (NVIDIA/nccl#2001)",
+            "NCCL_LL128_C2C=0 on all ranks",
+            wrong=True,
+        )
+    if by_nccl and cray and supports_gpus:
+        yield Finding(
+            "NCCL and Cray MPICH are both at work on GPUs, and may wait for each other for ever",
+            "MPICH_GPU_SUPPORT_ENABLED=0: pfftjax hands the MPI nothing but memory of the host",
+        )
+    if cray and supports_gpus and not seen.gtl:
+        yield Finding(
+            "MPICH_GPU_SUPPORT_ENABLED=1 without the library for it (libmpi_gtl)",
+            "build mpi4py with MPICC='cc -target-accel=nvidia80 -shared' (GH200: nvidia90), or "
+            "set MPICH_GPU_SUPPORT_ENABLED=0",
+        )
+    allocators = {seen.variables.get(f"XLA_{name}CLIENT_ALLOCATOR") for name in ("", "PYTHON_")}
+    for allocator in sorted({"cuda_async", "vmm"} & allocators):
+        if transport.startswith("mpi"):
+            yield Finding(
+                f"the MPI is given pointers to memory of JAX's allocator {allocator}, which other "
+                "processes cannot open",
+                "unset XLA_CLIENT_ALLOCATOR and XLA_PYTHON_CLIENT_ALLOCATOR, or take "
+                "PFFTJAX_GPU_TRANSPORT=nccl",
+            )
+    if cray and (seen.driver or 0) >= 580 and re.search(r"version [0-8]\.", info.mpi_library):
+        yield Finding(
+            f"NVIDIA's driver {seen.driver} slows the messages between hosts of an older Cray "
+            "MPICH",
+            "compare the speed of MPI alone, above, with that of nodes without GPUs, and load a "
+            "newer cray-mpich",
+        )
+
+
+def _takes_ll128(protocols: str) -> bool:
+    """By NCCL_PROTO, a list of names, or of all but these."""
+    named = "LL128" in protocols.lstrip("^").upper().split(",")
+    return not protocols or named != protocols.startswith("^")
 
 
 def _binding(info: Info) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from pfftjax._runtime.device import TOO_LATE, Binding
 from pfftjax._runtime.options import Options
 from pfftjax.diagnostics.exchange_times import ExchangeTime
 from pfftjax.diagnostics.findings import Job, Observed, findings, hints
+from pfftjax.diagnostics.network import Network, network
 
 HEALTHY = dataclasses.replace(
     pfftjax.info(),
@@ -262,3 +263,101 @@ def test_slow_exchanges():
         lambda _: {"node_cores": 1, "cores": (0,)}, lambda _: {"xla_threads": 1}, small=slow
     )
     assert "ranks run on" in one(crowded).text
+
+
+def on_gpus(transport, ranks=2, library="CRAY MPICH version 8.1.30", **seen):
+    """A job of one rank a node, on GPUs of a machine with Slingshot, where all is as it should."""
+    there = {"slingshot": True, "nccl_plugin": True, "gtl": True, "architecture": "aarch64"}
+    variables = {"NCCL_LL128_C2C": "0", **seen.pop("variables", {})}
+    of_network = Network(**{**there, "variables": variables, **seen})
+    return job(
+        lambda rank: {
+            "host": f"node{rank}",
+            "local_ranks": 1,
+            "mpi_implementation": "mpich",
+            "mpi_library": library,
+            "gpus": ("cuda:0",),
+            "platforms": ("CUDA", "cpu"),
+            "gpu_transport": transport,
+        },
+        lambda _: {"network": of_network},
+        ranks=ranks,
+    )
+
+
+NCCL = "nccl (NCCL 2.27.5 on XLA's stream)"
+
+
+@pytest.mark.parametrize(
+    ("transport", "seen", "text", "remedy"),
+    [
+        (NCCL, {"nccl_plugin": False}, "goes from node to node by TCP", "AWS Libfabric"),
+        (NCCL, {"variables": {"NCCL_LL128_C2C": "1"}}, "NCCL 2.27 may deliver wrong", "C2C=0"),
+        (
+            NCCL,
+            {"variables": {"MPICH_GPU_SUPPORT_ENABLED": "1"}},
+            "NCCL and Cray MPICH are both at work on GPUs",
+            "MPICH_GPU_SUPPORT_ENABLED=0",
+        ),
+        (
+            "staged by nobody",
+            {"variables": {"MPICH_GPU_SUPPORT_ENABLED": "1"}, "gtl": False},
+            "MPICH_GPU_SUPPORT_ENABLED=1 without the library",
+            "-target-accel=nvidia80",
+        ),
+        (
+            "mpi (MPI on device pointers)",
+            {"variables": {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}},
+            "pointers to memory of JAX's allocator cuda_async",
+            "unset XLA_CLIENT_ALLOCATOR",
+        ),
+        (NCCL, {"driver": 580}, "NVIDIA's driver 580 slows the messages", "newer cray-mpich"),
+    ],
+)
+def test_traps_of_machines_with_gpus(transport, seen, text, remedy):
+    finding = one(on_gpus(transport, **seen))
+    assert text in finding.text
+    assert remedy in finding.remedy
+    assert finding.wrong == ("wrong" in text)
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        on_gpus(NCCL),
+        on_gpus(NCCL, driver=570),
+        on_gpus(NCCL, driver=590, library="CRAY MPICH version 9.0.0"),
+        on_gpus(NCCL, ranks=1, nccl_plugin=False),  # within one node
+        on_gpus(NCCL, slingshot=False, nccl_plugin=False),
+        on_gpus(NCCL, architecture="x86_64", variables={"NCCL_LL128_C2C": ""}),
+        on_gpus(NCCL.replace("27", "26"), variables={"NCCL_LL128_C2C": ""}),
+        on_gpus(NCCL, variables={"NCCL_LL128_C2C": "", "NCCL_PROTO": "^LL128"}),
+        on_gpus(NCCL, variables={"NCCL_LL128_C2C": "", "NCCL_PROTO": "LL,Simple"}),
+        on_gpus(NCCL, variables={"XLA_CLIENT_ALLOCATOR": "vmm"}),
+        on_gpus("mpi (MPI on device pointers)", variables={"MPICH_GPU_SUPPORT_ENABLED": "1"}),
+    ],
+)
+def test_machines_with_gpus_that_are_right(healthy):
+    assert findings(healthy) == []
+
+
+def test_protocols_of_which_one_is_wrong():
+    for protocols in ("LL128", "^LL", "Simple,LL128"):
+        variables = {"NCCL_LL128_C2C": "", "NCCL_PROTO": protocols}
+        assert "LL128" in one(on_gpus(NCCL, variables=variables)).text
+
+
+def test_a_node_is_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_NET", "AWS Libfabric")
+    assert network(tmp_path).slingshot is network(tmp_path).nccl_plugin is False
+    for name, text in {
+        "proc/self/maps": "7f00 r-xp /lib/libnccl-net.so\n7f01 r-xp /x/libmpi_gtl_cuda.so.0",
+        "sys/module/nvidia/version": "580.65.06\n",
+        "sys/class/net/hsn0/address": "",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    seen = network(tmp_path)
+    assert (seen.slingshot, seen.nccl_plugin, seen.gtl, seen.driver) == (True, True, True, 580)
+    assert seen.variables["NCCL_NET"] == "AWS Libfabric"

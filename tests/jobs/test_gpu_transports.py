@@ -234,8 +234,11 @@ if SIZE == 2:
     both_ways_are_timed()
 
 # By NCCL, and not by way of the host.
+comm = using("nccl")
+jax.block_until_ready(pc.alltoall(x, comm=comm))
 os.environ["PFFTJAX_FAKE_NCCL_FAIL"] = "ncclAllReduce"
-assert "NCCL says 'invalid argument' in ncclAllReduce" in refusal(using("nccl"), pc.allreduce)
+assert "NCCL says 'invalid argument' in ncclAllReduce" in refusal(comm, pc.allreduce)
+del os.environ["PFFTJAX_FAKE_NCCL_FAIL"]
 
 # These are exchanges that a transport would take for a message of another size, or wait for.
 try:
@@ -281,6 +284,46 @@ import os
 if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
     os.environ.update({})
 """
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fault", "why"),
+    [
+        (2, {"PFFTJAX_FAKE_NCCL_FAIL": "ncclSend"}, "NCCL says 'invalid argument' in ncclSend"),
+        (2, {"PFFTJAX_FAKE_NCCL_FAIL": "ncclAllReduce"}, "'invalid argument' in ncclAllReduce"),
+        (2, {"PFFTJAX_FAKE_NCCL_LOST": "1"}, "NCCL says 'remote process exited"),
+        (2, {"PFFTJAX_FAKE_NCCL_HANG": "1"}, "a GPU waited in vain for messages of other ranks"),
+        (3, {"PFFTJAX_FAKE_NCCL_WRONG": "1500"}, "byte 1000 of 2000 from rank 0 arrived wrong"),
+    ],
+    ids=["at once", "a sum", "later", "never", "wrong"],
+)
+def test_a_transport_is_tried(ranks, fault, why):
+    """Before it is taken: what fails on one rank, or brings wrong values there, is left by all
+    ranks for the next, and the job goes on.
+    """
+    ended = assert_succeeds(
+        TRANSPORTS
+        + f"""
+why = {why!r}
+text = chosen().transport  # of the first operation
+assert text.startswith("ipc ") and "and not nccl: it was tried and failed on rank" in text, text
+assert why in text, text
+text = refusal(using("nccl"))
+assert "PFFTJAX_GPU_TRANSPORT=nccl cannot be had here" in text and why in text, text
+# What failed on one communicator may do on another, and later.
+for name in {list(fault)}:
+    os.environ.pop(name, None)
+for name in ("", "nccl", "ipc"):
+    comm = using(name)
+    y = jax.block_until_ready(pc.alltoall(jnp.arange(SIZE) + 10 * RANK, comm=comm))
+    np.testing.assert_array_equal(y, 10 * np.arange(SIZE) + RANK)
+    assert chosen().transport.startswith(name or "nccl"), chosen()
+""",
+        ranks=ranks,
+        preamble=ON_RANK_1.format(fault) + PREAMBLE,
+        **environment(PFFTJAX_TIMEOUT="8"),
+    )
+    assert ended.output.count("do not exchange by nccl: it was tried and failed") == 1
 
 
 def test_what_cannot_be_had():
@@ -429,5 +472,5 @@ def test_the_runtime_fails(call):
         """,
         r"alltoall failed on rank 1 of 2.*'a failure that a test has asked for'",
         preamble=ON_RANK_1.format({"PFFTJAX_FAKE_FAIL": call}) + PREAMBLE,
-        **fake_device.environment(PFFTJAX_GPU_TRANSPORT="ipc"),
+        **fake_device.environment(PFFTJAX_GPU_TRANSPORT="ipc", PFFTJAX_GPU_PROBE_BYTES=0),
     )

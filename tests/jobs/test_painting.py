@@ -38,7 +38,10 @@ for call in (lambda: paint(at, mesh), lambda: readout(zeros, at, mesh)):
         jax.block_until_ready(call())
     except jax.errors.JaxRuntimeError as error:
         pc.recover()
-        print(f"rank {RANK}: {str(error).splitlines()[0]}", flush=True)
+        # JAX puts words of its own before it, or does not, by when it hears of it.
+        text = str(error)
+        text = text[text.index("pfftjax: ") :].splitlines()[0]
+        print(f"rank {RANK}: {text}", flush=True)
 """
 
 

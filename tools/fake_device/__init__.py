@@ -61,11 +61,12 @@ def _compiled(
 
 def environment(seed: int = 0, **extra: object) -> dict[str, str]:
     """What a job's environment must have in order to run on it, by one of many schedules; by
-    staging unless another transport is named.
+    staging unless another transport is named, which is tried out by small messages.
     """
     return {
         "PFFTJAX_FAKE_DEVICE": build(),
         "PFFTJAX_FAKE_SEED": str(seed),
         "PFFTJAX_GPU_TRANSPORT": "staging",
+        "PFFTJAX_GPU_PROBE_BYTES": "2000",
         **{name: str(value) for name, value in extra.items()},
     }

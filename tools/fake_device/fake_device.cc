@@ -5,7 +5,8 @@
 // stream is idle: a few pieces, of streams drawn at random; a stream whose next piece waits for an
 // event has to wait. So what is not ordered by events comes in every order sooner or later. Copies
 // to and from the host want pinned memory there; memory starts as garbage, and is garbage again
-// when it is freed. Memory and events can be opened by other processes.
+// when it is freed. Memory and events can be opened by other processes; a wait for such an event
+// is one for its latest record, also where that was made after the wait.
 //
 // PFFTJAX_FAKE_SEED=n      another schedule (0)
 // PFFTJAX_FAKE_FAIL=n      the n-th call of all since this was set returns an error, or with
@@ -96,7 +97,7 @@ int IsIdle(StreamHandle stream, int* idle) {
 int Wait(StreamHandle stream, EventHandle handle) {
   return Call("wait", [&](Runtime&) {
     const Event event = AsEvent(handle);
-    AsStream(stream).work.push_back({{}, event, event->recorded.load()});
+    AsStream(stream).work.push_back({{}, event, event->recorded.load(), {}});
     return kOk;
   });
 }
@@ -283,6 +284,7 @@ int MakeSharedEvent(EventHandle* event, SharedHandle* handle) {
     void* memory = mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED) return kNoMemory;
     *handle = HandleOf(file, sizeof(Counts));
+    static_cast<Counts*>(memory)->is_shared = true;
     *event = new Event(static_cast<Counts*>(memory), [file](Counts* counts) {
       munmap(counts, sizeof(Counts));
       close(file);

@@ -8,7 +8,9 @@
 //
 // PFFTJAX_FAKE_NCCL_FAIL=FUNCTION makes that function return an error, PFFTJAX_FAKE_NCCL_LOST=N
 // the N-th question for asynchronous errors, and those after it; with PFFTJAX_FAKE_NCCL_HANG what
-// is enqueued from then on never ends. PFFTJAX_FAKE_DEVICE is the path of the fake device.
+// is enqueued from then on never ends, unless its communicator is aborted; with
+// PFFTJAX_FAKE_NCCL_WRONG=N one bit of what this process receives from its predecessor changes, in
+// messages of N bytes and more. PFFTJAX_FAKE_DEVICE is the path of the fake device.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -64,6 +66,7 @@ struct Communicator {
   int ranks;
   int rank;
   Ring* rings;  // ranks x ranks, by source
+  std::atomic<bool> is_aborted{false};
   Ring& From(int source, int dest) const { return rings[source * ranks + dest]; }
 };
 
@@ -76,19 +79,33 @@ struct Operation {
   std::size_t done = 0;
 };
 
+void MayGoWrong(const Operation& op) {
+  const char* least = std::getenv("PFFTJAX_FAKE_NCCL_WRONG");
+  const int before = (op.comm->rank + op.comm->ranks - 1) % op.comm->ranks;
+  if (op.is_send || op.peer != before || !least) return;
+  if (op.bytes >= std::strtoull(least, nullptr, 10)) op.data[op.bytes / 2] ^= 4;
+}
+
 // Holds what a stream runs at once; operations with one peer in one direction follow each other.
 struct Work {
   std::vector<Operation> operations;
   std::function<void()> at_end;
   bool hangs = std::getenv("PFFTJAX_FAKE_NCCL_HANG") != nullptr;
 
+  bool IsAborted() const {
+    return std::any_of(operations.begin(), operations.end(),
+                       [](const Operation& op) { return op.comm->is_aborted.load(); });
+  }
+
   bool Step() {
     // Under the device's lock, as all steps.
     static const Work* running = nullptr;
+    if (running && running->IsAborted()) running = nullptr;
     if (running && running != this) {
       std::fputs("the fake NCCL: two operations of one device have no order\n", stderr);
       std::abort();
     }
+    if (IsAborted()) return true;
     running = this;
     bool all = !hangs;
     for (std::size_t i = 0; i < operations.size(); ++i) {
@@ -107,6 +124,7 @@ struct Work {
         const int rank = op.comm->rank;
         op.done += op.is_send ? op.comm->From(rank, op.peer).Write(at, left)
                               : op.comm->From(op.peer, rank).Read(at, left);
+        if (op.done == op.bytes) MayGoWrong(op);
       }
       all &= op.done == op.bytes;
     }
@@ -242,13 +260,16 @@ NCCL_FUNCTION Result ncclCommInitRank(Comm* comm, int ranks, UniqueId id, int ra
   auto* header = static_cast<Header*>(memory);
   if (header->joined.fetch_add(1) + 1 == ranks) shm_unlink(id.internal);
   while (header->joined < ranks) sched_yield();
-  *comm =
-      new Communicator{ranks, rank, reinterpret_cast<Ring*>(static_cast<char*>(memory) + kHeader)};
+  *comm = new Communicator{
+      ranks, rank, reinterpret_cast<Ring*>(static_cast<char*>(memory) + kHeader), {}};
   return kSuccess;
 }
 
 // Enqueued operations still refer to it.
-NCCL_FUNCTION Result ncclCommAbort(Comm) { return kSuccess; }
+NCCL_FUNCTION Result ncclCommAbort(Comm comm) {
+  static_cast<Communicator*>(comm)->is_aborted = true;
+  return kSuccess;
+}
 
 NCCL_FUNCTION Result ncclCommGetAsyncError(Comm, Result* error) {
   static int asked = 0;

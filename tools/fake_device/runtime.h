@@ -44,10 +44,11 @@ inline const char* ErrorText(int code) {
   }
 }
 
-// How often an event was recorded, and which of these records has run; shared by processes.
+// How often an event was recorded, and which of these records has run; shared by processes, if so.
 struct Counts {
   std::atomic<std::int64_t> recorded;
   std::atomic<std::int64_t> done;
+  bool is_shared;
 };
 using Event = std::shared_ptr<Counts>;
 
@@ -57,7 +58,13 @@ struct Work {
   std::int64_t record = 0;
   std::function<bool()> is_ready{};  // it waits for this, if any
 
-  bool IsReady() { return is_ready ? is_ready() : !event || event->done.load() >= record; }
+  bool IsReady() const {
+    if (is_ready) return is_ready();
+    if (!event) return true;
+    // What another process does to an event shows when the stream comes to it, not when the wait
+    // was made.
+    return event->done.load() >= (event->is_shared ? event->recorded.load() : record);
+  }
 };
 
 struct Stream {
