@@ -212,14 +212,6 @@ MUTANTS = [
         0,
     ),
     Mutant(
-        "what another GPU has left is copied beside what was there before",
-        CXX / "gpu" / "ipc.cc",
-        "used.back()->stream.WaitFor(begin_);",
-        "",
-        "tests/jobs/test_gpu_transports.py::test_the_same_by_each",
-        0,
-    ),
-    Mutant(
         "what came by several streams is used before all have ended",
         CXX / "gpu" / "ipc.cc",
         "for (const Lane* lane : used) queue.WaitFor(lane->end);",
