@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "pencils/box.h"
 #include "pm/coordinate.h"
@@ -31,18 +30,6 @@ inline std::optional<Mesh> FindMesh(const std::int64_t (&shape)[kAxes], std::int
   const Communicator* const second = FindCommunicator(columns);
   if (!first || !second) return std::nullopt;
   return Mesh{{shape[0], shape[1], shape[2]}, {*first, *second}};
-}
-
-// The part that owns each cell of an axis.
-inline std::vector<std::int32_t> Owners(std::int64_t n, std::int64_t parts) {
-  std::vector<std::int32_t> owners(static_cast<std::size_t>(n));
-  for (std::int64_t part = 0; part < parts; ++part) {
-    const Range range = BlockOf(n, parts, part);
-    for (std::int64_t i = 0; i < range.count; ++i) {
-      owners[static_cast<std::size_t>(range.start + i)] = static_cast<std::int32_t>(part);
-    }
-  }
-  return owners;
 }
 
 // "(1, 2, 3) of (64, 64, 64)"

@@ -30,34 +30,73 @@ struct OwnedRun {
   std::int64_t begin;
 };
 
+// Whether an offset is no finite number, or one that no box has room for. Of many at once, so that
+// compilers take several at a time.
+template <typename T>
+bool IsAnyNowhere(const T* offsets, std::int64_t count) {
+  constexpr auto most = static_cast<T>(pm::kMostCells);
+  int nowhere = 0;
+  for (std::int64_t i = 0; i < count; ++i) nowhere |= !(std::abs(offsets[i]) < most);
+  return nowhere != 0;
+}
+
+// Finds the part of an axis that has a cell. It remembers the last one, which most particles are
+// in.
+class Parts {
+ public:
+  Parts(std::int64_t n, std::int64_t parts) : n_(n), parts_(parts) {}
+  bool IsOne() const { return parts_ == 1; }
+  bool IsInLast(std::int64_t cell) const {
+    return cell >= range_.start && cell < range_.start + range_.count;
+  }
+  std::int64_t last() const { return part_; }
+  void Find(std::int64_t cell) {
+    const std::int64_t wrapped = pm::Wrapped(cell, n_);
+    // The first n % parts have a cell more than the others.
+    const std::int64_t size = n_ / parts_;
+    const std::int64_t longer = n_ % parts_ * (size + 1);
+    part_ = wrapped < longer ? wrapped / (size + 1) : n_ % parts_ + (wrapped - longer) / size;
+    range_ = BlockOf(n_, parts_, part_);
+  }
+
+ private:
+  std::int64_t n_;
+  std::int64_t parts_;
+  std::int64_t part_ = 0;
+  Range range_{};
+};
+
 // The rows sorted by owner, in their order within each; rows from `count` on come last.
 template <typename T>
 void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::int64_t count,
           std::int64_t rows, std::int32_t* order, std::int32_t* counts) {
   const std::int64_t columns = mesh.along[1].size;
   const std::int64_t ranks = mesh.along[0].size * columns;
-  const std::array<std::vector<std::int32_t>, 2> owners = {
-      pm::Owners(mesh.shape[0], mesh.along[0].size),
-      pm::Owners(mesh.shape[1], mesh.along[1].size)};
+  std::array<Parts, 2> parts = {Parts(mesh.shape[0], mesh.along[0].size),
+                                Parts(mesh.shape[1], columns)};
   std::vector<OwnedRun> runs;
-  std::int64_t latest = -1;
-  for (std::int64_t row = 0; row < count; ++row) {
-    std::int64_t rank = 0;
-    for (int axis = 0; axis < kAxes; ++axis) {
-      Coordinate<T> at;
-      if (!pm::Locate(cells[kAxes * row + axis], offsets[kAxes * row + axis], &at)) {
-        // Impossible counts are refused by the next step, on every rank together.
-        std::fill(counts, counts + ranks, -1);
-        std::fill(order, order + rows, 0);
-        return;
-      }
-      if (axis < 2) {
-        const std::int64_t cell = pm::Wrapped(at.cell, mesh.shape[axis]);
-        rank = rank * mesh.along[axis].size + owners[axis][static_cast<std::size_t>(cell)];
-      }
+  constexpr std::int64_t kPiece = 1024;  // stays in cache
+  for (std::int64_t begin = 0; begin < count; begin += kPiece) {
+    const std::int64_t end = std::min(begin + kPiece, count);
+    if (IsAnyNowhere(offsets + kAxes * begin, kAxes * (end - begin))) {
+      // Impossible counts are refused by the next step, on every rank together.
+      std::fill(counts, counts + ranks, -1);
+      std::fill(order, order + rows, 0);
+      return;
     }
-    if (rank != latest) runs.push_back({rank, row});
-    latest = rank;
+    for (std::int64_t row = begin; row < end; ++row) {
+      bool is_same = !runs.empty();
+      for (int axis = 0; axis < 2; ++axis) {
+        Parts& along = parts[axis];
+        if (along.IsOne()) continue;
+        Coordinate<T> at;
+        pm::Locate(cells[kAxes * row + axis], offsets[kAxes * row + axis], &at);
+        if (along.IsInLast(at.cell)) continue;
+        along.Find(at.cell);
+        is_same = false;
+      }
+      if (!is_same) runs.push_back({parts[0].last() * columns + parts[1].last(), row});
+    }
   }
   runs.push_back({ranks, count});
   const auto for_each_run = [&](auto&& body) {
