@@ -133,7 +133,7 @@ NB_MODULE(_native, m) {
   m.def(
       "configure",
       [](std::int64_t max_chunk_bytes, bool check, bool debug, double timeout, bool first_call,
-         bool shared_memory, int local_ranks, bool profile) {
+         bool shared_memory, int local_ranks, bool profile, bool deterministic) {
         Options& options = GetOptions();
         options.max_chunk_bytes = max_chunk_bytes;
         options.check = check;
@@ -142,11 +142,12 @@ NB_MODULE(_native, m) {
         options.first_call = first_call;
         options.shared_memory = shared_memory;
         options.local_ranks = local_ranks;
+        options.deterministic = deterministic;
         if (profile) StartProfile();
       },
       nb::arg("max_chunk_bytes"), nb::arg("check"), nb::arg("debug"), nb::arg("timeout"),
       nb::arg("first_call"), nb::arg("shared_memory"), nb::arg("local_ranks") = 0,
-      nb::arg("profile") = false);
+      nb::arg("profile") = false, nb::arg("deterministic") = false);
 
   m.def("keep_freed_memory", &KeepFreedMemory, nb::arg("bytes"),
         "Lets malloc keep so much for the next call of a program.");

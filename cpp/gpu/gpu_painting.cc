@@ -2,6 +2,7 @@
 // program with an error: where a particle is not in this rank's block, the result is NaN.
 #include <algorithm>
 
+#include "base/options.h"
 #include "gpu/context.h"
 #include "gpu/particles.h"
 #include "pm/placement.h"
@@ -67,9 +68,11 @@ ffi::Error RunOnDevice(const char* name, ParticleOperation operation, const Part
   call.results = CountOf(*result);
   call.lost = static_cast<std::int32_t*>(queue.Allocate(sizeof *call.lost));
   queue.Clear(call.lost, sizeof *call.lost);
+  call.is_deterministic = GetOptions().deterministic;
   const std::int64_t scratch = Device()->particle_scratch(&call);
-  call.together = queue.Allocate(scratch);
-  queue.Clear(call.together, scratch);
+  void* const sums = queue.Allocate(scratch);
+  queue.Clear(sums, scratch);
+  (call.is_deterministic ? call.fixed : call.together) = sums;
   if (operation == ParticleOperation::kPaint && scratch == 0) {
     queue.Clear(call.result, BytesOf(*result));
   }

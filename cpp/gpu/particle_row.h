@@ -25,10 +25,10 @@ class ParticleRow {
   PFFTJAX_HOST_DEVICE ParticleRow(const ParticleCall& call, std::int64_t row)
       : call_(call), row_(row) {}
 
-  // Adder::Add(at, value), and of floats Adder::AddTwo(at, first, second), aligned as two, and
-  // Adder::AddThree(at, first, second, third), with room for a fourth, aligned as four.
+  // An adder has Add(at, value), and of floats AddTwo(at, first, second), aligned as two, and
+  // AddThree(at, first, second, third), with room for a fourth, aligned as four.
   template <ParticleOperation kOperation, typename Adder>
-  PFFTJAX_HOST_DEVICE void Run() {
+  PFFTJAX_HOST_DEVICE void Run(const Adder& adder) {
     const std::int32_t used = *call_.used;
     const bool is_filled = row_ < used;
     if (used < 0 || used > call_.rows || (is_filled && !Reach())) {
@@ -38,9 +38,9 @@ class ParticleRow {
     if constexpr (kOperation == ParticleOperation::kPaint) {
       if (!is_filled) return;
       if constexpr (std::is_same_v<T, float>) {
-        if (call_.together) return PaintTogether<Adder>();
+        if (call_.together) return PaintTogether(adder);
       }
-      Paint<Adder>();
+      Paint(adder);
     } else if constexpr (kOperation == ParticleOperation::kReadout) {
       const std::int64_t each = call_.components * call_.derivatives;
       is_filled ? Readout() : Zeros(each);
@@ -158,7 +158,7 @@ class ParticleRow {
   }
 
   template <typename Adder>
-  PFFTJAX_HOST_DEVICE void Paint() const {
+  PFFTJAX_HOST_DEVICE void Paint(const Adder& adder) const {
     const std::int64_t each = call_.components * call_.derivatives;
     for (std::int64_t d = 0; d < call_.derivatives; ++d) {
       const Axes axes = Weigh(d);
@@ -170,7 +170,7 @@ class ParticleRow {
           PFFTJAX_UNROLL
           for (int j = 0; j < kPoints; ++j) {
             const T share = value * axes.x[i] * axes.y[j];
-            AddLine<Adder>(component + LineOf(i, j), share, axes.z);
+            AddLine(adder, component + LineOf(i, j), share, axes.z);
           }
         }
       }
@@ -179,7 +179,7 @@ class ParticleRow {
 
   // Values of three components: four numbers a point, of which one is nothing.
   template <typename Adder>
-  PFFTJAX_HOST_DEVICE void PaintTogether() const {
+  PFFTJAX_HOST_DEVICE void PaintTogether(const Adder& adder) const {
     const Axes axes = Values();
     const T* const given = Given(3);
     const T values[3] = {given[0], given[1], given[2]};
@@ -192,8 +192,8 @@ class ParticleRow {
         PFFTJAX_UNROLL
         for (int k = 0; k < kPoints; ++k) {
           const T share = line * axes.z[k];
-          Adder::AddThree(field + 4 * (LineOf(i, j) + Along2(k)), share * values[0],
-                          share * values[1], share * values[2]);
+          adder.AddThree(field + 4 * (LineOf(i, j) + Along2(k)), share * values[0],
+                         share * values[1], share * values[2]);
         }
       }
     }
@@ -201,30 +201,32 @@ class ParticleRow {
 
   // Two at a time, where they lie together and are aligned as two.
   template <typename Adder>
-  PFFTJAX_HOST_DEVICE void AddLine(T* line, T share, const T (&z)[kPoints]) const {
+  PFFTJAX_HOST_DEVICE void AddLine(const Adder& adder, T* line, T share,
+                                   const T (&z)[kPoints]) const {
     if constexpr (std::is_same_v<T, float> && kPoints > 1) {
       if (is_in_line_) {
         T* const at = line + z_;
         if (reinterpret_cast<std::uintptr_t>(at) % (2 * sizeof(T)) == 0) {
-          AddPairs<Adder, 0>(at, share, z);
+          AddPairs<0>(adder, at, share, z);
         } else {
-          Adder::Add(at, share * z[0]);
-          AddPairs<Adder, 1>(at, share, z);
+          adder.Add(at, share * z[0]);
+          AddPairs<1>(adder, at, share, z);
         }
         return;
       }
     }
     PFFTJAX_UNROLL
-    for (int k = 0; k < kPoints; ++k) Adder::Add(line + Along2(k), share * z[k]);
+    for (int k = 0; k < kPoints; ++k) adder.Add(line + Along2(k), share * z[k]);
   }
-  template <typename Adder, int kFirst>
-  PFFTJAX_HOST_DEVICE static void AddPairs(T* at, T share, const T (&z)[kPoints]) {
+  template <int kFirst, typename Adder>
+  PFFTJAX_HOST_DEVICE static void AddPairs(const Adder& adder, T* at, T share,
+                                           const T (&z)[kPoints]) {
     PFFTJAX_UNROLL
     for (int k = kFirst; k + 1 < kPoints; k += 2) {
-      Adder::AddTwo(at + k, share * z[k], share * z[k + 1]);
+      adder.AddTwo(at + k, share * z[k], share * z[k + 1]);
     }
     if constexpr ((kPoints - kFirst) % 2 == 1) {
-      Adder::Add(at + kPoints - 1, share * z[kPoints - 1]);
+      adder.Add(at + kPoints - 1, share * z[kPoints - 1]);
     }
   }
 

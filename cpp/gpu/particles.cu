@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "gpu/kernels.h"
@@ -22,10 +23,10 @@ constexpr unsigned kRowsPerBlock = 128;
 // Sums in no fixed order.
 struct Atomics {
   template <typename T>
-  static __device__ void Add(T* at, T value) {
+  __device__ void Add(T* at, T value) const {
     atomicAdd(at, value);
   }
-  static __device__ void AddTwo(float* at, float first, float second) {
+  __device__ void AddTwo(float* at, float first, float second) const {
 #ifdef PFFTJAX_ADDS_ONE_BY_ONE
     Add(at, first);
     Add(at + 1, second);
@@ -33,7 +34,7 @@ struct Atomics {
     atomicAdd(reinterpret_cast<float2*>(at), make_float2(first, second));
 #endif
   }
-  static __device__ void AddThree(float* at, float first, float second, float third) {
+  __device__ void AddThree(float* at, float first, float second, float third) const {
 #ifdef PFFTJAX_ADDS_ONE_BY_ONE
     AddTwo(at, first, second);
     Add(at + 2, third);
@@ -43,11 +44,123 @@ struct Atomics {
   }
 };
 
+// Sums whose bits do not depend on their order: those of integers, which are multiples of a unit
+// that the largest value and the number of rows decide, so that no sum leaves 64 bits. What is
+// left of a double-precision number below that unit is summed apart, in units that are 2^31 times
+// finer.
+class FixedPoint {
+ public:
+  using Integer = unsigned long long;  // CUDA adds these; signed ones wrap around to the same bits
+
+  // The scratch of a call: the largest magnitude of its values, as bits, and the sums.
+  static __host__ __device__ std::int64_t Bytes(const ParticleCall& call) {
+    return kHeader + call.results * static_cast<std::int64_t>(sizeof(Integer)) * Parts(call);
+  }
+  static __device__ Integer* Largest(const ParticleCall& call) {
+    return static_cast<Integer*>(call.fixed);
+  }
+
+  __device__ explicit FixedPoint(const ParticleCall& call)
+      : result_(call.result),
+        sums_(reinterpret_cast<Integer*>(static_cast<char*>(call.fixed) + kHeader)),
+        results_(call.results) {
+    double largest = 0;
+    std::memcpy(&largest, Largest(call), sizeof largest);
+    is_finite_ = largest < HUGE_VAL;
+    if (!is_finite_ || largest == 0) return;
+    int bits = 62 - (ilogb(largest) + 1);
+    const std::int64_t most = call.rows * call.derivatives;  // that may add to one number
+    for (std::int64_t n = 1; n < most; n *= 2) --bits;
+    // The weights of a particle add up to one, magnitudes of derivatives to at most 8 along an
+    // axis.
+    if (!call.is_plain) bits -= 9;
+    units_ = ldexp(1.0, bits < 900 ? bits : 900);
+  }
+
+  template <typename T>
+  __device__ void Add(T* at, T value) const {
+    if (!is_finite_) return;
+    const std::int64_t i = at - static_cast<T*>(result_);
+    const double scaled = static_cast<double>(value) * units_;
+    const double whole = rint(scaled);
+    AddTo(sums_ + i, whole);
+    if constexpr (std::is_same_v<T, double>)
+      AddTo(sums_ + results_ + i, (scaled - whole) * kFiner);
+  }
+  __device__ void AddTwo(float* at, float first, float second) const {
+    Add(at, first);
+    Add(at + 1, second);
+  }
+  __device__ void AddThree(float*, float, float, float) const {}  // of `together`, which is null
+
+  // A result, once all is summed.
+  template <typename T>
+  __device__ T Sum(std::int64_t i) const {
+    if (!is_finite_) return static_cast<T>(NAN);
+    double sum = static_cast<double>(static_cast<long long>(sums_[i]));
+    if constexpr (std::is_same_v<T, double>) {
+      sum += static_cast<double>(static_cast<long long>(sums_[results_ + i])) / kFiner;
+    }
+    return static_cast<T>(sum / units_);
+  }
+
+ private:
+  static constexpr std::int64_t kHeader = 16;
+  static constexpr double kFiner = 2147483648.0;
+
+  static __host__ __device__ std::int64_t Parts(const ParticleCall& call) {
+    return call.is_double ? 2 : 1;
+  }
+  static __device__ void AddTo(Integer* at, double whole) {
+    atomicAdd(at, static_cast<Integer>(llrint(whole)));
+  }
+
+  void* result_;
+  Integer* sums_;
+  std::int64_t results_;
+  bool is_finite_ = false;
+  double units_ = 1;  // in one
+};
+
+// The largest magnitude of all values that are painted: the bits of numbers that are not negative
+// have their order, and those of what is no number come last.
+template <typename T>
+__global__ void __launch_bounds__(kRowsPerBlock)
+    LargestKernel(const __grid_constant__ ParticleCall call) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x;
+  if (row >= call.rows || row >= *call.used) return;
+  const std::int64_t each = call.components * call.derivatives;
+  for (std::int64_t i = 0; i < each; ++i) {
+    const double magnitude =
+        std::abs(static_cast<double>(static_cast<const T*>(call.given)[row * each + i]));
+    FixedPoint::Integer bits = 0;
+    std::memcpy(&bits, &magnitude, sizeof bits);
+    // Nearly all are smaller than what is there, and need not wait for each other.
+    FixedPoint::Integer* const largest = FixedPoint::Largest(call);
+    if (bits > *static_cast<volatile FixedPoint::Integer*>(largest)) atomicMax(largest, bits);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kRowsPerBlock)
+    SumKernel(const __grid_constant__ ParticleCall call) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x;
+  if (i < call.results) static_cast<T*>(call.result)[i] = FixedPoint(call).template Sum<T>(i);
+}
+
 template <typename T, int kPoints, ParticleOperation kOperation>
 __global__ void __launch_bounds__(kRowsPerBlock)
     RowKernel(const __grid_constant__ ParticleCall call) {
   const std::int64_t row = std::int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x;
-  if (row < call.rows) ParticleRow<T, kPoints>(call, row).template Run<kOperation, Atomics>();
+  if (row < call.rows) ParticleRow<T, kPoints>(call, row).template Run<kOperation>(Atomics{});
+}
+
+template <typename T, int kPoints>
+__global__ void __launch_bounds__(kRowsPerBlock)
+    FixedPointKernel(const __grid_constant__ ParticleCall call) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x;
+  if (row >= call.rows) return;
+  ParticleRow<T, kPoints>(call, row).template Run<ParticleOperation::kPaint>(FixedPoint(call));
 }
 
 // From the sums that lie together to components one after the other.
@@ -83,10 +196,18 @@ int Run(const ParticleCall& call, StreamHandle stream) {
     return LaunchBlocks(kernel, blocks, kRowsPerBlock, stream, arguments...);
   };
   T* const result = static_cast<T*>(call.result);
-  if (call.rows > 0) {
+  if (kOperation == ParticleOperation::kPaint && call.fixed && call.rows > 0) {
+    if (const int code = launch(LargestKernel<T>, BlocksFor(call.rows), call)) return code;
+    if (const int code = launch(FixedPointKernel<T, kPoints>, BlocksFor(call.rows), call)) {
+      return code;
+    }
+  } else if (call.rows > 0) {
     if (const int code = launch(RowKernel<T, kPoints, kOperation>, BlocksFor(call.rows), call)) {
       return code;
     }
+  }
+  if (kOperation == ParticleOperation::kPaint && call.fixed && call.results > 0) {
+    if (const int code = launch(SumKernel<T>, BlocksFor(call.results), call)) return code;
   }
   if constexpr (std::is_same_v<T, float> && kOperation == ParticleOperation::kPaint) {
     if (call.together) {
@@ -108,8 +229,9 @@ int Run(const ParticleCall& call, StreamHandle stream) {
 
 // Devices that add four numbers at once have components side by side.
 std::int64_t ParticleScratch(const ParticleCall* call) {
-  if (call->operation != ParticleOperation::kPaint || call->is_double || !call->is_plain ||
-      call->components != 3) {
+  if (call->operation != ParticleOperation::kPaint) return 0;
+  if (call->is_deterministic) return FixedPoint::Bytes(*call);
+  if (call->is_double || !call->is_plain || call->components != 3) {
     return 0;
   }
   int device = 0;

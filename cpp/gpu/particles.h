@@ -18,6 +18,7 @@ struct ParticleCall {
   ParticleOperation operation;
   bool is_double;  // of float otherwise
   bool is_plain;   // one derivative, of order zero
+  bool is_deterministic;
   std::int32_t points;
   // The first point that a particle reaches, counted from its cell (pm/assignment.h).
   std::int32_t lowest;
@@ -41,8 +42,10 @@ struct ParticleCall {
   void* result;
   std::int64_t results;  // how many numbers
   // Zero before the call, of as many bytes as the device's `particle_scratch` says: sums of three
-  // components, side by side for each point of the mesh.
+  // components, side by side for each point of the mesh; or, where `is_deterministic`, sums whose
+  // bits do not depend on their order.
   void* together;
+  void* fixed;
   // Zero before the call. It becomes 1 where a particle is not in this rank's block; then the
   // result is NaN everywhere.
   std::int32_t* lost;

@@ -89,7 +89,7 @@ void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::in
       for (int axis = 0; axis < 2; ++axis) {
         Parts& along = parts[axis];
         if (along.IsOne()) continue;
-        Coordinate<T> at;
+        Coordinate<T> at{};
         pm::Locate(cells[kAxes * row + axis], offsets[kAxes * row + axis], &at);
         if (along.IsInLast(at.cell)) continue;
         along.Find(at.cell);

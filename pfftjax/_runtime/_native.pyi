@@ -19,6 +19,7 @@ def configure(
     shared_memory: bool,
     local_ranks: int = 0,
     profile: bool = False,
+    deterministic: bool = False,
 ) -> None: ...
 def configure_transports(**settings: str | int) -> None: ...  # those of transports.settings
 def gpu_transports() -> list[tuple[int, str, str]]: ...

@@ -90,6 +90,7 @@ def _load() -> tuple[str, str]:
         shared_memory=options.shared_memory,
         local_ranks=launcher.here.local_ranks or 0,
         profile=options.profile,
+        deterministic=options.deterministic,
     )
     return family, version
 

@@ -31,6 +31,7 @@
                               same on all ranks
 ``PFFTJAX_GPU_CHUNKS=N``      how many chunks ``ExchangeMethod.PIPELINED`` makes at most (4); the
                               same on all ranks
+``PFFTJAX_DETERMINISTIC=1``   paint on GPUs has the same bits on every run
 ``PFFTJAX_BIND_GPU=0``        leave it to the user which GPU a rank takes, and how much of its
                               memory
 ============================  =====================================================================
@@ -91,6 +92,7 @@ class Options:
     gpu_arena_bytes: int = _number("PFFTJAX_GPU_ARENA_BYTES", 256 << 20, 1 << 12, 1 << 40)
     gpu_probe_bytes: int = _number("PFFTJAX_GPU_PROBE_BYTES", 1 << 20, 0, 1 << 26)
     gpu_chunks: int = _number("PFFTJAX_GPU_CHUNKS", 4, 1, 1024)
+    deterministic: bool = _flag("PFFTJAX_DETERMINISTIC", False)
     bind_gpu: bool = _flag("PFFTJAX_BIND_GPU", True)
     profile: bool = _flag("PFFTJAX_PROFILE", False)
 

@@ -7,6 +7,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +22,7 @@
 
 #define __global__
 #define __device__
+#define __host__
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __shared__ static
@@ -184,6 +186,12 @@ template <typename T>
 T atomicAdd(T* at, T value) {
   const T before = *at;
   *at += value;
+  return before;
+}
+template <typename T>
+T atomicMax(T* at, T value) {
+  const T before = *at;
+  *at = std::max(before, value);
   return before;
 }
 inline float2 atomicAdd(float2* at, float2 value) {

@@ -89,11 +89,85 @@ void Test(std::int64_t n2, bool is_lost) {
   }
 }
 
+// Sums that do not depend on their order: of the rows as they are, and of the same ones backward.
+template <typename T, int kPoints>
+void TestDeterministic(std::int64_t n2) {
+  ParticleCall call{};
+  call.operation = ParticleOperation::kPaint;
+  call.is_deterministic = true;
+  call.is_double = sizeof(T) == sizeof(double);
+  call.points = kPoints;
+  const pm::Assignment reach{kPoints, Draw(2)};
+  call.lowest = static_cast<std::int32_t>(reach.lowest());
+  call.is_by_half = reach.is_by_half();
+  call.before = static_cast<std::int32_t>(reach.before());
+  call.rows = 1 + Draw(3 * kRowsPerBlock);
+  call.components = 1 + Draw(3);
+  call.derivatives = 1 + Draw(2);
+  call.is_plain = call.derivatives == 1;
+  const std::int64_t sizes[3] = {2, 3, n2};
+  for (int axis = 0; axis < 3; ++axis) {
+    call.shape[axis] = call.count[axis] = call.padded[axis] = sizes[axis];
+    if (axis < 2) call.padded[axis] += reach.before() + reach.after();
+  }
+  for (std::int64_t d = 0; !call.is_plain && d < call.derivatives; ++d) {
+    for (auto& order : call.orders[d]) order = static_cast<std::int8_t>(Draw(kPoints));
+  }
+  const std::int64_t each = call.components * call.derivatives;
+  std::vector<std::int32_t> cells(static_cast<std::size_t>(3 * call.rows));
+  for (auto& cell : cells) cell = static_cast<std::int32_t>(Draw(40) - 20);
+  std::vector<T> offsets = Numbers<T>(3 * call.rows);
+  std::vector<T> given = Numbers<T>(call.rows * each);
+  const T magnitude = std::ldexp(T{1}, static_cast<int>(Draw(60)) - 30);
+  for (T& value : given) value *= magnitude;
+  const auto used = static_cast<std::int32_t>(call.rows);
+  call.results = call.components * call.volume();
+  const auto results = static_cast<std::size_t>(call.results);
+  std::int32_t lost = 0;
+  const auto painted = [&](bool is_fixed) {
+    std::vector<T> result(results, is_fixed ? T{7} : T{0});
+    std::vector<double> scratch(static_cast<std::size_t>(ParticleScratch(&call)) / sizeof(double));
+    call.cells = cells.data();
+    call.offsets = offsets.data();
+    call.used = &used;
+    call.given = given.data();
+    call.result = result.data();
+    call.lost = &lost;
+    call.fixed = is_fixed ? scratch.data() : nullptr;
+    if (is_fixed) {
+      Require(RunParticles(&call, nullptr) == 0, "a launch");
+    } else {
+      RunRows(call);
+    }
+    return result;
+  };
+  const std::vector<T> expected = painted(false);
+  const std::vector<T> forward = painted(true);
+  for (std::int64_t row = 0; row < call.rows / 2; ++row) {
+    const std::int64_t other = call.rows - 1 - row;
+    for (int i = 0; i < 3; ++i) std::swap(cells[3 * row + i], cells[3 * other + i]);
+    for (int i = 0; i < 3; ++i) std::swap(offsets[3 * row + i], offsets[3 * other + i]);
+    for (int i = 0; i < each; ++i) std::swap(given[each * row + i], given[each * other + i]);
+  }
+  const std::vector<T> backward = painted(true);
+  const std::string what = "deterministic sums by " + std::to_string(kPoints) + " points";
+  Require(forward == backward, what + ": the same bits");
+  // What differs is the rounding of the plain sums, of values of up to 2 and weights of up to 27.
+  const T rounding = static_cast<T>(sizeof(T) == sizeof(double) ? 1e-13 : 1e-5);
+  const T close = magnitude * rounding * T{54};
+  for (std::size_t i = 0; i < results; ++i) {
+    Require(std::abs(forward[i] - expected[i]) <= close, what);
+  }
+  given.back() = std::nan("");
+  Require(std::isnan(painted(true)[0]), what + ": a value that is no number");
+}
+
 template <typename T, int kPoints>
 void TestOperations() {
   for (int round = 0; round < 12; ++round) {
     const std::int64_t n2 = round % 6 == 0 ? 1 : 3 + Draw(6);
     Test<T, kPoints, ParticleOperation::kPaint>(n2, round == 1);
+    TestDeterministic<T, kPoints>(n2);
     Test<T, kPoints, ParticleOperation::kReadout>(n2, round == 2);
     Test<T, kPoints, ParticleOperation::kAlong>(n2, round == 3);
     Test<T, kPoints, ParticleOperation::kAcross>(n2, round == 4);

@@ -29,12 +29,14 @@ def test_values():
             "PFFTJAX_GPU_TRANSPORT": "ipc",
             "PFFTJAX_NCCL": "/opt/libnccl.so.2",
             "PFFTJAX_GPU_ARENA_BYTES": "4096",
+            "PFFTJAX_GPU_PROBE_BYTES": "2000",
             "PFFTJAX_GPU_CHUNKS": "6",
+            "PFFTJAX_DETERMINISTIC": "1",
             "PFFTJAX_BIND_GPU": "0",
             "PFFTJAX_PROFILE": "1",
         }
     )
-    on_gpus = (512, "ipc", "/opt/libnccl.so.2", 4096, 6, False, True)
+    on_gpus = (512, "ipc", "/opt/libnccl.so.2", 4096, 2000, 6, True, False, True)
     assert found == options.Options(64, True, False, 2.5, False, True, False, 0, "avx2", *on_gpus)
     assert options.read({"PFFTJAX_GPU_TRANSPORT": "auto"}) == options.Options()
 

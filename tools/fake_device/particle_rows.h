@@ -26,7 +26,7 @@ struct Plainly {
 inline void RunRows(const ParticleCall& call) {
   WithTypes(call, [&](auto zero, auto points, auto operation) {
     for (std::int64_t row = 0; row < call.rows; ++row) {
-      ParticleRow<decltype(zero), points>(call, row).template Run<operation, Plainly>();
+      ParticleRow<decltype(zero), points>(call, row).template Run<operation>(Plainly{});
     }
   });
 }
