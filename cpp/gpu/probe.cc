@@ -27,10 +27,10 @@ constexpr int kAllPairs = 16;
 // NCCL sends messages of up to 16 KiB by its protocol of low latency (NCCL_P2P_LL_THRESHOLD).
 constexpr std::array<std::int64_t, 3> kSizes = {1000, 16384, 20000};
 // Where there is no memory for more, messages up to this size have to do.
-constexpr std::int64_t kLeast = kSizes.back();
+constexpr std::int64_t kSmallTrial = kSizes.back();
 // The largest sum is made so often: what has been seen to go wrong there went wrong now and then.
 constexpr int kRepeats = 8;
-constexpr std::int64_t kAlign = 256;
+constexpr std::int64_t kPartAlign = 256;
 // Seconds after which a device that is not done counts as one that waits for ever; and those for
 // which a rank that has failed waits for the others, before it ends the job.
 constexpr double kPatience = 120;
@@ -109,7 +109,7 @@ class Trial {
   };
 
   static std::int64_t Append(std::string& all, std::int64_t bytes) {
-    const std::size_t offset = (all.size() + kAlign - 1) / kAlign * kAlign;
+    const std::size_t offset = (all.size() + kPartAlign - 1) / kPartAlign * kPartAlign;
     all.resize(offset + static_cast<std::size_t>(bytes));
     return static_cast<std::int64_t>(offset);
   }
@@ -305,7 +305,7 @@ std::string Probe(Communicator& comm, Transport& transport) {
     });
     if (why.empty()) break;
     trial = nullptr;
-    largest = largest > kLeast ? kLeast : 0;
+    largest = largest > kSmallTrial ? kSmallTrial : 0;
     if (largest == 0 && comm.rank == 0) {
       process::WriteError(
           "pfftjax: warning: " + std::string(transport.name()) +
