@@ -342,15 +342,13 @@ def _network(ranks: Sequence[tuple[Info, Observed]], nodes: int) -> Iterator[Fin
             "build mpi4py with MPICC='cc -target-accel=nvidia80 -shared' (GH200: nvidia90), or "
             "set MPICH_GPU_SUPPORT_ENABLED=0",
         )
-    allocators = {seen.variables.get(f"XLA_{name}CLIENT_ALLOCATOR") for name in ("", "PYTHON_")}
-    for allocator in sorted({"cuda_async", "vmm"} & allocators):
-        if transport.startswith("mpi"):
-            yield Finding(
-                f"the MPI is given pointers to memory of JAX's allocator {allocator}, which other "
-                "processes cannot open",
-                "unset XLA_CLIENT_ALLOCATOR and XLA_PYTHON_CLIENT_ALLOCATOR, or take "
-                "PFFTJAX_GPU_TRANSPORT=nccl",
-            )
+    allocator = seen.variables.get("XLA_PYTHON_CLIENT_ALLOCATOR", "").lower()
+    if transport.startswith("mpi") and allocator in ("cuda_async", "vmm"):
+        yield Finding(
+            f"the MPI is given pointers to memory of JAX's allocator {allocator}, which other "
+            "processes cannot open",
+            "unset XLA_PYTHON_CLIENT_ALLOCATOR, or take PFFTJAX_GPU_TRANSPORT=nccl",
+        )
     if cray and (seen.driver or 0) >= 580 and re.search(r"version [0-8]\.", info.mpi_library):
         yield Finding(
             f"NVIDIA's driver {seen.driver} slows the messages between hosts of an older Cray "

@@ -309,7 +309,7 @@ NCCL = "nccl (NCCL 2.27.5 on XLA's stream)"
             "mpi (MPI on device pointers)",
             {"variables": {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}},
             "pointers to memory of JAX's allocator cuda_async",
-            "unset XLA_CLIENT_ALLOCATOR",
+            "unset XLA_PYTHON_CLIENT_ALLOCATOR",
         ),
         (NCCL, {"driver": 580}, "NVIDIA's driver 580 slows the messages", "newer cray-mpich"),
     ],
@@ -333,7 +333,7 @@ def test_traps_of_machines_with_gpus(transport, seen, text, remedy):
         on_gpus(NCCL.replace("27", "26"), variables={"NCCL_LL128_C2C": ""}),
         on_gpus(NCCL, variables={"NCCL_LL128_C2C": "", "NCCL_PROTO": "^LL128"}),
         on_gpus(NCCL, variables={"NCCL_LL128_C2C": "", "NCCL_PROTO": "LL,Simple"}),
-        on_gpus(NCCL, variables={"XLA_CLIENT_ALLOCATOR": "vmm"}),
+        on_gpus(NCCL, variables={"XLA_PYTHON_CLIENT_ALLOCATOR": "vmm"}),
         on_gpus("mpi (MPI on device pointers)", variables={"MPICH_GPU_SUPPORT_ENABLED": "1"}),
     ],
 )

@@ -66,6 +66,45 @@ with mock.patch.object(pfftjax.diagnostics.doctor, "wrong_operations", lambda co
     assert "alltoall gives a wrong result on rank 1: build pfftjax again" in ended.stdout
 
 
+def test_values_on_gpus():
+    """What is wrong there only is found, by name. The CPU stands for the GPU."""
+    script = """
+import dataclasses, sys
+from unittest import mock
+import jax
+import pfftjax.diagnostics.doctor as module
+cpu, asked, given = jax.local_devices()[0], [], module.info
+def wrong_operations(comm):
+    asked.append(jax.config.jax_default_device)
+    return [] if len(asked) == 1 else ["alltoall"]
+def info(**options):
+    return dataclasses.replace(given(**options), platforms=("CUDA", "cpu"), gpus=("cuda:0",))
+def local_devices(backend=None):
+    asked.append(backend)
+    return [cpu]
+with (
+    mock.patch.object(module, "wrong_operations", wrong_operations),
+    mock.patch.object(module, "info", info),
+    mock.patch.object(module, "_cpu", lambda: cpu),
+    mock.patch.object(jax, "local_devices", local_devices),
+):
+    status = module.doctor()
+assert asked == [cpu, "gpu", cpu], asked
+sys.exit(status)
+"""
+    ended = subprocess.run(
+        launcher.command(2, "-c", script),
+        env=launcher.environment(),
+        cwd=launcher.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "alltoall on GPUs gives a wrong result on ranks 0-1" in ended.stdout
+
+
 def test_processes_that_are_no_job():
     """What an mpirun of another MPI does: each process is rank 0 of 1."""
     variables = {"OMPI_COMM_WORLD_SIZE": "2", "PMI_SIZE": "2"}
