@@ -5,7 +5,6 @@
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
-#include <array>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -94,9 +93,7 @@ Communicator& Known(std::int64_t number) {
 
 void ThrowOn(int code, const char* what) {
   if (code == 0) return;
-  std::array<char, 1024> text{};
-  Mpi()->error_text(code, text.data(), text.size());
-  throw std::runtime_error(std::string(what) + ": " + text.data());
+  throw std::runtime_error(std::string(what) + ": " + MpiErrorText(code));
 }
 
 // An enum.IntEnum of Python's with these values.

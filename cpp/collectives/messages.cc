@@ -135,11 +135,9 @@ ffi::Error Exchange(const CallSite& site, const Side& out, const Side& in, const
                           room, in.element, receiving ? source : Mpi()->proc_null, recv_tag,
                           channel.comm, &arrived, {Waits::HalfEnded, &waits});
       if (code != 0) {
-        std::array<char, 1024> text{};
-        Mpi()->error_text(code, text.data(), text.size());
         return Failed(
             site.operation, comm,
-            "MPI says '" + std::string(text.data()) + "'" +
+            ReasonOf(code, comm) +
                 (receiving ? std::string("; if the message is longer than the ") +
                                  std::to_string(in.count) + " " + InfoOf(in.element).name +
                                  " elements of " + in.name + ", give " + in.name +

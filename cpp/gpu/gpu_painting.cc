@@ -46,6 +46,7 @@ ParticleCall CallOf(ParticleOperation operation, const Particles& particles,
   call.is_plain =
       shapes.derivatives == 1 && std::all_of(particles.orders.begin(), particles.orders.end(),
                                              [](auto order) { return order == 0; });
+  call.is_deterministic = GetOptions().deterministic;
   call.cells = particles.cells.typed_data();
   call.offsets = particles.offsets.untyped_data();
   call.used = particles.used.typed_data();
@@ -68,7 +69,6 @@ ffi::Error RunOnDevice(const char* name, ParticleOperation operation, const Part
   call.results = CountOf(*result);
   call.lost = static_cast<std::int32_t*>(queue.Allocate(sizeof *call.lost));
   queue.Clear(call.lost, sizeof *call.lost);
-  call.is_deterministic = GetOptions().deterministic;
   const std::int64_t scratch = Device()->particle_scratch(&call);
   void* const sums = queue.Allocate(scratch);
   queue.Clear(sums, scratch);

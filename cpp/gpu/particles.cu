@@ -196,17 +196,16 @@ int Run(const ParticleCall& call, StreamHandle stream) {
     return LaunchBlocks(kernel, blocks, kRowsPerBlock, stream, arguments...);
   };
   T* const result = static_cast<T*>(call.result);
-  if (kOperation == ParticleOperation::kPaint && call.fixed && call.rows > 0) {
-    if (const int code = launch(LargestKernel<T>, BlocksFor(call.rows), call)) return code;
-    if (const int code = launch(FixedPointKernel<T, kPoints>, BlocksFor(call.rows), call)) {
-      return code;
+  const bool is_fixed = kOperation == ParticleOperation::kPaint && call.fixed;
+  if (call.rows > 0) {
+    if (is_fixed) {
+      if (const int code = launch(LargestKernel<T>, BlocksFor(call.rows), call)) return code;
     }
-  } else if (call.rows > 0) {
-    if (const int code = launch(RowKernel<T, kPoints, kOperation>, BlocksFor(call.rows), call)) {
-      return code;
-    }
+    const auto kernel =
+        is_fixed ? FixedPointKernel<T, kPoints> : RowKernel<T, kPoints, kOperation>;
+    if (const int code = launch(kernel, BlocksFor(call.rows), call)) return code;
   }
-  if (kOperation == ParticleOperation::kPaint && call.fixed && call.results > 0) {
+  if (is_fixed && call.results > 0) {
     if (const int code = launch(SumKernel<T>, BlocksFor(call.results), call)) return code;
   }
   if constexpr (std::is_same_v<T, float> && kOperation == ParticleOperation::kPaint) {

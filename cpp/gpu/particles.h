@@ -41,9 +41,10 @@ struct ParticleCall {
   const void* given;         // values, or displacements; nothing for readout
   void* result;
   std::int64_t results;  // how many numbers
-  // Zero before the call, of as many bytes as the device's `particle_scratch` says: sums of three
-  // components, side by side for each point of the mesh; or, where `is_deterministic`, sums whose
-  // bits do not depend on their order.
+  // One of these is zero before the call, of as many bytes as the device's `particle_scratch`
+  // says; null where that is none. `together` has sums of three components, side by side for each
+  // point of the mesh, and `fixed`, where `is_deterministic`, sums whose bits do not depend on
+  // their order.
   void* together;
   void* fixed;
   // Zero before the call. It becomes 1 where a particle is not in this rank's block; then the

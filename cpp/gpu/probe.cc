@@ -14,6 +14,7 @@
 
 #include "base/process.h"
 #include "base/stepped_clock.h"
+#include "runtime/errors.h"
 #include "runtime/watch.h"
 
 namespace pfftjax::gpu {
@@ -44,14 +45,6 @@ double Patience(double longest) {
 
 bool IsPowerOfTwo(int number) { return (number & (number - 1)) == 0; }
 
-std::string ErrorText(const Communicator& comm, int code) {
-  if (code == kOtherSizes) return comm.difference;
-  if (code == kShortMessage) return "a message was shorter than what was sent";
-  std::array<char, 1024> text{};
-  Mpi()->error_text(code, text.data(), text.size());
-  return "MPI says '" + std::string(text.data()) + "'";
-}
-
 // All exchanges of one trial: what is sent, what is to arrive, and what has.
 class Trial {
  public:
@@ -74,6 +67,7 @@ class Trial {
     }
     Allocate();
   }
+
   // Says why the transport is not to be used, if so, on all ranks alike. The device may then still
   // be at work on what this holds.
   std::string Run() {
@@ -101,7 +95,7 @@ class Trial {
   }
 
  private:
-  // Says what the bytes at one place of what is to arrive are.
+  // Some of the bytes that are to arrive have this meaning.
   struct Part {
     std::int64_t offset;
     std::int64_t bytes;
@@ -114,7 +108,7 @@ class Trial {
     return static_cast<std::int64_t>(offset);
   }
 
-  // Bytes that no other message of this trial has.
+  // Appends a message, of bytes that no other one of this trial has.
   Block Message(std::string& all, int source, int dest, std::int64_t bytes) const {
     constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15u;
     const std::int64_t offset = Append(all, bytes);
@@ -197,7 +191,7 @@ class Trial {
       for (const std::function<int()>& step : steps_) {
         if (const int code = step()) {
           is_echo_ = code == kOtherSizes;
-          return ErrorText(comm_, code);
+          return ReasonOf(code, comm_);
         }
       }
       queue_.Copy(arrived_->data(), recv_, static_cast<std::int64_t>(expected_.size()),
@@ -245,7 +239,7 @@ class Trial {
     return true;
   }
   void CheckMpi(int code) const {
-    if (code != 0) throw std::runtime_error(ErrorText(comm_, code));
+    if (code != 0) throw std::runtime_error(ReasonOf(code, comm_));
   }
   // All words are received, so that no later trial takes them for its own.
   void Forget(bool has_failed) {
@@ -296,26 +290,28 @@ class Trial {
 }  // namespace
 
 std::string Probe(Communicator& comm, Transport& transport) {
-  std::int64_t largest = GetTransportOptions().probe_bytes;
   std::unique_ptr<Trial> trial;
-  for (std::string why; largest > 0 && !trial;) {
+  std::string why;
+  const auto make = [&](std::int64_t largest) {
     why = Attempt(comm, [&]() -> std::string {
       trial = std::make_unique<Trial>(comm, transport, largest);
       return {};
     });
-    if (why.empty()) break;
-    trial = nullptr;
-    largest = largest > kSmallTrial ? kSmallTrial : 0;
-    if (largest == 0 && comm.rank == 0) {
+    return why.empty();
+  };
+  const std::int64_t largest = GetTransportOptions().probe_bytes;
+  if (largest == 0) return {};
+  if (!make(largest) && !make(std::min(largest, kSmallTrial))) {
+    if (comm.rank == 0) {
       process::WriteError(
           "pfftjax: warning: " + std::string(transport.name()) +
           " is used between GPUs without a trial, for which there was no memory: " + why + "\n");
     }
+    return {};
   }
-  if (!trial) return {};
   // After a failure, of MPI's also, the device may be at work on what it holds.
   Trial& running = *trial.release();
-  std::string why = running.Run();
+  why = running.Run();
   if (why.empty()) trial.reset(&running);
   return why;
 }

@@ -7,8 +7,8 @@
 
 namespace pfftjax::gpu {
 
-// Exchanges messages of known bytes by `transport` between all pairs of ranks, and compares what
-// arrives: why it is not to be used, the same on all ranks, or nothing. With
+// Exchanges messages of known bytes by `transport`, of few ranks between all pairs, and compares
+// what arrives. Returns why it is not to be used, if so, on all ranks alike. With
 // PFFTJAX_GPU_PROBE_BYTES=0 it does nothing. Collective.
 std::string Probe(Communicator& comm, Transport& transport);
 

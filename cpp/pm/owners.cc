@@ -30,8 +30,8 @@ struct OwnedRun {
   std::int64_t begin;
 };
 
-// Whether an offset is no finite number, or one that no box has room for. Of many at once, so that
-// compilers take several at a time.
+// Returns whether an offset is no finite number, or one that no box has room for. It looks at many
+// at once, so that compilers take several at a time.
 template <typename T>
 bool IsAnyNowhere(const T* offsets, std::int64_t count) {
   constexpr auto most = static_cast<T>(pm::kMostCells);

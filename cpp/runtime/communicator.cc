@@ -41,6 +41,12 @@ std::string Communicator::Where() const {
 
 const MpiApi* Mpi() { return *mpi; }
 
+std::string MpiErrorText(int code) {
+  std::array<char, 1024> text{};
+  Mpi()->error_text(code, text.data(), text.size());
+  return text.data();
+}
+
 void LoadMpi(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) throw std::runtime_error(dlerror());

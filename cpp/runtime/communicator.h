@@ -66,6 +66,8 @@ struct Communicator : Place {
 
 // The loaded MPI library. Null before LoadMpi.
 const MpiApi* Mpi();
+// What it says of one of its codes.
+std::string MpiErrorText(int code);
 // Opens the backend at `path`; throws std::runtime_error with the loader's words.
 void LoadMpi(const std::string& path);
 

@@ -1,7 +1,6 @@
 // Errors as XLA carries them to Python. Every text names the operation and the rank.
 #pragma once
 
-#include <array>
 #include <string>
 
 #include "base/element.h"
@@ -33,17 +32,15 @@ inline ffi::Error Failed(Operation operation, const Communicator& comm, const st
   return Failed(NameOf(operation), comm, why);
 }
 
+// Says what an MPI code means, or one that stands in place of one.
+inline std::string ReasonOf(int code, const Communicator& comm) {
+  if (code == kShortMessage) return "a message was shorter than both sides had agreed";
+  if (code == kOtherSizes) return comm.difference;
+  return "MPI says '" + MpiErrorText(code) + "'";
+}
+
 inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Element element,
                             std::int64_t count, int code) {
-  if (code == kShortMessage) {
-    return Failed(operation, comm, "a message was shorter than both sides had agreed");
-  }
-  if (code == kOtherSizes) {
-    return Failed(operation, comm,
-                  comm.difference +
-                      "; every rank of a communicator must make the same collectives in the same "
-                      "order, with sizes that fit (PFFTJAX_CHECK=1 finds where they part)");
-  }
   if (code == kNotShared) {
     return Failed(operation, comm,
                   "its method of exchange goes through memory that all ranks of the communicator "
@@ -51,11 +48,17 @@ inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Eleme
                   "nodes, or PFFTJAX_SHARED_MEMORY=0, or it is used up); take "
                   "ExchangeMethod.MESSAGES, ALLTOALL or AUTOMATIC");
   }
-  std::array<char, 1024> text{};
-  Mpi()->error_text(code, text.data(), text.size());
-  return Failed(operation, comm,
-                "MPI says '" + std::string(text.data()) + "' for " + std::to_string(count) + " " +
-                    InfoOf(element).name + " elements");
+  const std::string reason = ReasonOf(code, comm);
+  if (code == kShortMessage) return Failed(operation, comm, reason);
+  if (code == kOtherSizes) {
+    return Failed(operation, comm,
+                  reason +
+                      "; every rank of a communicator must make the same collectives in the same "
+                      "order, with sizes that fit (PFFTJAX_CHECK=1 finds where they part)");
+  }
+  return Failed(
+      operation, comm,
+      reason + " for " + std::to_string(count) + " " + InfoOf(element).name + " elements");
 }
 
 }  // namespace pfftjax

@@ -20,21 +20,21 @@ std::vector<T> Numbers(std::int64_t count) {
   return numbers;
 }
 
-// A mesh of one rank, with and without an even number of points along a line, so that pairs are
-// aligned in some lines and not in others.
-template <typename T, int kPoints, ParticleOperation kOperation>
-void Test(std::int64_t n2, bool is_lost) {
+// A call on a mesh of one rank, without its arrays. Some lines have an even number of points and
+// others not, so that pairs are aligned in some lines and not in others.
+template <typename T>
+ParticleCall DrawCall(ParticleOperation operation, int points, std::int64_t n2) {
   ParticleCall call{};
-  call.operation = kOperation;
+  call.operation = operation;
   call.is_double = sizeof(T) == sizeof(double);
-  call.points = kPoints;
-  const pm::Assignment reach{kPoints, Draw(2)};
+  call.points = points;
+  const pm::Assignment reach{points, Draw(2)};
   call.lowest = static_cast<std::int32_t>(reach.lowest());
   call.is_by_half = reach.is_by_half();
   call.before = static_cast<std::int32_t>(reach.before());
   call.rows = 1 + Draw(3 * kRowsPerBlock);
   call.components = 1 + Draw(3);
-  const bool has_orders = kOperation <= ParticleOperation::kReadout;
+  const bool has_orders = operation <= ParticleOperation::kReadout;
   call.derivatives = has_orders ? 1 + Draw(3) : 1;
   call.is_plain = call.derivatives == 1;
   const std::int64_t sizes[3] = {6, 5, n2};
@@ -43,10 +43,22 @@ void Test(std::int64_t n2, bool is_lost) {
     if (axis < 2) call.padded[axis] += reach.before() + reach.after();
   }
   for (std::int64_t d = 0; !call.is_plain && d < call.derivatives; ++d) {
-    for (auto& order : call.orders[d]) order = static_cast<std::int8_t>(Draw(kPoints));
+    for (auto& order : call.orders[d]) order = static_cast<std::int8_t>(Draw(points));
   }
+  return call;
+}
+
+std::vector<std::int32_t> DrawCells(const ParticleCall& call) {
   std::vector<std::int32_t> cells(static_cast<std::size_t>(3 * call.rows));
   for (auto& cell : cells) cell = static_cast<std::int32_t>(Draw(40) - 20);
+  return cells;
+}
+
+// What the kernels give, beside the rows one after the other.
+template <typename T, int kPoints, ParticleOperation kOperation>
+void Test(std::int64_t n2, bool is_lost) {
+  ParticleCall call = DrawCall<T>(kOperation, kPoints, n2);
+  std::vector<std::int32_t> cells = DrawCells(call);
   std::vector<T> offsets = Numbers<T>(3 * call.rows);
   const auto used = static_cast<std::int32_t>(call.rows - Draw(call.rows));
   if (is_lost) offsets[3 * static_cast<std::size_t>(used) - 1] = std::nan("");
@@ -92,30 +104,10 @@ void Test(std::int64_t n2, bool is_lost) {
 // Sums that do not depend on their order: of the rows as they are, and of the same ones backward.
 template <typename T, int kPoints>
 void TestDeterministic(std::int64_t n2) {
-  ParticleCall call{};
-  call.operation = ParticleOperation::kPaint;
+  ParticleCall call = DrawCall<T>(ParticleOperation::kPaint, kPoints, n2);
   call.is_deterministic = true;
-  call.is_double = sizeof(T) == sizeof(double);
-  call.points = kPoints;
-  const pm::Assignment reach{kPoints, Draw(2)};
-  call.lowest = static_cast<std::int32_t>(reach.lowest());
-  call.is_by_half = reach.is_by_half();
-  call.before = static_cast<std::int32_t>(reach.before());
-  call.rows = 1 + Draw(3 * kRowsPerBlock);
-  call.components = 1 + Draw(3);
-  call.derivatives = 1 + Draw(2);
-  call.is_plain = call.derivatives == 1;
-  const std::int64_t sizes[3] = {2, 3, n2};
-  for (int axis = 0; axis < 3; ++axis) {
-    call.shape[axis] = call.count[axis] = call.padded[axis] = sizes[axis];
-    if (axis < 2) call.padded[axis] += reach.before() + reach.after();
-  }
-  for (std::int64_t d = 0; !call.is_plain && d < call.derivatives; ++d) {
-    for (auto& order : call.orders[d]) order = static_cast<std::int8_t>(Draw(kPoints));
-  }
   const std::int64_t each = call.components * call.derivatives;
-  std::vector<std::int32_t> cells(static_cast<std::size_t>(3 * call.rows));
-  for (auto& cell : cells) cell = static_cast<std::int32_t>(Draw(40) - 20);
+  std::vector<std::int32_t> cells = DrawCells(call);
   std::vector<T> offsets = Numbers<T>(3 * call.rows);
   std::vector<T> given = Numbers<T>(call.rows * each);
   const T magnitude = std::ldexp(T{1}, static_cast<int>(Draw(60)) - 30);
