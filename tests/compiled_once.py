@@ -1,16 +1,22 @@
 """Ranks that run one program compile it once: the first one does, and the others wait for it.
 
 This is JAX's persistent cache of programs with a lock for each of them. Compiling is half of what
-tests cost, on as many cores as there are ranks. It reaches into JAX, which has no name for it: a
-newer JAX without these functions fails where `install` is called.
+tests cost, on as many cores as there are ranks. A context of MLIR, of which JAX makes one for each
+program in 3 ms, lasts for some programs as well. All this reaches into JAX, which has no names for
+it: a newer JAX without these functions fails where `install` is called.
 """
 
 import contextlib
 import fcntl
 import os
 import pathlib
+import threading
 
 from jax._src import compilation_cache, compiler
+from jax._src.interpreters import mlir
+
+# A context keeps the constants of all its programs.
+_PROGRAMS_A_CONTEXT = 100
 
 
 class _Programs(compilation_cache.CacheInterface):
@@ -69,3 +75,17 @@ def install():
 
     compilation_cache.get_file_cache = get_file_cache
     compiler._compile_and_write_cache = compile_and_write_cache
+    mlir.make_ir_context = _lasting_contexts(mlir.make_ir_context)
+
+
+def _lasting_contexts(make):
+    """In place of `make`: the same context for some calls, in each thread one of its own."""
+    kept = threading.local()
+
+    def context():
+        if getattr(kept, "calls", _PROGRAMS_A_CONTEXT) == _PROGRAMS_A_CONTEXT:
+            kept.context, kept.calls = make(), 0
+        kept.calls += 1
+        return kept.context
+
+    return context

@@ -108,6 +108,13 @@ def checks(out: pathlib.Path) -> list[Step]:
             2,
             {**by("ipc"), "PFFTJAX_GPU_ARENA_BYTES": "65536"},
         ),
+        Step(
+            "painting-deterministic",
+            slow,
+            tests(MESHES, "-k", "painting_against or painted"),
+            1,
+            {"PFFTJAX_DETERMINISTIC": "1"},
+        ),
         Step("kernels", quick, tests(KERNELS)),
         Step(
             "kernels-sanitized",

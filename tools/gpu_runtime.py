@@ -14,14 +14,7 @@ import numpy as np
 
 from pfftjax._runtime.ffi import native
 
-VERSION = 3
-MAX_DIMS = 12
 TO_HOST, TO_DEVICE, ON_DEVICE = range(3)
-# The order of Element in cpp/base/element.h, by NumPy's names.
-ELEMENTS = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 "
-    "complex64 complex128"
-).split()
 
 _Pointer, _Int, _Long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 Handle = ctypes.c_char * 64
@@ -30,8 +23,8 @@ Handle = ctypes.c_char * 64
 class Box(ctypes.Structure):
     _fields_ = (
         ("dims", _Int),
-        ("extent", _Long * MAX_DIMS),
-        ("stride", _Long * MAX_DIMS),
+        ("extent", _Long * native.most_dimensions),
+        ("stride", _Long * native.most_dimensions),
         ("offset", _Long),
     )
 
@@ -100,7 +93,7 @@ class Runtime:
         self._library = ctypes.CDLL(str(path_of_runtime()))
         self._library.pfftjax_device_api.restype = ctypes.POINTER(DeviceApi)
         self.api = self._library.pfftjax_device_api().contents
-        assert self.api.version == VERSION
+        assert self.api.version == native.device_api_version
         self.name = self.api.name.decode()
 
     def call(self, function: str, *arguments: Any) -> None:

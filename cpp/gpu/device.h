@@ -22,7 +22,7 @@ namespace pfftjax::gpu {
 using StreamHandle = void*;  // cudaStream_t
 using EventHandle = void*;   // cudaEvent_t
 
-inline constexpr int kDeviceApiVersion = 4;
+inline constexpr int kDeviceApiVersion = 5;
 
 enum class Direction : std::int32_t { kToHost, kToDevice, kOnDevice };
 

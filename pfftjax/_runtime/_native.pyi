@@ -92,6 +92,7 @@ default_tag: int
 most_dimensions: int
 most_cells: int
 packed_alignment: int
+device_api_version: int
 raised_by_all: str
 most_ranks_with_slots: int
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from pfftjax._runtime.ffi import native
 from tools import gpu_runtime as device
 from tools.gpu_runtime import DeviceArray, Runtime
 
@@ -102,9 +103,9 @@ def test_more_than_2_to_the_31_elements(runtime, stream):
     assert_moved(runtime, stream, source, target, [(source, target[:, 1:-4])])
 
 
-@pytest.mark.parametrize("element", range(len(device.ELEMENTS)), ids=device.ELEMENTS)
+@pytest.mark.parametrize("element", range(len(native.elements)), ids=native.elements)
 def test_additions_one_after_the_other(runtime, stream, rng, element):
-    name = device.ELEMENTS[element]
+    name = native.elements[element]
     dtype = jnp.bfloat16 if name == "bfloat16" else name
     source = filled(runtime, (5, 31, 18), dtype, rng)
     target = filled(runtime, (33, 31), dtype, rng)

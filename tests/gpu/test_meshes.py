@@ -8,6 +8,7 @@ import pytest
 
 import pfftjax
 from pfftjax import pm
+from pfftjax._runtime.options import options
 from tests import gpu_programs
 from tests.distributed import SHAPES, TOLERANCE, gathered, grids
 from tests.fft.test_values import check
@@ -40,6 +41,23 @@ def test_transforms(shape, dtype):
         by = methods[0 if ON_CPU else method]
         plans.append(pfftjax.PencilFFT(shape, grid, real=real, layout=layout, method=by))
     check(plans, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_order_of_painted_particles_does_not_matter(dtype):
+    """To the bit, where that was asked for."""
+    if ON_CPU or not options.deterministic:
+        pytest.skip("needs a GPU, and PFFTJAX_DETERMINISTIC=1")
+    mesh = pfftjax.Pencil((16, 16, 16), pfftjax.ProcessGrid())
+    low = jnp.asarray([mesh.range_of(axis)[0] for axis in range(3)])
+    room = jnp.asarray(mesh.local_shape)
+    places = (low + 5 * jnp.abs(jnp.asarray(random((20000, 3), dtype, 3))) % room).astype(dtype)
+    for values in (None, jnp.asarray(random((20000, 3), dtype, 4))):
+        forward = pm.paint(places, mesh, values=values)
+        turned = None if values is None else values[::-1]
+        backward = pm.paint(places[::-1], mesh, values=turned)
+        assert_on_device(forward)
+        assert bool(jnp.all(forward == backward))
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])

@@ -53,6 +53,24 @@ def test_the_ordinary_tests(tmp_path, ranks, piece):
     assert "passed" in ended.stdout
 
 
+@pytest.mark.parametrize(("ranks", "which"), [(1, "not 2_to_the_31"), (2, "another_process")])
+def test_its_table_from_python(ranks, which):
+    """The tests of kernels, written for GPUs: their copy of the table is that of device.h. What
+    takes gigabytes is left to a GPU.
+    """
+    command = ["-m", "pytest", "--with-mpi", "-q", "-m", "gpu", "tests/gpu/test_kernels.py"]
+    ended = subprocess.run(
+        launcher.command(ranks, *command, "-k", which),
+        env=launcher.environment(**fake_device.environment()),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=launcher.ROOT,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "passed" in ended.stdout
+
+
 # The operations with handlers of their own, and some that go by way of the host, in one program;
 # on rank 1 the runtime can fail.
 EVERYTHING = """
