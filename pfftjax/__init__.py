@@ -2,6 +2,24 @@
 
 Arrays distributed over a process grid of MPI ranks, their Fourier transforms and halos, and the
 collectives below them: from inside jitted code, with exact derivatives of any order.
+
+Grids and blocks
+    ProcessGrid, Pencil, transpose, ExchangeMethod, halo_exchange, halo_reduce, vdot, norm
+Transforms
+    PencilFFT, PencilTransform, Tuning; fft3d, ifft3d, rfft3d, irfft3d, fft2d, ifft2d, rfft2d,
+    irfft2d, wavenumbers; pad_spectrum, truncate_spectrum, padded_inverse, truncated_forward,
+    dealiased_product
+Derivatives of programs on several ranks
+    grad, value_and_grad, vjp, jvp, linearize, jacfwd, jacrev, hessian;
+    UndeclaredArgumentWarning
+Modules
+    collectives (MPI's operations), pm (particle-mesh simulations), spectral (derivatives,
+    filters, Poisson's equation), io (files), sharded (global arrays of jax.sharding); fft,
+    pencils and autodiff have the above
+This job
+    info, Info, of diagnostics; in a shell, `pfftjax doctor`
+
+`help(pfftjax.PencilFFT)` and the like say more.
 """
 
 from importlib.metadata import version as _version

@@ -44,6 +44,14 @@ def test_every_public_name_is_in_the_reference(module):
     assert not missing
 
 
+def test_help_names_everything_public():
+    """`help` lists no names that a package has imported."""
+    public = [name for name in vars(pfftjax) if not name.startswith("_")]
+    assert len(public) > 40
+    missing = [name for name in public if not re.search(rf"\b{name}\b", pfftjax.__doc__)]
+    assert missing == []
+
+
 def test_the_newest_jax_is_that_of_the_readme():
     newest = ".".join(map(str, NEWEST_JAX))
     assert re.search(rf"JAX \d[\d.]* to {re.escape(newest)},", (ROOT / "README.md").read_text())

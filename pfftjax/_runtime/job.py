@@ -24,6 +24,7 @@ from . import device as _device  # noqa: F401 (before anything starts a backend)
 from . import ordering, support, transports, while_loop
 from .communicators import world
 from .ffi import native
+from .options import unknown, warning_of
 
 # A child of fork must not speak MPI.
 _PID = os.getpid()
@@ -93,6 +94,7 @@ def join_job() -> None:
       tested ones, or another one than they know, rank 0 warns of what that degrades.
     - `threading.Thread.start` tells the watch that the process has several threads.
     - `sys.excepthook` and `threading.excepthook` show the exception as before, and end the job.
+    - Rank 0 warns of variables of the environment that begin like pfftjax's and are none.
     - An exit handler, `MPI.Finalize` and an attribute of MPI_COMM_SELF wait for what is under way
       and for the other ranks, before MPI is finalized.
 
@@ -100,9 +102,10 @@ def join_job() -> None:
     """
     transports.configure()
     while_loop.change_jax()
-    text = support.warn_of_jax(jax.__version_info__, ordering.change_jax())
-    if text is not None and world.rank == 0:
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    degraded = support.warn_of_jax(jax.__version_info__, ordering.change_jax())
+    if world.rank == 0:
+        for text in filter(None, [degraded, *map(warning_of, unknown(os.environ))]):
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
     _abort_on_error()
     _note_threads()
     # Registered after JAX's own exit handlers, so run before them, and long before mpi4py

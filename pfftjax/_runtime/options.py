@@ -38,6 +38,7 @@
 """
 
 import dataclasses
+import difflib
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -135,6 +136,32 @@ def read(environment: Mapping[str, str]) -> Options:
         except (ValueError, KeyError):
             raise ValueError(f"{variable}={text!r}: set it to {what}") from None
     return Options(**values)
+
+
+# Tests and the device that stands for a GPU in them have variables of their own.
+_OF_TESTS = ("PFFTJAX_TEST_", "PFFTJAX_FAKE_")
+
+
+def unknown(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables that begin like an option and are none.
+
+    >>> unknown({"PFFTJAX_CHEKC": "1", "PFFTJAX_CHECK": "1", "HOME": "/root"})
+    ('PFFTJAX_CHEKC',)
+    """
+    ours = (name for name in environment if name.startswith("PFFTJAX_"))
+    known = VARIABLES.values()
+    return tuple(n for n in ours if n not in known and not n.startswith(_OF_TESTS))
+
+
+def warning_of(variable: str) -> str:
+    """What to say of an unknown variable.
+
+    >>> warning_of("PFFTJAX_CHEKC")
+    'PFFTJAX_CHEKC in the environment means nothing to pfftjax; did you mean PFFTJAX_CHECK?'
+    """
+    alike = difflib.get_close_matches(variable, VARIABLES.values(), 1, 0.8)
+    advice = f"did you mean {alike[0]}?" if alike else "`pfftjax options` lists what does"
+    return f"{variable} in the environment means nothing to pfftjax; {advice}"
 
 
 options = read(os.environ)

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from pfftjax._runtime import machine
 from pfftjax._runtime.ffi import implementation_of
-from pfftjax._runtime.options import VARIABLES
+from pfftjax._runtime.options import unknown
 
 from .exchange_times import ExchangeTime, exchange_time
 from .findings import Job, Observed, differences, findings, hints
@@ -51,7 +51,7 @@ def doctor() -> int:
         wrong=tuple(wrong),
         xla_threads=machine.xla_threads(),
         reads_neighbour=can_read_neighbour(comm),
-        unknown_variables=_unknown_variables(),
+        unknown_variables=unknown(os.environ),
         yields=_yields(here),
         network=network(),
         ucx_remembers_memory=os.environ.get("UCX_MEMTYPE_CACHE", "") not in ("n", "no", "0"),
@@ -129,12 +129,6 @@ def _size(count: int) -> str:
 
 def _speed(exchange: ExchangeTime, seconds: float) -> str:
     return f"{exchange.bytes / seconds * 1e-9:.2f} GB/s"
-
-
-def _unknown_variables() -> tuple[str, ...]:
-    ours = ("PFFTJAX_TEST_",)
-    names = (name for name in os.environ if name.startswith("PFFTJAX_"))
-    return tuple(n for n in names if n not in VARIABLES.values() and not n.startswith(ours))
 
 
 def _yields(here: Info) -> bool:

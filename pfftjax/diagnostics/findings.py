@@ -189,7 +189,7 @@ def _alike(job: Job) -> Iterator[Finding]:
     if unknown:
         yield Finding(
             f"{', '.join(unknown)} in the environment means nothing to pfftjax",
-            "see the table in pfftjax/_runtime/options.py for the names",
+            "`pfftjax options` lists what does",
         )
 
 

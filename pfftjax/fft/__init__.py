@@ -1,5 +1,7 @@
 """Fourier, cosine and sine transforms of arrays distributed over a process grid."""
 
+from ._description import Description as Description
+from ._description import Stage as Stage
 from ._grids import default_dims as default_dims
 from ._padding import dealiased_product as dealiased_product
 from ._padding import pad_spectrum as pad_spectrum

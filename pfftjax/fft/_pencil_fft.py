@@ -5,6 +5,7 @@ import functools
 from collections.abc import Sequence
 from typing import cast
 
+import jax
 import numpy as np
 from mpi4py import MPI
 
@@ -22,6 +23,7 @@ from ._tuning import chosen
 _KINDS = ("fft", "rfft", *INVERSES)
 
 
+@jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, init=False)
 class PencilFFT(Plan):
     """A three-dimensional Fourier transform of an array distributed over a process grid.
@@ -109,6 +111,7 @@ class PencilFFT(Plan):
         super().__init__(sizes, grid, kinds, norm, layout, method, timings)
 
 
+@jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, init=False)
 class PencilTransform(Plan):
     """A transform of two or three axes of a distributed array, each of a kind of its own.

@@ -15,6 +15,7 @@ from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Number, Reals
 from pfftjax._runtime.primitive import where
 from pfftjax.pencils import Pencil, check_dimensions, checked_method
 
+from ._description import Description, describe
 from ._local import hermitian_weights
 from ._steps import (
     SCALES,
@@ -121,6 +122,45 @@ class Plan(Transform):
         """
         return run(self._inverse, operand(y, self, self._here("inverse"), is_spectrum=True))
 
+    def describe(self, dtype: DTypeLike | None = None) -> Description:
+        """What a forward transform does on this rank: steps, blocks, messages and bytes.
+
+        A notebook shows it for a plan that it displays. `repr` of a plan is the same on all ranks
+        instead, as whatever ranks compare has to be.
+
+        Args:
+            dtype: of the array in real space; by default of JAX's default precision, and real
+                where the plan has real numbers or no kind "fft".
+
+        Raises:
+            TypeError: a dtype that the plan does not transform.
+
+        Example:
+            >>> from pfftjax import PencilFFT, ProcessGrid
+            >>> plan = PencilFFT((64, 64, 64), ProcessGrid((None, 1)), real=True)
+            >>> description = plan.describe("float32")
+            >>> description.stages[-1].axes, description.stages[-1].dtype.name
+            ((1, 2, 0), 'complex64')
+            >>> description.sent_bytes == 0 if plan.grid.size == 1 else description.sent_bytes > 0
+            True
+
+        """
+        here = self._here("describe")
+        grid, comm = self.grid, self.grid.communicator
+        if dtype is None:
+            is_real = self.kinds[-1] == "rfft" or "fft" not in self.kinds
+            dtype = jnp.result_type(float if is_real else complex)
+        dtype = checked_dtype(np.dtype(dtype), self, here, is_spectrum=False, name="dtype")
+        title = (
+            f"{type(self).__name__} of {self.shape} {dtype.name}, norm {self.norm}, method "
+            f"{self.method.name}, on rank {comm.rank} of {comm.size}: row {grid.coords[0]} and "
+            f"column {grid.coords[1]} of {grid.dims[0]} x {grid.dims[1]}"
+        )
+        return describe(self, title, self.input, dtype)
+
+    def _repr_html_(self) -> str:
+        return self.describe()._repr_html_()
+
     def wavenumbers(self, box_size: BoxSize, dtype: DTypeLike | None = None) -> tuple[Reals, ...]:
         """Wavenumbers of this rank's block of the spectrum.
 
@@ -191,14 +231,22 @@ def operand(
     check_dimensions(x, here)
     if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool:
         x = x.astype(float)
-    if x.dtype not in ("float32", "float64", "complex64", "complex128"):
-        raise TypeError(f"{here}: no transform of {x.dtype}; cast to float32 or float64 first")
-    if plan.kinds[-1] == "rfft" and not is_spectrum and jnp.iscomplexobj(x):
+    checked_dtype(x.dtype, plan, here, is_spectrum=is_spectrum, name=name)
+    return x.astype(x.dtype)  # without a weak type
+
+
+def checked_dtype(
+    dtype: np.dtype, plan: Plan, here: str, *, is_spectrum: bool, name: str = "x"
+) -> np.dtype:
+    """`dtype`, if the plan transforms such numbers in real space, or in a spectrum."""
+    if dtype not in ("float32", "float64", "complex64", "complex128"):
+        raise TypeError(f"{here}: no transform of {dtype}; cast to float32 or float64 first")
+    if plan.kinds[-1] == "rfft" and not is_spectrum and dtype.kind == "c":
         raise TypeError(
-            f"{here}: {name} is {x.dtype}, but the plan is for real arrays; pass x.real, or make "
+            f"{here}: {name} is {dtype}, but the plan is for real arrays; pass x.real, or make "
             "the plan with real=False (the kind 'fft')"
         )
-    return x.astype(x.dtype)  # without a weak type
+    return dtype
 
 
 def wavenumbers_along(

@@ -182,6 +182,11 @@ def _fused(
     return None
 
 
+def steps_one_by_one(plan: Transform) -> list[Step]:
+    """The steps of the forward transform of `plan`, before several become one."""
+    return _steps(plan, plan.shape, FORWARD)
+
+
 @functools.lru_cache(maxsize=256)
 def forward_steps(plan: Transform, shape: tuple[int, ...]) -> Steps:
     """The steps from an array of global shape `shape` in real space to the spectrum of `plan`."""

@@ -35,6 +35,7 @@ class _Fields:
     axes: tuple[int, ...]
 
 
+@jax.tree_util.register_static
 class Pencil(_Fields):
     """A global array distributed over a process grid, as seen by this rank.
 

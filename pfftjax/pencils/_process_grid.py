@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import NoReturn, SupportsIndex, TypeAlias, cast
 
+import jax
 from mpi4py import MPI
 
 from pfftjax._runtime.agreement import same_everywhere
@@ -19,6 +20,7 @@ Dims: TypeAlias = SupportsIndex | Sequence[SupportsIndex | None] | None
 _lines: dict[tuple[Communicator, tuple[int, int]], tuple[Communicator, Communicator]] = {}
 
 
+@jax.tree_util.register_static
 class ProcessGrid:
     """A two-dimensional grid of the ranks of a communicator.
 

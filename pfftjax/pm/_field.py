@@ -1,5 +1,6 @@
 """Gaussian random fields with a given power spectrum."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -73,7 +74,9 @@ def eisenstein_hu(cosmology: Cosmology) -> Callable[[RealsLike], Reals]:
     # jax-cosmo keeps results in the object, perhaps of another trace; a fresh one has none.
     leaves, tree = jax.tree.flatten(cosmology)
     fresh: Any = jax.tree.unflatten(tree, leaves)
-    values = power.linear_matter_power(fresh, k)
+    with warnings.catch_warnings():  # that 64-bit integers, which it asks for, are 32-bit ones
+        warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
+        values = power.linear_matter_power(fresh, k)
     return tabulated(k, values * (fresh.sigma8**2 / _variance(k, values, 8.0)))
 
 

@@ -249,7 +249,9 @@ def test_exchanges_are_under_way_while_others_are_transformed(direction):
 
 
 def test_memory_of_a_simulation():
-    """In float32, for each particle, beside the 36 bytes that hold it: what docs/gpu.md says."""
+    """In float32, for each particle, beside the 36 bytes that hold it: the table of
+    docs/gpu-details.md.
+    """
     n, steps = 128, 10
     plan = PencilFFT((n, n, n), ProcessGrid((None, 1)), real=True)
     rows = n**3 // SIZE

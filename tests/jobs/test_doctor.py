@@ -1,4 +1,4 @@
-"""python -m pfftjax info and doctor, as users start them."""
+"""python -m pfftjax and its commands, as users start them."""
 
 import re
 import subprocess
@@ -36,7 +36,8 @@ def test_doctor(ranks):
     )
     assert len(numbers) == 2
     assert all(float(number) > 0 for pair in numbers for number in pair)
-    assert "PFFTJAX_CHEKC in the environment means nothing to pfftjax: see" in ended.stdout
+    assert "PFFTJAX_CHEKC in the environment means nothing to pfftjax: `pfftjax" in ended.stdout
+    assert ended.stderr.count("did you mean PFFTJAX_CHECK?") == 1
     assert "hint: programs are compiled in each run: JAX_COMPILATION_CACHE_DIR" in ended.stdout
     assert ("rank 1 on" in ended.stdout) == (ranks == 2)
 
@@ -121,4 +122,39 @@ def test_info_and_unknown_commands():
     assert ended.returncode == 0
     assert ended.stdout.count("0 of 2 on") == 1
     assert "1 of 2 on" not in ended.stdout
-    assert "usage: python -m pfftjax" in _run(0).stderr
+    ended = _run(0)
+    assert ended.returncode == 0
+    assert "usage: pfftjax" in ended.stdout
+    ended = _run(0, "nonsense")
+    assert ended.returncode == 2
+    assert "invalid choice: 'nonsense'" in ended.stderr
+
+
+def test_the_other_commands():
+    """One after the other in one job, as each would start its own."""
+    script = """
+import sys
+from pfftjax.__main__ import main
+for arguments in sys.argv[1:]:
+    sys.argv[1:] = arguments.split()
+    assert main() == 0, arguments
+"""
+    commands = ["options", "self-test", "demo --mesh 24", "bench --mesh 8"]
+    ended = subprocess.run(
+        launcher.command(2, "-c", script, *commands),
+        env=launcher.environment(JAX_ENABLE_X64="0"),
+        cwd=launcher.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("PFFTJAX_MAX_CHUNK_BYTES") == 1
+    assert ended.stdout.count("gradient are right on 2 ranks") == 1
+    growth = re.findall(r"have ([\d.]+) of the power of linear theory", ended.stdout)
+    assert len(growth) == 1
+    assert 0.9 < float(growth[0]) < 1.1
+    times = re.findall(r"(forward|inverse), (\w+) +([\d.]+) ([\d.]+) ms", ended.stdout)
+    assert [name for name, *_ in times] == ["forward", "inverse"] * 2
+    assert all(0 < float(best) <= float(median) for *_, best, median in times)
