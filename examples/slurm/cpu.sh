@@ -1,6 +1,7 @@
 #!/bin/bash
 # A simulation on the CPUs of a cluster with Slurm: sbatch examples/slurm/cpu.sh
-# Not tried yet: see docs/clusters.md. "SITE" marks what differs from cluster to cluster.
+# "SITE" marks what differs from cluster to cluster. `make slurm` runs it on two nodes that are made
+# of one machine; on a cluster it has not been tried: see docs/clusters.md.
 #SBATCH --partition=cpu          # SITE: its name here
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=128    # SITE: as many as a node has cores, without hyperthreads
@@ -8,7 +9,9 @@
 #SBATCH --hint=nomultithread
 #SBATCH --exclusive
 #SBATCH --time=00:30:00
-#SBATCH --signal=TERM@60         # a minute before the end: each rank that waits says in what
+#SBATCH --signal=USR1@300        # five minutes before the end: write a checkpoint
+#SBATCH --requeue                # the same job goes on from it: scontrol requeue JOB
+#SBATCH --open-mode=append
 set -euo pipefail
 
 module load gcc openmpi                 # SITE: those that pfftjax and mpi4py were built with
@@ -23,4 +26,5 @@ export PFFTJAX_TIMEOUT=1800
 # SITE: how Slurm and this MPI find each other; `srun --mpi=list` says what there is.
 options=(--mpi=pmix --cpu-bind=cores --cpus-per-task="$SLURM_CPUS_PER_TASK")
 srun "${options[@]}" python -m pfftjax doctor
-srun "${options[@]}" python examples/nbody_pm.py --mesh 1024 --finer 1 --box 1000
+srun "${options[@]}" python examples/nbody_pm.py --mesh 1024 --finer 1 --box 1000 \
+  --checkpoint "$SLURM_SUBMIT_DIR/run.h5" # SITE: where all nodes write fast

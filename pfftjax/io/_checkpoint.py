@@ -2,9 +2,14 @@
 
 import os
 import pathlib
+import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import FrameType
 from typing import Any
+
+from mpi4py import MPI
 
 from pfftjax._runtime.agreement import on_root, private
 from pfftjax.pencils import Pencil
@@ -18,11 +23,20 @@ from ._particles import load_particles, save_particles
 class Checkpoint:
     """The file of `pm.Simulation.snapshots` from which a run goes on in another job.
 
-    It is replaced when it is old enough, and only by one that is whole and on disk.
+    It is replaced when it is old enough or a signal asks for it, at the end of the step that is
+    under way, and only by one that is whole and on disk.
 
     Args:
         path: of the file, the same on every rank.
         minutes: how old it may become. At 0 it is written after every step.
+        signals: those that ask for a checkpoint, whichever rank they reach; the run goes on. By
+            default SIGUSR1, which a batch system sends before the time is up
+            (``#SBATCH --signal=USR1@300``), or ``scancel --signal=USR1``. A handler that the
+            program has set before is called as well. Signals can be handled in the main thread
+            only: made in another one, a checkpoint must be given none.
+
+    Raises:
+        ValueError: `minutes` below zero, no signal, or signals outside of the main thread.
 
     Example:
         >>> import pathlib, tempfile
@@ -34,12 +48,37 @@ class Checkpoint:
 
     """
 
-    def __init__(self, path: Path, *, minutes: float = 30.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        minutes: float = 30.0,
+        signals: Iterable[int] = (signal.SIGUSR1,),
+    ) -> None:
         if not minutes >= 0:
             raise ValueError(f"Checkpoint: minutes must be zero or more, got {minutes!r}")
         self.path: pathlib.Path = pathlib.Path(os.fspath(path))
         self.minutes: float = float(minutes)
         self._last: float = time.monotonic()
+        self._is_asked_for = False
+        numbers = [signal.Signals(number) for number in signals]
+        if numbers and threading.current_thread() is not threading.main_thread():
+            raise ValueError(
+                "Checkpoint: signals can be handled in the main thread only; make it there, or "
+                "pass signals=()"
+            )
+        for number in numbers:
+            self._listen_to(number)
+
+    def _listen_to(self, number: signal.Signals) -> None:
+        before = signal.getsignal(number)
+
+        def ask(received: int, frame: FrameType | None) -> None:
+            self._is_asked_for = True
+            if callable(before):
+                before(received, frame)
+
+        signal.signal(number, ask)
 
     def load(
         self, mesh: Pencil, capacity: int | None
@@ -64,14 +103,16 @@ class Checkpoint:
     def save_if_due(
         self, particles: Particles, mesh: Pencil, attributes: Mapping[str, object]
     ) -> None:
-        """Replace the file, if by the clock of rank 0 it is old enough.
+        """Replace the file, if by the clock of rank 0 it is old enough, or a rank was asked to.
 
         Raises:
             TypeError, OSError, ImportError: as `save_particles`.
 
         """
         with private(mesh.grid.comm) as comm:
-            is_due = comm.bcast(time.monotonic() - self._last >= 60 * self.minutes)
+            is_old = time.monotonic() - self._last >= 60 * self.minutes
+            is_due = comm.allreduce(self._is_asked_for or (comm.rank == 0 and is_old), MPI.LOR)
         if is_due:
+            self._is_asked_for = False
             save_particles(self.path, particles, mesh, attributes=attributes, mode="w")
             self._last = time.monotonic()

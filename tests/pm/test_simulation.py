@@ -1,8 +1,11 @@
 """The object that holds a whole simulation: as its functions, in one program or in many."""
 
+import concurrent.futures
 import dataclasses
 import functools
 import itertools
+import os
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -147,6 +150,34 @@ def test_a_run_goes_on_from_its_checkpoint(folder):
             assert_close(x, y, 1e-11)
     assert done == [2, 3, 4, 5]  # the last one is a kick only
     assert path.exists()  # also after the run is complete
+
+
+def test_a_signal_asks_for_a_checkpoint(folder):
+    """One that reaches a single rank, once; a handler from before is called as well."""
+    run, path, heard = _simulation(grids()[-1]), folder / "run.h5", []
+    comm = run.plan.grid.comm
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    try:
+        checkpoint = io.Checkpoint(path, minutes=1000)
+
+        def progress(done, number):
+            assert number > 3
+            if done == 3:
+                assert not path.exists()
+                if comm.rank == comm.size - 1:
+                    os.kill(os.getpid(), signal.SIGUSR1)
+
+        noise = small_noise(run.plan)
+        (end,) = run.snapshots(noise, progress=progress, checkpoint=checkpoint)
+        assert float(end.scale_factor) == 1
+        assert heard == [signal.SIGUSR1] * (comm.rank == comm.size - 1)
+        assert io.attributes(path, run.plan.grid)["stages"] == 3
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            with pytest.raises(ValueError, match="in the main thread only"):
+                pool.submit(io.Checkpoint, path).result()
+            assert pool.submit(io.Checkpoint, path, signals=()).result().path == path
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_checkpoint_of_another_run_is_refused(folder):
