@@ -218,9 +218,8 @@ def check_restarts(family: str, folder: pathlib.Path, options: list[str]) -> Non
     wanted = f"--mesh 64 --finer 1 {' '.join(program(steps, 'parts'))}"
     script.write_text(site(family, folder, wanted, example))
     job = Job(script)
-    begun = re.compile(rf"\b[1-9]\d*/{steps}\b")
-    wait_for("a step", lambda: job.log.exists() and bool(begun.search(job.log.read_text())), 240)
-    time.sleep(15)
+    wait_for("a start", lambda: job.log.exists() and "4 ranks as" in job.log.read_text(), 240)
+    time.sleep(20)  # programs are compiled, and some steps are done
     said_by("scancel", "--signal=USR1", job.number)
     wait_for("a checkpoint", kept.exists, 60)
     said_by("scancel", job.number)

@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+import jax
 from mpi4py import MPI
 
 T = TypeVar("T")
@@ -28,7 +29,14 @@ _TYPES = (
 
 @contextlib.contextmanager
 def private(comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
-    """A duplicate of `comm`, so that no message of the caller's is taken for ours. Collective."""
+    """A duplicate of `comm`, so that no message of the caller's is taken for ours. Collective.
+
+    What this process has begun is finished first. On several nodes Open MPI 5 makes communicators
+    of its own within the first collective on one (coll/han), and only one at a time in an order
+    that ranks need not have alike: a rank that is still in that collective, and one that is here
+    already, would wait for each other for ever.
+    """
+    jax.effects_barrier()
     own = comm.Dup()
     try:
         yield own
