@@ -29,7 +29,7 @@ PACKAGES = ("slurm-wlm", "munge", "libpmix-dev", "iproute2")
 CORES = 2
 RANKS = 2 * CORES
 # The simulation takes about so long, and the third of its four jobs runs into a limit of a minute.
-SECONDS = 150.0
+SECONDS = 110.0
 CONFIGURATION = """
 ClusterName=pfftjax
 SlurmctldHost={host}({address})
@@ -202,7 +202,7 @@ def check_places(options: list[str]) -> None:
 def check_restarts(family: str, folder: pathlib.Path, options: list[str]) -> None:
     """A job that is cancelled, and one that runs into its time limit, go on to the same bits."""
     example = (launcher.ROOT / "examples" / "slurm" / "cpu.sh").read_text()
-    simulation = [sys.executable, "examples/nbody_pm.py", "--mesh", "64", "--finer", "1"]
+    simulation = [sys.executable, "examples/nbody_pm.py", "--mesh", "96", "--finer", "1"]
 
     def program(steps: int, out: str) -> list[str]:
         return ["--steps", str(steps), "--save-fields", "--out", str(folder / out)]
@@ -215,7 +215,7 @@ def check_restarts(family: str, folder: pathlib.Path, options: list[str]) -> Non
     said_by(*ranks, *simulation, *program(steps, "whole"))
 
     script, kept = folder / "cpu.sh", folder / "run.h5"
-    wanted = f"--mesh 64 --finer 1 {' '.join(program(steps, 'parts'))}"
+    wanted = f"--mesh 96 --finer 1 {' '.join(program(steps, 'parts'))}"
     script.write_text(site(family, folder, wanted, example))
     job = Job(script)
     wait_for("a start", lambda: job.log.exists() and "4 ranks as" in job.log.read_text(), 240)
