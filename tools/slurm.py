@@ -232,8 +232,11 @@ def check_restarts(family: str, folder: pathlib.Path, options: list[str]) -> Non
     if kept.stat().st_mtime <= first:
         raise RuntimeError(f"no checkpoint before the time limit:\n{job.log.read_text()[-3000:]}")
     print("restarts: one that ran into its time limit has left a later one", flush=True)
+    # What waits may be given more time, and what has ended may not.
+    said_by("scontrol", "requeuehold", job.number)
+    wait_for("a job that waits", lambda: job.state() == "PENDING", 60)
     said_by("scontrol", "update", f"JobId={job.number}", "TimeLimit=30")
-    said_by("scontrol", "requeue", job.number)
+    said_by("scontrol", "release", job.number)
     job.ends_in("COMPLETED", 1200)
     whole, parts = (np.load(folder / out / "fields.npz") for out in ("whole", "parts"))
     for name in whole.files:
