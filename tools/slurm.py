@@ -28,7 +28,7 @@ from tools import launcher, nodes
 PACKAGES = ("slurm-wlm", "munge", "libpmix-dev", "iproute2")
 CORES = 2
 RANKS = 2 * CORES
-# The simulation takes about so long, and the third of its four jobs runs into a limit of a minute.
+# The simulation takes about so long: the second of its three jobs runs into a limit of a minute.
 SECONDS = 110.0
 CONFIGURATION = """
 ClusterName=pfftjax
@@ -137,7 +137,7 @@ def cluster(folder: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def site(family: str, folder: pathlib.Path, program: str, script: str) -> str:
+def site(pmi: str, folder: pathlib.Path, program: str, script: str) -> str:
     """A script of examples/slurm with this site's lines; each of them must be in it, once."""
     home = pathlib.Path(sys.executable).parent
     changes = {
@@ -145,7 +145,7 @@ def site(family: str, folder: pathlib.Path, program: str, script: str) -> str:
         r"module load .*": "",
         r"source .*": f"source {home}/activate",
         r"export JAX_COMPILATION_CACHE_DIR=.*": f"export JAX_COMPILATION_CACHE_DIR={folder}/cache",
-        r"--mpi=pmix": f"--mpi={'pmix' if family == 'openmpi' else 'pmi2'}",
+        r"--mpi=pmix": pmi,
         r"--mesh 1024 --finer 1 --box 1000": program,
         r"--checkpoint \S+": f"--checkpoint {folder}/run.h5",
     }
@@ -199,7 +199,7 @@ def check_places(options: list[str]) -> None:
     print(f"places: {RANKS} ranks on 2 nodes, {CORES} on each, a core each", flush=True)
 
 
-def check_restarts(family: str, folder: pathlib.Path, options: list[str]) -> None:
+def check_restarts(pmi: str, folder: pathlib.Path, options: list[str]) -> None:
     """A job that is cancelled, and one that runs into its time limit, go on to the same bits."""
     example = (launcher.ROOT / "examples" / "slurm" / "cpu.sh").read_text()
     simulation = [sys.executable, "examples/nbody_pm.py", "--mesh", "96", "--finer", "1"]
@@ -216,7 +216,7 @@ def check_restarts(family: str, folder: pathlib.Path, options: list[str]) -> Non
 
     script, kept = folder / "cpu.sh", folder / "run.h5"
     wanted = f"--mesh 96 --finer 1 {' '.join(program(steps, 'parts'))}"
-    script.write_text(site(family, folder, wanted, example))
+    script.write_text(site(pmi, folder, wanted, example))
     job = Job(script)
     wait_for("a start", lambda: job.log.exists() and "4 ranks as" in job.log.read_text(), 240)
     time.sleep(20)  # programs are compiled, and some steps are done
@@ -251,7 +251,7 @@ def main() -> int:
     parser.add_argument("program", nargs="*", help="after --: what to run there")
     arguments = parser.parse_args()
     install()
-    family = launcher.family()
+    pmi = f"--mpi={'pmix' if launcher.family() == 'openmpi' else 'pmi2'}"
     # Files of jobs are in memory that each node has for itself.
     os.environ |= launcher.environment(PYTHONPATH=str(launcher.ROOT), TMPDIR="/dev/shm")
     for name in ("JAX_ENABLE_X64", "OMPI_MCA_btl_sm_backing_directory"):
@@ -260,10 +260,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, cluster(pathlib.Path(name)):
         if arguments.program:
             return subprocess.run(arguments.program, check=False).returncode
-        options = [f"--mpi={'pmix' if family == 'openmpi' else 'pmi2'}", "--cpu-bind=cores"]
+        options = [pmi, "--cpu-bind=cores"]
         start = time.monotonic()
         check_places(options)
-        check_restarts(family, pathlib.Path(name), options)
+        check_restarts(pmi, pathlib.Path(name), options)
         print(f"Slurm: all is right, after {time.monotonic() - start:.0f} s")
     return 0
 

@@ -11,6 +11,8 @@ from mpi4py import MPI
 from pfftjax.fft import PencilFFT
 from pfftjax.pencils import ProcessGrid
 
+from .exchange_times import seconds_of
+
 _SECONDS = 2.0
 _MOST = 50
 _WARM = 2
@@ -42,10 +44,9 @@ def bench(mesh: int = 128) -> int:
             wholes.append(alone[2 * real](wholes[0]))
         ways = (("forward", plan.forward, x), ("inverse", plan.inverse, y))
         for i, (name, f, block) in enumerate(ways):
-            ours = _times(jax.jit(f), block, comm.allreduce, comm.Barrier)
-            beside = ""
+            ours = _times(jax.jit(f), block, comm)
             if first:
-                theirs = _times(jax.jit(alone[2 * real + i]), wholes[i], lambda t, _: t)
+                theirs = _times(jax.jit(alone[2 * real + i]), wholes[i], MPI.COMM_SELF)
                 beside = f"{_text(theirs):>24}   {min(theirs) / min(ours):.2f} times as long"
                 print(f"{name + ', ' + x.dtype.name:22}{_text(ours):>20}{beside}", flush=True)
             _sleep_until_all_come(comm)
@@ -59,19 +60,11 @@ def _sleep_until_all_come(comm: MPI.Intracomm) -> None:
         time.sleep(1e-3)
 
 
-def _times(
-    f: Callable[[jax.Array], jax.Array],
-    x: jax.Array,
-    over_ranks: Callable[[float, Callable[..., float]], float],
-    together: Callable[[], None] = lambda: None,
-) -> list[float]:
+def _times(f: Callable[[jax.Array], jax.Array], x: jax.Array, comm: MPI.Intracomm) -> list[float]:
     """Seconds of calls, each on the slowest rank, until enough are measured."""
     found: list[float] = []
     while len(found) < _WARM or (sum(found[_WARM:]) < _SECONDS and len(found) < _WARM + _MOST):
-        together()
-        begin = time.perf_counter()
-        jax.block_until_ready(f(x))
-        found.append(over_ranks(time.perf_counter() - begin, max))
+        found.append(seconds_of(lambda: jax.block_until_ready(f(x)), comm))
     return found[_WARM:] or found
 
 

@@ -31,7 +31,8 @@ class ExchangeTime:
     raw: float
 
 
-def _seconds(work: Callable[[], object], comm: MPI.Intracomm) -> float:
+def seconds_of(work: Callable[[], object], comm: MPI.Intracomm) -> float:
+    """How long `work` takes on the slowest rank, begun together. Collective."""
     comm.Barrier()
     start = time.perf_counter()
     work()
@@ -71,9 +72,9 @@ def exchange_time(block: int, chain: int, comm: MPI.Intracomm) -> ExchangeTime:
             comm.Alltoall(buffers[i % 2], buffers[1 - i % 2])
 
     jitted()
-    once = _seconds(jitted, comm) + _seconds(raw, comm)
+    once = seconds_of(jitted, comm) + seconds_of(raw, comm)
     repetitions = min(max(int(_SECONDS / once), _REPETITIONS.start), _REPETITIONS.stop - 1)
     # The two take turns, so that whatever else the node does meets both.
-    times = [(_seconds(jitted, comm), _seconds(raw, comm)) for _ in range(repetitions)]
+    times = [(seconds_of(jitted, comm), seconds_of(raw, comm)) for _ in range(repetitions)]
     best_jitted, best_raw = (min(column) / chain for column in zip(*times, strict=True))
     return ExchangeTime(x.nbytes, best_jitted, best_raw)

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from tests.jobs.job import assert_succeeds
 from tools import launcher
 
 pytestmark = pytest.mark.timeout(120)
@@ -140,21 +141,12 @@ for arguments in sys.argv[1:]:
     assert main() == 0, arguments
 """
     commands = ["options", "self-test", "demo --mesh 24", "bench --mesh 8"]
-    ended = subprocess.run(
-        launcher.command(2, "-c", script, *commands),
-        env=launcher.environment(JAX_ENABLE_X64="0"),
-        cwd=launcher.ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("PFFTJAX_MAX_CHUNK_BYTES") == 1
-    assert ended.stdout.count("gradient are right on 2 ranks") == 1
-    growth = re.findall(r"have ([\d.]+) of the power of linear theory", ended.stdout)
+    ended = assert_succeeds(script, preamble="", arguments=commands, limit=100, JAX_ENABLE_X64="0")
+    assert ended.output.count("PFFTJAX_MAX_CHUNK_BYTES") == 1
+    assert ended.output.count("gradient are right on 2 ranks") == 1
+    growth = re.findall(r"have ([\d.]+) of the power of linear theory", ended.output)
     assert len(growth) == 1
     assert 0.9 < float(growth[0]) < 1.1
-    times = re.findall(r"(forward|inverse), (\w+) +([\d.]+) ([\d.]+) ms", ended.stdout)
+    times = re.findall(r"(forward|inverse), (\w+) +([\d.]+) ([\d.]+) ms", ended.output)
     assert [name for name, *_ in times] == ["forward", "inverse"] * 2
     assert all(0 < float(best) <= float(median) for *_, best, median in times)
