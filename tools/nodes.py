@@ -29,7 +29,6 @@ TESTS = (
     "tests/fft/test_values.py",
     "tests/fft/test_tuning.py",
     "tests/pm/test_exchange.py",
-    "tests/pm/test_simulation.py::test_a_run_goes_on_from_its_checkpoint",
 )
 
 
