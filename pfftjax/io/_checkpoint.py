@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any
 
+import jax.numpy as jnp
 from mpi4py import MPI
 
 from pfftjax._runtime.agreement import on_root, private
+from pfftjax.collectives import allreduce
 from pfftjax.pencils import Pencil
 from pfftjax.pm import Particles
 
@@ -109,10 +111,9 @@ class Checkpoint:
             TypeError, OSError, ImportError: as `save_particles`.
 
         """
-        with private(mesh.grid.comm) as comm:
-            is_old = time.monotonic() - self._last >= 60 * self.minutes
-            is_due = comm.allreduce(self._is_asked_for or (comm.rank == 0 and is_old), MPI.LOR)
-        if is_due:
+        comm = mesh.grid.communicator
+        is_old = comm.rank == 0 and time.monotonic() - self._last >= 60 * self.minutes
+        if allreduce(jnp.asarray(self._is_asked_for or is_old), MPI.LOR, comm=comm):
             self._is_asked_for = False
             save_particles(self.path, particles, mesh, attributes=attributes, mode="w")
             self._last = time.monotonic()

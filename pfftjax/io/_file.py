@@ -191,9 +191,11 @@ def _opened(path: pathlib.Path, mode: str, **options: object) -> "h5py.File":
     h5py = h5py_module()
     if mode == "r" and not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
+    # The older format, which is the default, refuses attributes of more than 64 KiB.
+    created = {"libver": "v108"} if mode == "w" else {}
     try:
         # Some parallel file systems have no locks; nobody else writes to this file.
-        return h5py.File(path, mode, locking="best-effort", **options)
+        return h5py.File(path, mode, locking="best-effort", **{**created, **options})
     except OSError as error:
         if isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError):
             raise

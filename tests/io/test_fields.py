@@ -110,10 +110,17 @@ def test_xarray_sees_coordinates_and_attributes(folder, layout):
         {name: pencil.local_block(a) for name, a in blocks.items()},
         pencil,
         box_size=(1.0, 10.0, 3.0),
-        attributes={"a": 0.5, "code": "pfftjax", "seeds": np.arange(3), "h": jnp.float32(0.5)},
+        attributes={
+            "a": 0.5,
+            "code": "pfftjax",
+            "seeds": np.arange(3),
+            "h": jnp.float32(0.5),
+            "more than 64 KiB": np.arange(10_000),
+        },
         layout=layout,
     )
     with xarray.open_dataset(folder / "x.h5", engine="h5netcdf") as data:
+        assert_equal(data.attrs["more than 64 KiB"], np.arange(10_000))
         assert data["delta"].dims == ("x", "y", "z")
         assert data["velocity"].dims == ("velocity_batch0", "x", "y", "z")
         assert_equal(data["delta"].values, x)
@@ -125,7 +132,7 @@ def test_xarray_sees_coordinates_and_attributes(folder, layout):
         assert "velocity_batch0" not in data.coords
         assert data.attrs["code"] == "pfftjax"
     kept = pfftjax.io.attributes(folder / "x.h5", pencil.grid)
-    assert set(kept) == {"a", "code", "seeds", "h", "box_size"}
+    assert set(kept) == {"a", "code", "seeds", "h", "box_size", "more than 64 KiB"}
     assert kept["a"] == kept["h"] == 0.5
     assert kept["box_size"].tolist() == [1.0, 10.0, 3.0]
     only = {"delta": pencil.local_block(x)}
