@@ -113,6 +113,8 @@ NB_MODULE(_native, m) {
   m.def("device_registrations", &DeviceRegistrations,
         "FFI handlers for arrays on GPUs by name, as capsules; for use after load_device.");
   m.def("load_device", &gpu::LoadDevice, nb::arg("path"), "Loads the runtime of the GPUs.");
+  m.def("share_mpi", &ShareMpi, nb::arg("user"),
+        "Lets backends find the MPI that a loaded module is linked with.");
   m.def("load_mpi", &LoadMpi, nb::arg("path"), "Loads the backend of one MPI family.");
   m.def("prepare_to_finalize", &PrepareToFinalize, nb::call_guard<nb::gil_scoped_release>(),
         "Waits for the other ranks to end, and ends the threads that call MPI.");

@@ -47,6 +47,18 @@ std::string MpiErrorText(int code) {
   return text.data();
 }
 
+void ShareMpi(const std::string& user) {
+  void* library = dlopen(user.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  if (!library) throw std::runtime_error(user + " is not loaded");
+  // The search goes through the libraries that it is linked with.
+  void* function = dlsym(library, "MPI_Initialized");
+  Dl_info place{};
+  if (function && dladdr(function, &place) != 0) {
+    dlopen(place.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+  }
+  dlclose(library);
+}
+
 void LoadMpi(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) throw std::runtime_error(dlerror());

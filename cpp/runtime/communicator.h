@@ -71,6 +71,10 @@ std::string MpiErrorText(int code);
 // Opens the backend at `path`; throws std::runtime_error with the loader's words.
 void LoadMpi(const std::string& path);
 
+// Makes the MPI library that a loaded module is linked with visible to whatever is loaded later.
+// Backends are linked with none: they find MPI's functions in what the process has.
+void ShareMpi(const std::string& user);
+
 inline constexpr std::int64_t kMaxCommunicators = 1 << 16;
 
 // Adds the communicator whose MPI_Comm lies at `address`; the next free number. No communication.

@@ -77,6 +77,7 @@ def _load() -> tuple[str, str]:
             f"install mpi4py for the same MPI, or build pfftjax with the {compiler} of that MPI "
             "on PATH: pip install --force-reinstall --no-binary=pfftjax pfftjax"
         )
+    native.share_mpi(MPI.__file__)
     native.load_mpi(str(built[family]))
     native.choose_simd(options.simd)
     if options.keep_bytes:
