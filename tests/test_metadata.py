@@ -1,0 +1,98 @@
+"""What the package says of itself, and the headers of others that are beside its source."""
+
+import importlib.metadata
+import importlib.util
+import pathlib
+import re
+import tomllib
+
+import pytest
+
+import pfftjax
+from tools import release
+from tools.launcher import ROOT
+
+pytestmark = pytest.mark.ranks(1)
+HEADERS = ROOT / "third_party" / "xla" / "ffi" / "api"
+
+
+def _oldest_jax():
+    (jax,) = [name for name in release.project()["dependencies"] if re.match(r"jax\b", name)]
+    return jax.removeprefix("jax>=")
+
+
+def _number(text, name):
+    return int(re.search(rf"#define {name} (\d+)", text)[1])
+
+
+def test_files_agree_on_version_urls_and_authors():
+    assert list(release.inconsistencies()) == []
+
+
+def test_an_inconsistency_is_found(monkeypatch):
+    read = release.read
+    monkeypatch.setattr(
+        release, "read", lambda name: read(name).replace("version: ", "version: 9")
+    )
+    (found,) = release.inconsistencies()
+    assert found.startswith("CITATION.cff has version 9")
+
+
+def test_a_release_is_written(tmp_path, monkeypatch):
+    """The version, in every file that has it, and the date; twice is as good as once."""
+    for name in (*release.VERSIONS, "CHANGELOG.md"):
+        (tmp_path / name).write_text(release.read(name))
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    for _ in range(2):
+        release.write("9.8.7")
+        assert release.project()["version"] == "9.8.7"
+        assert list(release.inconsistencies()) == []
+        assert release.CHECKS["the version has its date, and its part of CHANGELOG.md"]() is None
+        assert release.read("CITATION.cff").count("date-released") == 1
+        assert release.read("CHANGELOG.md").count("9.8.7") == 1
+    with pytest.raises(SystemExit, match="no version"):
+        release.write("v9.8")
+
+
+def test_the_oldest_jax_is_the_one_whose_headers_are_here():
+    """A binary runs on the jaxlib whose headers it was built with, and on newer ones."""
+    assert f"jaxlib {_oldest_jax()}," in (ROOT / "third_party" / "README.md").read_text()
+    installed = (
+        pathlib.Path(importlib.util.find_spec("jaxlib").origin).parent / "include/xla/ffi/api"
+    )
+    is_oldest = importlib.metadata.version("jaxlib") == _oldest_jax()
+    for header in HEADERS.iterdir():
+        ours, theirs = header.read_text(), (installed / header.name).read_text()
+        assert not is_oldest or ours == theirs
+    ours, theirs = [(folder / "c_api.h").read_text() for folder in (HEADERS, installed)]
+    major, minor = "XLA_FFI_API_MAJOR", "XLA_FFI_API_MINOR"
+    assert _number(ours, major) == _number(theirs, major)
+    assert _number(ours, minor) <= _number(theirs, minor)
+
+
+def test_types_are_declared():
+    """What `Typing :: Typed` says to users is what type checkers look for."""
+    assert "Typing :: Typed" in release.project()["classifiers"]
+    assert (pathlib.Path(pfftjax.__file__).parent / "py.typed").exists()
+
+
+def test_licences_of_all_that_is_compiled_in():
+    files = release.project()["license-files"]
+    found = {path for pattern in files for path in ROOT.glob(pattern)}
+    assert found == {ROOT / "LICENSE", *(ROOT / "third_party").glob("*/LICENSE")}
+    assert {path.parent.name for path in found} >= {"nanobind", "xla"}
+    words = {
+        "Apache-2.0": "Apache License",
+        "BSD-3-Clause": "Redistribution",
+        "MIT": "MIT License",
+    }
+    texts = [path.read_text() for path in found]
+    for licence in release.project()["license"].split(" AND "):
+        assert any(words[licence] in text for text in texts), licence
+
+
+def test_the_source_distribution_has_what_the_readme_shows():
+    included = tomllib.loads(release.read("pyproject.toml"))["tool"]["scikit-build"]["sdist"]
+    shown = set(re.findall(r"!\[[^]]*\]\((?!https?:)([^)]+)\)", release.read("README.md")))
+    pictures = {path for path in included["include"] if path.startswith("/docs")}
+    assert pictures == {f"/{path}" for path in shown}
