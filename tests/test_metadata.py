@@ -11,6 +11,7 @@ import pytest
 import pfftjax
 from tools import release
 from tools.launcher import ROOT
+from tools.wheels import build
 
 pytestmark = pytest.mark.ranks(1)
 HEADERS = ROOT / "third_party" / "xla" / "ffi" / "api"
@@ -96,3 +97,14 @@ def test_the_source_distribution_has_what_the_readme_shows():
     shown = set(re.findall(r"!\[[^]]*\]\((?!https?:)([^)]+)\)", release.read("README.md")))
     pictures = {path for path in included["include"] if path.startswith("/docs")}
     assert pictures == {f"/{path}" for path in shown}
+
+
+def test_the_page_on_pypi_has_addresses():
+    """Relative links and pictures lead to the tag; addresses and links to headlines stay."""
+    page = build.with_addresses("[a](docs/a.md) ![b](c.png) [d](#e) [f](https://g.org/h)")
+    place, version = release.project()["urls"]["Source"], release.project()["version"]
+    links = f"[a]({place}/blob/v{version}/docs/a.md) ![b]({place}/raw/v{version}/c.png)"
+    assert page == f"{links} [d](#e) [f](https://g.org/h)"
+    readme = release.read("README.md")
+    assert build.RELATIVE.search(readme)
+    assert not build.RELATIVE.search(build.with_addresses(readme))

@@ -9,6 +9,7 @@ transform fails.
 
 import argparse
 import pathlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def build_all(work: pathlib.Path, dist: pathlib.Path, cuda: str) -> None:
     """The source distribution, and the wheels from it."""
     shutil.rmtree(dist, ignore_errors=True)
     dist.mkdir()
-    source = build.unpack(build.sdist(dist), work)
+    source = build.unpack(build.sdist(work, dist), work)
     for version in BUILT_BY:
         python = find_python(version)
         if python is None:
@@ -80,10 +81,11 @@ def try_all(work: pathlib.Path, dist: pathlib.Path, seconds: float) -> list[str]
     print(
         f"== Pythons: {', '.join(there)}; not here: {', '.join({*pythons} - {*there}) or 'none'}"
     )
+    mpis = [mpi for mpi in trial.MPIS if platform.machine() in mpi.machines]
     wrong = []
     for version, python in there.items():
         ends = version in (min(there), max(there, key=TRIED_ON.index))
-        for mpi in trial.MPIS if ends else trial.MPIS[:1]:
+        for mpi in mpis if ends else mpis[:1]:
             try:
                 took = trial.trial(wheel_for(dist, version), python, mpi, work)
             except (RuntimeError, subprocess.SubprocessError) as error:

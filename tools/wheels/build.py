@@ -8,12 +8,14 @@ serves all that is newer.
 import os
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 
 from tools import launcher
+from tools.release import project
 from tools.wheels import old_glibc
 
 PLATFORM = f"manylinux_{old_glibc.GLIBC.replace('.', '_')}"
@@ -49,9 +51,38 @@ def mpi(name: str, work: pathlib.Path) -> pathlib.Path:
     return folder / "bin"
 
 
-def sdist(dist: pathlib.Path) -> pathlib.Path:
+def tracked(*folders: str) -> set[str]:
+    """The files of these folders, or of all, that git knows."""
+    command = ["git", "ls-files", *folders]
+    listed = subprocess.run(command, cwd=launcher.ROOT, capture_output=True, text=True, check=True)
+    return set(listed.stdout.splitlines())
+
+
+RELATIVE = re.compile(r"(!?)\[([^]]*)\]\((?!https?://|#)([^)]+)\)")
+
+
+def with_addresses(readme: str) -> str:
+    """A text whose relative links lead to the tag of this version: PyPI has nothing beside it."""
+    about = project()
+
+    def address(found: re.Match[str]) -> str:
+        kind = "raw" if found[1] else "blob"
+        place = f"{about['urls']['Source']}/{kind}/v{about['version']}/{found[3]}"
+        return f"{found[1]}[{found[2]}]({place})"
+
+    return RELATIVE.sub(address, readme)
+
+
+def sdist(work: pathlib.Path, dist: pathlib.Path) -> pathlib.Path:
     """The source distribution of this checkout."""
-    run(sys.executable, "-m", "build", "--sdist", "--outdir", dist, launcher.ROOT)
+    tree = work / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    for name in tracked():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(launcher.ROOT / name, tree / name)
+    readme = tree / "README.md"
+    readme.write_text(with_addresses(readme.read_text()))
+    run(sys.executable, "-m", "build", "--sdist", "--outdir", dist, tree)
     return next(dist.glob("*.tar.gz"))
 
 

