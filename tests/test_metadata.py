@@ -2,8 +2,10 @@
 
 import importlib.metadata
 import importlib.util
+import io
 import pathlib
 import re
+import tarfile
 import tomllib
 
 import pytest
@@ -97,6 +99,28 @@ def test_the_source_distribution_has_what_the_readme_shows():
     shown = set(re.findall(r"!\[[^]]*\]\((?!https?:)([^)]+)\)", release.read("README.md")))
     pictures = {path for path in included["include"] if path.startswith("/docs")}
     assert pictures == {f"/{path}" for path in shown}
+
+
+def test_a_build_sees_what_has_changed(tmp_path):
+    """Archives give all their files one time: a build by times would keep what was there."""
+
+    def unpack(**files):
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            for name, text in files.items():
+                entry = tarfile.TarInfo(f"a-1/{name}")
+                entry.size = len(text)
+                archive.addfile(entry, io.BytesIO(text.encode()))
+        folder = build.unpack(tmp_path / "a.tar", tmp_path / "work")
+        return {
+            path.name: (path.read_text(), path.stat().st_mtime_ns) for path in folder.iterdir()
+        }
+
+    first = unpack(same="1", other="2", gone="3")
+    second = unpack(same="1", other="4", new="5")
+    assert sorted(second) == ["new", "other", "same"]
+    assert second["same"] == first["same"]
+    assert second["other"][0] == "4"
+    assert second["other"][1] > first["other"][1]
 
 
 def test_the_page_on_pypi_has_addresses():

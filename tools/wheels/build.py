@@ -87,12 +87,25 @@ def sdist(work: pathlib.Path, dist: pathlib.Path) -> pathlib.Path:
 
 
 def unpack(archive: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """The one folder in a source distribution."""
+    """The one folder in a source distribution.
+
+    All files in an archive have one time, by which a build would miss what has changed since the
+    last one: what has not keeps its time there, and what has gets a new one.
+    """
+    fresh = folder / "fresh"
+    shutil.rmtree(fresh, ignore_errors=True)
     with tarfile.open(archive) as content:
-        top = folder / content.getnames()[0].split("/")[0]
-        shutil.rmtree(top, ignore_errors=True)
-        content.extractall(folder, filter="data")
-    return top
+        content.extractall(fresh, filter="data")
+    (top,) = fresh.iterdir()
+    new = {path.relative_to(fresh) for path in top.rglob("*") if path.is_file()}
+    old = {path.relative_to(folder) for path in (folder / top.name).rglob("*") if path.is_file()}
+    for name in old - new:
+        (folder / name).unlink()
+    for name in new:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if name not in old or (folder / name).read_bytes() != (fresh / name).read_bytes():
+            shutil.copyfile(fresh / name, folder / name)
+    return folder / top.name
 
 
 def cmake_settings(work: pathlib.Path, cuda: str) -> dict[str, str]:

@@ -68,4 +68,4 @@ def make(folder: pathlib.Path, architecture: str, compiler: str = "gcc") -> path
 def link_flags(folder: pathlib.Path) -> list[str]:
     """Flags of GCC that link a module with the libraries of `make`."""
     exported = _HERE / "exported.map"
-    return [f"-L{folder}", "-static-libstdc++", f"-Wl,--version-script={exported}"]
+    return [f"-L{folder}", "-static-libstdc++", f"-Wl,--version-script={exported}", "-Wl,-s"]
