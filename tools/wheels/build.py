@@ -112,14 +112,11 @@ def cmake_settings(work: pathlib.Path, cuda: str) -> dict[str, str]:
     """What distinguishes the build of a wheel from one for this machine."""
     libraries = old_glibc.make(work / f"glibc-{platform.machine()}", platform.machine())
     compilers = [str(mpi(name, work) / program) for name, program in COMPILERS]
-    cached = {f"CMAKE_{language}_COMPILER_LAUNCHER": "sccache" for language in ("C", "CXX")}
     return {
         "CMAKE_MODULE_LINKER_FLAGS": " ".join(old_glibc.link_flags(libraries)),
         "PFFTJAX_MPI_COMPILERS": ";".join(compilers),
         "PFFTJAX_CUDA": cuda,
         "PFFTJAX_WERROR": "ON",
-        # Most sources do not see Python: the second wheel takes them from the first.
-        **cached,
     }
 
 
@@ -132,13 +129,7 @@ def wheel(
     settings = {f"cmake.define.{name}": text for name, text in cmake_settings(work, cuda).items()}
     settings["build-dir"] = str(work / "cmake" / "{wheel_tag}")
     options = [f"--config-settings={name}={text}" for name, text in settings.items()]
-    pip(
-        python,
-        *("wheel", "--no-deps", "--wheel-dir", made, *options, source),
-        SCCACHE_DIR=str(work / "sccache"),
-        SCCACHE_SERVER_UDS=str(work / "sccache.socket"),
-        SCCACHE_IDLE_TIMEOUT="60",
-    )
+    pip(python, "wheel", "--no-deps", "--wheel-dir", made, *options, source)
     (built,) = made.glob("*.whl")
     tag = f"{PLATFORM}_{platform.machine()}"
     run("auditwheel", "repair", "--plat", tag, "--wheel-dir", made / "repaired", built)

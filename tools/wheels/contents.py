@@ -111,7 +111,8 @@ def of_wheel(path: pathlib.Path) -> list[str]:
     native = "_native.abi3.so" if is_stable else f"_native.{_suffix(python, machine)}"
     wrong = [] if path.stat().st_size < LARGEST else [f"has {path.stat().st_size} bytes"]
     with zipfile.ZipFile(path) as archive:
-        wrong += _differences(set(archive.namelist()), expected_wheel(native, has_cuda(path)))
+        files = {name for name in archive.namelist() if not name.endswith("/")}
+        wrong += _differences(files, expected_wheel(native, has_cuda(path)))
         (metadata,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
         page = archive.read(metadata).decode()
         wrong += [f"has a link to {found[3]}" for found in build.RELATIVE.finditer(page)]
