@@ -1,5 +1,5 @@
-"""Writes the tables of README.md, docs/gpu.md and docs/design/particles.md by the results of the
-benchmarks.
+"""Writes the tables of README.md, docs/gpu.md and docs/design/particles.md, and the constants of
+the layout viewer, by the results of the benchmarks.
 
 python -m benchmarks.tables
 """
@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PARTICLES = ROOT / "docs" / "design" / "particles.md"
 GPU = ROOT / "docs" / "gpu.md"
+VIEWER = ROOT / "docs" / "_static" / "viewer" / "index.html"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
 CASE = "256:complex64 forward"
 
@@ -204,7 +205,19 @@ def painting() -> str:
     return _table(("ns a particle (before)", *ways), *((case, *of) for case, of in cells.items()))
 
 
-TABLES = {README: speed, PARTICLES: painting, GPU: gpu}
+def model_of_the_viewer() -> dict:
+    """Constants of the cost model: those of cores, and of the network that it predicts for."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "model.json").read_text())
+    return {key: found[key] for key in ("cores", "network")}
+
+
+def viewer() -> str:
+    """The constants as the layout viewer reads them."""
+    text = json.dumps(model_of_the_viewer(), indent=1)
+    return f'<script type="application/json" id="model">\n{text}\n</script>\n'
+
+
+TABLES = {README: speed, PARTICLES: painting, GPU: gpu, VIEWER: viewer}
 
 
 def with_table(page: pathlib.Path) -> str:
