@@ -13,6 +13,7 @@ import pytest
 from benchmarks import tables
 from benchmarks.model import Cores, Network, predict
 from pfftjax import PencilFFT, ProcessGrid
+from pfftjax._runtime.communicators import Communicator
 from pfftjax.pencils._process_grid import _as_dims
 from tools.launcher import ROOT
 
@@ -24,11 +25,14 @@ GRIDS = ((1, 1), (2, 1), (1, 2), (3, 1), (1, 4), (2, 2), (3, 2), (2, 5), (12, 7)
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
-class _NoRanks:
-    """A communicator as far as descriptions look at it."""
+_numbers = itertools.count(-1, -1)
+
+
+class _NoRanks(Communicator):
+    """A communicator whose ranks do not run: plans can be made and described, and do nothing."""
 
     def __init__(self, rank, size):
-        self.rank, self.size, self.mpi = rank, size, None
+        self.rank, self.size, self.number = rank, size, next(_numbers)
 
 
 def grid_of(dims, rank):
@@ -72,9 +76,14 @@ def stages(found):
 
 @pytest.mark.parametrize("dims", GRIDS, ids=str)
 def test_descriptions(call, dims):
-    last = dims[0] * dims[1] - 1
-    ranks = sorted({0, last // 2, last})
-    cases = itertools.product(SHAPES, DTYPES, ("transposed", "natural"), ranks)
+    ranks = sorted({0, dims[0] * dims[1] // 2, dims[0] * dims[1] - 1})
+    dtypes = {shape: DTYPES if shape == SHAPES[0] else DTYPES[::3] for shape in SHAPES}
+    cases = (
+        (shape, dtype, layout, rank)
+        for shape in SHAPES
+        for dtype, layout in zip(dtypes[shape], itertools.cycle(("transposed", "natural")))
+        for rank in ranks
+    )
     for shape, dtype, layout, rank in cases:
         real = dtype.startswith("float")
         plan = PencilFFT(shape, grid_of(dims, rank), real=real, layout=layout)
@@ -104,7 +113,7 @@ def test_descriptions(call, dims):
 
 def test_numbers_of_the_largest_machines(call):
     """They stay exact: JavaScript has no integers beyond 2^53."""
-    shape, dims, rank = (12288, 12289, 12290), (768, 128), 98303
+    shape, dims, rank = (12288, 12289, 12290), (96, 64), 6143
     plan = PencilFFT(shape, grid_of(dims, rank), real=True)
     case = {"shape": shape, "dims": dims, "rank": rank, "dtype": "float64"}
     found, expected = call("describe", case), plan.describe("float64")
