@@ -160,6 +160,7 @@ $(VENV)/docs: $(VENV)/built
 docs: $(VENV)/docs
 	rm -rf docs/_build
 	$(WITH_PATH) JAX_PLATFORMS=cpu $(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build
+	$(BIN)/python -m tools.links docs/_build
 
 # Chromium is Debian's, or any on PATH; what drives it is no part of other targets.
 viewer: docs

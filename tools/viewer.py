@@ -128,6 +128,15 @@ def check_blocks(page: Page) -> None:
     require(first.locator(".block").count() == 1, "of many ranks one block is drawn")
 
 
+def check_search(page: Page) -> None:
+    """The search of the site, by the index that Sphinx has made."""
+    page.goto(f"{LANDING.parent.as_uri()}/search.html?q=halo_exchange")
+    results = page.locator("#search-results li a")
+    results.first.wait_for(timeout=20_000)
+    names = results.all_inner_texts()
+    require(any("halo_exchange" in name for name in names), f"searching finds {names}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "viewer")
@@ -140,6 +149,9 @@ def main() -> None:
         for check in (check_numbers, check_keyboard, check_mistakes, check_blocks):
             check(opened(browser, VIEWER.as_uri(), WIDTHS[0], "light"))
             print(f"{check.__name__}: passed", flush=True)
+        if LANDING.exists():
+            check_search(browser.new_page())
+            print("check_search: passed", flush=True)
         pages = {"viewer": VIEWER, **({"landing": LANDING} if LANDING.exists() else {})}
         for name, width, scheme in itertools.product(pages, WIDTHS, ("light", "dark")):
             page = opened(browser, pages[name].as_uri(), width, scheme)
