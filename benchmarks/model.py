@@ -4,10 +4,10 @@
     mpirun -n 64 python -m benchmarks.model --measure network.json  # of the machine at hand
     python -m benchmarks.model --network network.json               # predict for that machine
 
-A transform of n^3 points on R x C ranks is three local transforms and an exchange in each row and
-in each column of the grid (slabs: one). Of b bytes a point and V = n^3 / P points a rank,
+A transform of N points on R x C ranks is three local transforms and an exchange in each row and
+in each column of the grid (slabs: one). Of b bytes a point and V = N / P points a rank,
 
-    local     = V (a log2(n^3) b / 8 + m b)      arithmetic, and the passes through memory
+    local     = V (a log2(N) b / 8 + m b)        arithmetic, and the passes through memory
     exchange  = (q - 1) latency + V b (q - 1) / q / bandwidth        in rows of q ranks
 
 where the bandwidth of a rank is that of memory as far as its row lies on one node, and else its
@@ -23,6 +23,7 @@ import json
 import math
 import pathlib
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -76,11 +77,12 @@ class Network:
 
 
 def predict(
-    n: int, grid: tuple[int, int], dtype: str, cores: Cores, network: Network
+    shape: Sequence[int], grid: tuple[int, int], dtype: str, cores: Cores, network: Network
 ) -> dict[str, float]:
     """Seconds of one direction on a grid, and where they go; real dtypes are half spectra."""
     rows, columns = grid
-    points = n**3 / (rows * columns)
+    total = math.prod(shape)
+    points = total / (rows * columns)
     width = BYTES[dtype]
     # Rows of the second dimension are neighbours, those of the first `columns` apart.
     exchanges = sum(
@@ -88,7 +90,7 @@ def predict(
         for ranks, apart in ((columns, 1), (rows, columns))
         if ranks > 1
     )
-    local = cores.local(points, 3 * math.log2(n), width)
+    local = cores.local(points, math.log2(total), width)
     return {"local": local, "exchange": exchanges, "total": local + exchanges}
 
 
@@ -96,7 +98,7 @@ def best_grid(n: int, ranks: int, *model) -> tuple[tuple[int, int], dict[str, fl
     """The grid that the model takes for the fastest, of those that leave no rank idle."""
     grids = [(ranks // c, c) for c in range(1, ranks + 1) if ranks % c == 0]
     able = [g for g in grids if max(g) <= n] or [grids[len(grids) // 2]]
-    timed = [(predict(n, grid, *model), grid) for grid in able]
+    timed = [(predict((n,) * 3, grid, *model), grid) for grid in able]
     figures, grid = min(timed, key=lambda entry: entry[0]["total"])
     return grid, figures
 
@@ -137,7 +139,7 @@ def calibrated(cores: Cores, network: Network) -> Network:
     for _ in range(60):
         middle = math.sqrt(low * high)
         trial = dataclasses.replace(network, efficiency=middle)
-        seconds = predict(key[0], (32, 32), "float64", cores, trial)["total"]
+        seconds = predict((key[0],) * 3, (32, 32), "float64", cores, trial)["total"]
         low, high = (middle, high) if 1e3 * seconds > PUBLISHED[key] else (low, middle)
     return dataclasses.replace(network, efficiency=middle)
 
@@ -220,7 +222,8 @@ def main() -> None:
     checks = []
     for (n, ranks), published in PUBLISHED.items():
         columns = 32 if ranks % 32 == 0 and ranks // 32 <= n else 1
-        model = 1e3 * predict(n, (ranks // columns, columns), "float64", cores, omni_path)["total"]
+        grid = ranks // columns, columns
+        model = 1e3 * predict((n,) * 3, grid, "float64", cores, omni_path)["total"]
         checks.append({"n": n, "ranks": ranks, "published_ms": published, "model_ms": model})
         print(f"  {n:5}^3 {ranks:5} ranks: {published:6.0f} ms, model {model:6.1f}")
 

@@ -1,5 +1,5 @@
-"""Writes the tables of README.md, docs/gpu.md and docs/design/particles.md by the results of the
-benchmarks.
+"""Writes the tables of README.md and of pages under docs/, and the constants of the layout viewer,
+by the results of the benchmarks.
 
 python -m benchmarks.tables
 """
@@ -11,6 +11,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PARTICLES = ROOT / "docs" / "design" / "particles.md"
 GPU = ROOT / "docs" / "gpu.md"
+SCALING = ROOT / "docs" / "scaling.md"
+VIEWER = ROOT / "docs" / "_static" / "viewer" / "index.html"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
 CASE = "256:complex64 forward"
 
@@ -204,7 +206,38 @@ def painting() -> str:
     return _table(("ns a particle (before)", *ways), *((case, *of) for case, of in cells.items()))
 
 
-TABLES = {README: speed, PARTICLES: painting, GPU: gpu}
+def _model() -> dict:
+    return json.loads((ROOT / "benchmarks" / "results" / "model.json").read_text())
+
+
+def scaling() -> str:
+    """What the cost model predicts for many ranks."""
+    rows = [
+        (
+            f"{row['n']}^3",
+            str(row["ranks"]),
+            " x ".join(map(str, row["grid"])),
+            f"{row['total']:.3g}",
+            f"{100 * row['exchange'] / row['total']:.0f} %",
+        )
+        for row in _model()["predicted"]
+    ]
+    return _table(("n^3", "ranks", "grid", "seconds", "exchanges"), *rows)
+
+
+def model_of_the_viewer() -> dict:
+    """Constants of the cost model: those of cores, and of the network that it predicts for."""
+    found = _model()
+    return {key: found[key] for key in ("cores", "network")}
+
+
+def viewer() -> str:
+    """The constants as the layout viewer reads them."""
+    text = json.dumps(model_of_the_viewer(), indent=1)
+    return f'<script type="application/json" id="model">\n{text}\n</script>\n'
+
+
+TABLES = {README: speed, PARTICLES: painting, GPU: gpu, SCALING: scaling, VIEWER: viewer}
 
 
 def with_table(page: pathlib.Path) -> str:

@@ -1,34 +1,85 @@
-"""How Sphinx makes the pages: `make docs`. The reference comes from the docstrings."""
+"""How Sphinx makes the site: `make docs`. The reference comes from the docstrings."""
 
 import importlib.metadata
+import importlib.util
+import pathlib
 import re
+import sys
+
+from typing_extensions import TypeAliasType
+
+HERE = pathlib.Path(__file__).parent
 
 project = "pfftjax"
 author = "The pfftjax developers"
 copyright = author
 release = importlib.metadata.version("pfftjax")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"pfftjax {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {"navigation_with_keys": True}
 
 # Docstrings name things in single backticks; what Sphinx knows becomes a link.
 default_role = "py:obj"
 add_module_names = False
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 
-myst_enable_extensions = ["dollarmath"]
+# Prompts, and what is printed, are not copied with a program.
+copybutton_exclude = ".linenos, .gp, .go"
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
 
-def _files_outside(app, docname, source):
-    """Let links to Markdown that is no page lead to the file."""
-    source[0] = re.sub(r"\]\(((?:\.\./)+(?:examples|cpp)/[^)]*\.md)\)", r"](path:\1)", source[0])
+def _named_kinds_of_arrays():
+    """Let signatures name the kinds of arrays that docs/reference.md explains.
+
+    They are aliases, and Sphinx would print definitions of up to three lines. So it gets aliases
+    that know their names, which the package finds in place of its own when it is imported.
+    """
+    name = "pfftjax._runtime.arrays"
+    path = HERE.parent / f"{name.replace('.', '/')}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    table = (HERE / "reference.md").read_text()
+    for kind in re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE):
+        setattr(module, kind, TypeAliasType(kind, getattr(module, kind)))
+    sys.modules[name] = module
+
+
+def _familiar_names(app, what, name, obj, options, signature, returns):
+    """Leave out modules that are JAX's own."""
+
+    def short(text):
+        return text.replace("jaxlib._jax.Array", "Array")
+
+    return signature and short(signature), returns and short(returns)
+
+
+def _links_to_files(app, docname, source):
+    """Let links lead to Markdown that is no page, and to the page that Sphinx does not make."""
+    text = re.sub(r"\]\(((?:\.\./)+(?:examples|cpp)/[^)]*\.md)\)", r"](path:\1)", source[0])
+    viewer = r"\[([^\]]+)\]\(((?:\.\./)*_static/viewer/index\.html)\)"
+    source[0] = re.sub(viewer, r'<a href="\2">\1</a>', text)
 
 
 def setup(app):
     """Called by Sphinx."""
-    app.connect("source-read", _files_outside)
+    _named_kinds_of_arrays()
+    app.connect("source-read", _links_to_files)
+    app.connect("autodoc-process-signature", _familiar_names)

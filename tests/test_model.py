@@ -34,9 +34,9 @@ def test_exchanges():
     assert NETWORK.exchange(8, 1, volume) == pytest.approx(7e-6 + volume * 7 / 8 / 4e9)
     share = 0.5 * 8e9 / 8
     assert NETWORK.exchange(4, 8, volume) == pytest.approx(3e-6 + volume * 3 / 4 / share)
-    one = predict(64, (1, 1), "complex64", CORES, NETWORK)
+    one = predict((64,) * 3, (1, 1), "complex64", CORES, NETWORK)
     assert one["exchange"] == 0
-    slab, pencil = (predict(64, g, "complex64", CORES, NETWORK) for g in ((4, 1), (2, 2)))
+    slab, pencil = (predict((64,) * 3, g, "complex64", CORES, NETWORK) for g in ((4, 1), (2, 2)))
     assert slab["local"] == pencil["local"] == pytest.approx(one["local"] / 4)
     # A slab has one exchange, of 3 / 4; a pencil two, of 1 / 2 each.
     assert slab["exchange"] < pencil["exchange"]

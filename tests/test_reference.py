@@ -9,6 +9,7 @@ from benchmarks import tables
 from pfftjax._runtime.options import VARIABLES
 from pfftjax._runtime.support import NEWEST_JAX
 from tools.launcher import ROOT
+from tools.links import dead_links
 
 DOCS = ROOT / "docs"
 # These are parts of other objects, or functions that make them.
@@ -62,6 +63,62 @@ def test_the_newest_jax_is_that_of_the_readme():
     assert re.search(rf"JAX \d[\d.]* to {re.escape(newest)},", (ROOT / "README.md").read_text())
 
 
+def test_every_kind_of_array_is_explained():
+    """Signatures on the site have these names (docs/conf.py)."""
+    source = (ROOT / "pfftjax" / "_runtime" / "arrays.py").read_text()
+    kinds = set(re.findall(r"^(\w+): TypeAlias = ", source, re.MULTILINE))
+    table = (DOCS / "reference.md").read_text().partition("## Kinds of arrays")[2]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == kinds - {
+        "PyTree",
+        "Operands",
+    }
+
+
+CITED = re.compile(
+    r"\b(?:de )?([A-Z][a-zäöüé]+)(?: et al\.|(?:, [A-Z]\w+)*,? & [A-Z]\w+)?(?:'s)? "
+    r"\(?((?:19|20)\d\d)(?=[,;:)])"
+)
+# Words before a year that are no authors.
+NO_AUTHORS = {"November", "October", "Planck", "Group"}
+
+
+def test_every_paper_is_in_the_bibliography():
+    """Docstrings, comments and pages cite by author and year."""
+    listed = (DOCS / "bibliography.md").read_text()
+    entries = {
+        (name.removeprefix("de "), year)
+        for name, year in re.findall(r"^\| ((?:de )?\w+)[^|]*?\((\d{4})\)\.", listed, re.MULTILINE)
+    }
+    assert len(entries) > 30
+    folders = ((ROOT / "pfftjax", "*.py"), (ROOT / "cpp", "*.[ch]*"), (ROOT / "examples", "*.py"))
+    files = [path for folder, end in (*folders, (DOCS, "*.md")) for path in folder.rglob(end)]
+    # In comments and docstrings a citation may go over two lines.
+    joined = {path: re.sub(r"\s*\n\s*(?:#|//)?\s*", " ", path.read_text()) for path in files}
+    built = DOCS / "_build"
+    cited = {
+        (name, year, path)
+        for path, text in joined.items()
+        if built not in path.parents and path.name != "bibliography.md"
+        for name, year in CITED.findall(text)
+        if name not in NO_AUTHORS
+    }
+    assert len({(name, year) for name, year, _ in cited}) > 25
+    missing = {entry for entry in cited if entry[:2] not in entries}
+    assert missing == set()
+
+
+def test_errors_that_the_faq_quotes_are_raised():
+    """Its texts are parts of those in the sources, whose literals go over several lines."""
+    page = (DOCS / "sharp-bits.md").read_text()
+    table = page.partition("## Texts of errors")[2].partition("\n## ")[0]
+    texts = re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
+    assert len(texts) > 5
+    files = [*(ROOT / "pfftjax").rglob("*.py"), *(ROOT / "cpp").rglob("*.[ch]*")]
+    joined = [re.sub(r'"\s*\n\s*f?"', "", path.read_text()) for path in files]
+    for text in texts:
+        assert any(text in source for source in joined), text
+
+
 def _anchors(path):
     """Those that GitHub and MyST make of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
@@ -72,11 +129,26 @@ def test_links_lead_somewhere():
     """Those of Sphinx's pages too, which `make docs` does not know as files."""
     pages = [*ROOT.glob("*.md"), ROOT / "cpp" / "README.md", *DOCS.rglob("*.md")]
     for page in pages:
-        for target in re.findall(r"\]\((?!http)([^)\s]+)\)", page.read_text()):
+        text = page.read_text()
+        cards = re.findall(r"^:link: (\S+)(\n:link-type: doc)?", text, re.MULTILINE)
+        targets = [name + ".md" if is_page else name for name, is_page in cards]
+        for target in [*targets, *re.findall(r"\]\((?!http)([^)\s]+)\)", text)]:
             name, _, anchor = target.partition("#")
             file = page.parent / name if name else page
             assert file.exists(), (page, target)
             assert not anchor or anchor in _anchors(file), (page, target)
+
+
+def test_dead_links_of_the_site_are_found(tmp_path):
+    """As `make docs` looks for them."""
+    (tmp_path / "a.html").write_text("<h1 id='top'></h1><a href='b.html#there'></a>")
+    (tmp_path / "b.html").write_text("<p id='there'><a href='a.html#top'>a</a><img src='c.png'>")
+    dead, count = dead_links(tmp_path)
+    assert (dead, count) == (["b.html: no file c.png"], 3)
+    (tmp_path / "a.html").write_text("<a href='b.html#here'></a><a href='https://elsewhere'></a>")
+    dead, _ = dead_links(tmp_path)
+    assert sorted(dead)[0] == "a.html: no place b.html#here"
+    assert len(dead) == 3
 
 
 def test_files_that_the_design_names_are_there():

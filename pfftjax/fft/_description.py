@@ -5,7 +5,6 @@ import html
 import itertools
 import math
 
-import jax.numpy as jnp
 import numpy as np
 
 from pfftjax.pencils import Pencil
@@ -139,7 +138,7 @@ def _transform(
     """What a step that moves nothing is called, and what comes out of it."""
     if isinstance(step, TrigonometricTransform):
         return f"{step.kind} along axis {pencil.axes[-1]}", pencil, dtype
-    to_complex = np.dtype(jnp.result_type(dtype, np.complex64))
+    to_complex = np.result_type(dtype, np.complex64)
     if not isinstance(step, Local):
         assert step is as_complex
         return "make complex", pencil, to_complex

@@ -167,8 +167,9 @@ def _as_dims(dims: object, comm: Communicator) -> tuple[int, int]:
                 f"{here}: {comm.size} ranks cannot be arranged in {known} equal parts as "
                 f"dims={dims!r} asks for"
             )
-        free = MPI.Compute_dims(comm.size // known, given.count(None))
-        rows, columns = (free.pop(0) if d is None else d for d in given)
+        if rows is None and columns is None:
+            return _square(comm.size)
+        rows, columns = (comm.size // known if d is None else d for d in given)
     if rows * columns != comm.size:
         raise ValueError(
             f"{here}: dims={dims!r} needs {rows * columns} ranks, but the communicator has "
@@ -176,6 +177,17 @@ def _as_dims(dims: object, comm: Communicator) -> tuple[int, int]:
             f"pass a communicator of {rows * columns} ranks"
         )
     return rows, columns
+
+
+def _square(ranks: int) -> tuple[int, int]:
+    """Rows and columns as close to each other as they can be. MPI_Dims_create is free to choose
+    otherwise, and does: Open MPI makes 12 x 6 of 72 ranks.
+
+    >>> _square(72), _square(7)
+    ((9, 8), (7, 1))
+    """
+    columns = next(n for n in range(math.isqrt(ranks), 0, -1) if ranks % n == 0)
+    return ranks // columns, columns
 
 
 def _split(comm: Communicator, dims: tuple[int, int]) -> tuple[Communicator, Communicator]:

@@ -82,6 +82,14 @@ def stages_of(plan):
     return [half, plan.output] if len(plan._forward) == 2 else [plan.output]
 
 
+def test_double_precision_is_described_where_jax_does_not_have_it():
+    """A plan for a machine is looked at on a laptop, without JAX_ENABLE_X64."""
+    plan = PencilFFT((8, 6, 10), pfftjax.ProcessGrid(), real=True)
+    with jax.enable_x64(False):
+        _, *others = plan.describe("float64").stages
+    assert {stage.dtype.name for stage in others} == {"complex128"}
+
+
 def test_as_text_and_in_notebooks():
     plan = PencilFFT((8, 6, 10), pfftjax.ProcessGrid())
     text, table = str(plan.describe()), plan._repr_html_()

@@ -40,6 +40,14 @@ def test_pages(page, tmp_path):
     assert ended.output.count("done") == ranks
 
 
+def test_the_landing_page_shows_what_its_program_prints():
+    """On four ranks, of which each prints a line, in any order."""
+    page = (launcher.ROOT / "docs" / "index.md").read_text()
+    (shown,) = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    ended = assert_succeeds(_blocks("docs/index.md"), ranks=4, preamble="", JAX_ENABLE_X64="0")
+    assert sorted(ended.output.split("\n"))[-4:] == sorted(shown.strip().split("\n"))
+
+
 def test_the_numbers_of_the_program_of_jpi():
     """The value and the gradient that docs/coming-from-jpi.md states, on four ranks."""
     script = _blocks("docs/coming-from-jpi.md")
