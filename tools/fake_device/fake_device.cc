@@ -14,6 +14,7 @@
 // PFFTJAX_FAKE_IDENTITY=x  what this process calls its device; by default each has its own
 // PFFTJAX_FAKE_BUSY=s      a stream is busy with something else for so many seconds from the time
 //                          when it is made
+// PFFTJAX_FAKE_RCCL=1      NCCL is looked for as for AMD's GPUs; by default PFFTJAX_NCCL names it
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -387,6 +388,10 @@ extern "C" const pfftjax::gpu::DeviceApi* pfftjax_device_api() {
     table.version = pfftjax::gpu::kDeviceApiVersion;
     table.name = "the fake device";
     table.platform = "cpu";
+    if (std::getenv("PFFTJAX_FAKE_RCCL")) {
+      table.nccl = "RCCL";
+      table.nccl_file = "librccl.so.1";
+    }
     table.is_host_memory = true;
     table.make_stream = MakeStream;
     table.free_stream = FreeStream;
