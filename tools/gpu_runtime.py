@@ -1,4 +1,4 @@
-"""The table of cpp/gpu/device.h from Python: the CUDA module by itself, without JAX.
+"""The table of cpp/gpu/device.h from Python: the module for GPUs by itself, without JAX.
 
 With PFFTJAX_FAKE_DEVICE it is the runtime without a GPU, to try what uses it.
 """
@@ -45,6 +45,8 @@ class DeviceApi(ctypes.Structure):
         ("version", _Int),
         ("name", ctypes.c_char_p),
         ("platform", ctypes.c_char_p),
+        ("nccl", ctypes.c_char_p),
+        ("nccl_file", ctypes.c_char_p),
         ("is_host_memory", ctypes.c_bool),
         ("make_stream", _function(_out(_Pointer))),
         ("free_stream", _function(_Pointer)),
@@ -83,14 +85,18 @@ class DeviceApi(ctypes.Structure):
 def path_of_runtime() -> pathlib.Path:
     """Where it should be."""
     fake = os.environ.get("PFFTJAX_FAKE_DEVICE")
-    return pathlib.Path(fake) if fake else pathlib.Path(native.__file__).parent / "_cuda.so"
+    if fake:
+        return pathlib.Path(fake)
+    folder = pathlib.Path(native.__file__).parent
+    hip = folder / "_hip.so"
+    return hip if hip.exists() else folder / "_cuda.so"
 
 
 class Runtime:
     """The functions of the table; errors raise."""
 
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL(str(path_of_runtime()))
+    def __init__(self, path: pathlib.Path | None = None) -> None:
+        self._library = ctypes.CDLL(str(path or path_of_runtime()))
         self._library.pfftjax_device_api.restype = ctypes.POINTER(DeviceApi)
         self.api = self._library.pfftjax_device_api().contents
         assert self.api.version == native.device_api_version

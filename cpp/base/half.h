@@ -3,33 +3,20 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "base/host_device.h"
 
 namespace pfftjax {
 
-PFFTJAX_HOST_DEVICE inline float FloatFromBits(std::uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-PFFTJAX_HOST_DEVICE inline std::uint32_t BitsFromFloat(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
 struct BFloat16 {
   std::uint16_t bits;
 
   PFFTJAX_HOST_DEVICE explicit operator float() const {
-    return FloatFromBits(std::uint32_t{bits} << 16);
+    return BitCast<float>(std::uint32_t{bits} << 16);
   }
 
   PFFTJAX_HOST_DEVICE static BFloat16 From(float value) {
-    const std::uint32_t f = BitsFromFloat(value);
+    const std::uint32_t f = BitCast<std::uint32_t>(value);
     if ((f & 0x7fffffffu) > 0x7f800000u) {
       return {static_cast<std::uint16_t>((f >> 16) | 0x0040u)};  // keep NaN a NaN
     }
@@ -44,17 +31,17 @@ struct Float16 {
     const std::uint32_t sign = std::uint32_t{bits & 0x8000u} << 16;
     const std::uint32_t exponent = (bits >> 10) & 0x1fu;
     const std::uint32_t mantissa = bits & 0x3ffu;
-    if (exponent == 0x1f) return FloatFromBits(sign | 0x7f800000u | (mantissa << 13));
+    if (exponent == 0x1f) return BitCast<float>(sign | 0x7f800000u | (mantissa << 13));
     if (exponent == 0) {
       // A subnormal is mantissa * 2^-24, which float holds exactly.
       const float magnitude = static_cast<float>(mantissa) * 5.9604644775390625e-8f;
-      return FloatFromBits(sign | BitsFromFloat(magnitude));
+      return BitCast<float>(sign | BitCast<std::uint32_t>(magnitude));
     }
-    return FloatFromBits(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+    return BitCast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
   }
 
   PFFTJAX_HOST_DEVICE static Float16 From(float value) {
-    const std::uint32_t f = BitsFromFloat(value);
+    const std::uint32_t f = BitCast<std::uint32_t>(value);
     const auto sign = static_cast<std::uint16_t>((f >> 16) & 0x8000u);
     const std::uint32_t magnitude = f & 0x7fffffffu;
     const auto with_sign = [sign](std::uint32_t h) {
@@ -67,8 +54,8 @@ struct Float16 {
       return with_sign((rounded - 0x38000000u) >> 13);
     }
     // Subnormal: adding 0.5 leaves the wanted bits, rounded to even, in the low mantissa.
-    const float shifted = FloatFromBits(magnitude) + 0.5f;
-    return with_sign(BitsFromFloat(shifted) - BitsFromFloat(0.5f));
+    const float shifted = BitCast<float>(magnitude) + 0.5f;
+    return with_sign(BitCast<std::uint32_t>(shifted) - BitCast<std::uint32_t>(0.5f));
   }
 };
 

@@ -1,11 +1,11 @@
-// DeviceApi by the CUDA runtime, which is linked into this shared object and nowhere else.
-#include <cuda_runtime.h>
-#if __has_include(<nvtx3/nvToolsExt.h>)
+// DeviceApi by the runtime of CUDA or HIP, which is linked into this shared object and nowhere
+// else.
+#include "gpu/cuda_or_hip.h"
+#if !defined(__HIP__) && __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #define PFFTJAX_NVTX
 #endif
 
-#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -176,17 +176,8 @@ int UseDevice(int device) {
   return Code(cudaThreadExchangeStreamCaptureMode(&mode));
 }
 
-// The UUID, as nvidia-smi writes it: numbers of devices depend on CUDA_VISIBLE_DEVICES.
 int Identity(int device, char* text, std::size_t size) {
-  cudaDeviceProp properties{};
-  if (const int code = Code(cudaGetDeviceProperties(&properties, device))) return code;
-  char hex[2 * sizeof properties.uuid.bytes + 1] = {};
-  for (std::size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
-    std::snprintf(hex + 2 * i, 3, "%02x", static_cast<unsigned char>(properties.uuid.bytes[i]));
-  }
-  std::snprintf(text, size, "GPU-%.8s-%.4s-%.4s-%.4s-%.12s", hex, hex + 8, hex + 12, hex + 16,
-                hex + 20);
-  return 0;
+  return Code(NameDevice(device, text, size));
 }
 
 const char* ErrorText(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
@@ -213,8 +204,8 @@ constexpr void (*PopRange)() = nullptr;
 #endif
 
 std::string Name() {
-  return "CUDA " + std::to_string(CUDART_VERSION / 1000) + "." +
-         std::to_string(CUDART_VERSION % 1000 / 10);
+  return std::string(kVendor.runtime) + " " + std::to_string(kVendor.major) + "." +
+         std::to_string(kVendor.minor);
 }
 
 const DeviceApi& Api() {
@@ -222,7 +213,9 @@ const DeviceApi& Api() {
   static const DeviceApi api = {
       kDeviceApiVersion,
       name.c_str(),
-      "CUDA",
+      kVendor.platform,
+      kVendor.nccl,
+      kVendor.nccl_file,
       false,
       MakeStream,
       FreeStream,

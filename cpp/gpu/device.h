@@ -1,9 +1,9 @@
 // The one interface between pfftjax and a GPU's runtime library, as mpi_api.h is to MPI.
 //
-// cuda_device.cc and kernels.cu implement it for CUDA, in a shared object of their own that is
-// built where CMake finds CUDA and opened where it is there; tools/fake_device/ implements it
-// without a GPU. Nothing else in pfftjax includes a header of CUDA's, so the logic of all
-// transports is compiled, and tested, everywhere.
+// cuda_device.cc and the kernels implement it for CUDA and for HIP, in a shared object of their
+// own that is built where CMake finds CUDA, or is told to find HIP, and opened where it is there;
+// tools/fake_device/ implements it without a GPU. Nothing else in pfftjax includes a header of
+// either, so the logic of all transports is compiled, and tested, everywhere.
 //
 // Functions return 0 or the runtime's error code. They need not wait for what they enqueue.
 #pragma once
@@ -19,10 +19,10 @@
 
 namespace pfftjax::gpu {
 
-using StreamHandle = void*;  // cudaStream_t
-using EventHandle = void*;   // cudaEvent_t
+using StreamHandle = void*;  // cudaStream_t, hipStream_t
+using EventHandle = void*;   // cudaEvent_t, hipEvent_t
 
-inline constexpr int kDeviceApiVersion = 5;
+inline constexpr int kDeviceApiVersion = 6;
 
 enum class Direction : std::int32_t { kToHost, kToDevice, kOnDevice };
 
@@ -42,7 +42,11 @@ struct BoxCopy {
 struct DeviceApi {
   int version;
   const char* name;      // "CUDA 13.0"
-  const char* platform;  // of XLA: "CUDA", or "cpu" for one without a device
+  const char* platform;  // of XLA: "CUDA", "ROCM", or "cpu" for one without a device
+  // The library with the functions of nccl_api.h: "NCCL" and "libnccl.so.2". Null where the
+  // runtime has none, and PFFTJAX_NCCL does not name one either.
+  const char* nccl;
+  const char* nccl_file;
   // The host may touch the device's memory: only where there is no device.
   bool is_host_memory;
 

@@ -202,8 +202,13 @@ __device__ void TurnSquare(const Batch& batch, const Move& move, std::uint32_t t
   __syncthreads();  // and is done with, before the next one
 }
 
-// Blocks on a processor: as many as do not make the kernel keep registers in memory.
+// Blocks on a processor: as many as do not make the kernel keep registers in memory. AMD's have
+// shared memory for three.
+#ifdef __HIP__
+constexpr int kBlocks = 3;
+#else
 constexpr int kBlocks = 4;
+#endif
 
 // A kernel for each size of words: one for all would have the registers of all at once.
 template <typename Word>

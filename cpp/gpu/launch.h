@@ -1,9 +1,9 @@
-// Starts kernels by CUDA's runtime, or on threads that tests/cpp/cuda_emulator.h makes: nothing in
-// a file of kernels may need more of CUDA than is there.
+// Starts kernels by the runtime of CUDA or HIP, or on threads that tests/cpp/cuda_emulator.h
+// makes: nothing in a file of kernels may need more of CUDA than is there.
 #pragma once
 
-#ifdef __CUDACC__
-#include <cuda_runtime.h>
+#if defined(__CUDACC__) || defined(__HIP__)
+#include "gpu/cuda_or_hip.h"
 #else
 #include "cuda_emulator.h"
 #endif

@@ -1,7 +1,5 @@
 #include "gpu/mirror.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <mutex>
 
@@ -78,10 +76,9 @@ Mirror::Mirror(std::int64_t bytes) {
   Pool& pool = ThePool();
   int device = 0;
   Check(Device()->current_device(&device), "asking for the device");
-  for (int waiting = kKept; waiting >= kKept;) {
+  for (int waiting = kKept; waiting >= kKept; GiveWay()) {
     memory_ = pool.Take(bytes, device, &waiting);
     if (memory_) return;
-    sched_yield();
   }
   const std::int64_t size = RoundUp(bytes);
   pool.Free(size);  // they would never be large enough again

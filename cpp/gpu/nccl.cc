@@ -19,7 +19,8 @@ namespace pfftjax::gpu {
 namespace nccl {
 namespace {
 
-constexpr const char* kLibrary = "libnccl.so.2";
+// RCCL is NCCL for AMD's GPUs: the same functions, in a library of another name.
+std::string Name() { return Device()->nccl ? Device()->nccl : "NCCL"; }
 
 void* Open(std::string* why) {
   const TransportOptions& options = GetTransportOptions();
@@ -29,14 +30,16 @@ void* Open(std::string* why) {
     return library;
   }
   // JAX's own, if there is one: two copies on one device do not know of each other's kernels.
-  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD);
+  const char* const file = Device()->nccl_file;
+  void* library = dlopen(file, RTLD_NOW | RTLD_NOLOAD);
   if (!library && !options.nccl_wheel.empty()) {
     library = dlopen(options.nccl_wheel.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
-  if (!library) library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (!library) library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    *why = std::string("there is no NCCL (") + dlerror() +
-           "); install jax[cuda13], or set PFFTJAX_NCCL to the path of libnccl.so.2";
+    *why = "there is no " + Name() + " (" + dlerror() +
+           "); install jax[cuda13] (NCCL) or ROCm (RCCL), or set PFFTJAX_NCCL to the path of " +
+           file;
   }
   return library;
 }
@@ -44,7 +47,7 @@ void* Open(std::string* why) {
 template <typename Function>
 bool Find(void* library, const char* name, Function* function, std::string* why) {
   *function = reinterpret_cast<Function>(dlsym(library, name));
-  if (!*function && why->empty()) *why = std::string("this NCCL has no ") + name;
+  if (!*function && why->empty()) *why = "this " + Name() + " has no " + name;
   return *function != nullptr;
 }
 
@@ -136,7 +139,7 @@ class Nccl final : public Transport {
   const char* name() const override { return "nccl"; }
   bool RunsAhead() const override { return true; }
   std::string description() const override {
-    return "nccl (NCCL " + nccl::VersionText(version_) + " on XLA's stream)";
+    return "nccl (" + nccl::Name() + " " + nccl::VersionText(version_) + " on XLA's stream)";
   }
 
   std::string Trouble() override {
@@ -263,8 +266,8 @@ class Nccl final : public Transport {
     std::array<char, 64> head{};
     std::snprintf(head.data(), head.size(), "after %.1f s (PFFTJAX_TIMEOUT) ",
                   unfinished->seconds);
-    AbortJob((head.data() + who_ + " is on its GPU in " + unfinished->what +
-              ", by NCCL, which says '" + api_.get_error_string(error) +
+    AbortJob((head.data() + who_ + " is on its GPU in " + unfinished->what + ", by " +
+              nccl::Name() + ", which says '" + api_.get_error_string(error) +
               "': another rank is lost, or its GPU has not come that far (NCCL_DEBUG=INFO says "
               "more)")
                  .c_str());
@@ -277,7 +280,7 @@ class Nccl final : public Transport {
   }
 
   std::string Say(nccl::Result result, const char* what) const {
-    return std::string("NCCL says '") + api_.get_error_string(result) + "' in " + what +
+    return nccl::Name() + " says '" + api_.get_error_string(result) + "' in " + what +
            " (NCCL_DEBUG=WARN says more)";
   }
 
@@ -358,7 +361,7 @@ std::string Duplicate(const Devices& devices) {
     for (std::size_t other = one + 1; other < devices.size(); ++other) {
       if (devices[one] != devices[other]) continue;
       return "ranks " + std::to_string(one) + " and " + std::to_string(other) + " share device " +
-             devices[one] + ", and NCCL wants one for each rank";
+             devices[one] + ", and " + nccl::Name() + " wants one for each rank";
     }
   }
   return {};
@@ -369,19 +372,22 @@ std::string Duplicate(const Devices& devices) {
 std::unique_ptr<Transport> MakeNccl(Communicator& comm, const Devices& devices, std::string* why) {
   const nccl::Api* api = nullptr;
   int version = 0;
-  // A device that is none has no streams of CUDA's: only a library that was made for it will do.
+  // A device that is none has no streams of NVIDIA's or AMD's: only a library that was made for it
+  // will do.
   *why = Attempt(comm, [&]() -> std::string {
     if (std::string kept_out = KeptOut("nccl"); !kept_out.empty()) return kept_out;
-    if (Device()->is_host_memory && GetTransportOptions().nccl.empty()) {
+    if (!Device()->nccl && GetTransportOptions().nccl.empty()) {
       return std::string("NCCL does not know devices of ") + Device()->name;
     }
     std::string reason;
     api = nccl::Load(&reason);
-    if (api && api->get_version(&version) != nccl::kSuccess) return "NCCL has no version";
+    if (api && api->get_version(&version) != nccl::kSuccess) {
+      return nccl::Name() + " has no version";
+    }
     return reason;
   });
   if (!why->empty()) return nullptr;
-  const std::string text = "NCCL " + nccl::VersionText(version);
+  const std::string text = nccl::Name() + " " + nccl::VersionText(version);
   *why = Disagreement(comm, version, text);
   if (!why->empty()) return nullptr;
   const std::string duplicate = Duplicate(devices);
@@ -393,7 +399,7 @@ std::unique_ptr<Transport> MakeNccl(Communicator& comm, const Devices& devices, 
 
   const auto say = [&](nccl::Result result, const char* what) -> std::string {
     if (result == nccl::kSuccess) return {};
-    return std::string("NCCL says '") + api->get_error_string(result) + "' in " + what +
+    return nccl::Name() + " says '" + api->get_error_string(result) + "' in " + what +
            " (NCCL_DEBUG=WARN says more)";
   };
   nccl::UniqueId id{};

@@ -11,7 +11,7 @@
 #include "pm/coordinate.h"
 
 // Loops over the points of a kernel are of known length, and what they index stays in registers.
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__) || defined(__HIP__)
 #define PFFTJAX_UNROLL _Pragma("unroll")
 #else
 #define PFFTJAX_UNROLL

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
+#include "base/host_device.h"
 #include "gpu/kernels.h"
 #include "gpu/launch.h"
 #include "gpu/particle_row.h"
@@ -15,8 +15,9 @@ namespace {
 constexpr unsigned kRowsPerBlock = 128;
 
 // Two or four floating-point numbers at once take about as long as one. Compilers before CUDA 13
-// cannot add them so, nor can code for devices before sm_90, which may run on later ones as well.
-#if defined(__CUDACC__) && (__CUDACC_VER_MAJOR__ < 13 || __CUDA_ARCH__ < 900)
+// cannot add them so, nor can code for devices before sm_90, which may run on later ones as well,
+// nor AMD's.
+#if defined(__HIP__) || (defined(__CUDACC__) && (__CUDACC_VER_MAJOR__ < 13 || __CUDA_ARCH__ < 900))
 #define PFFTJAX_ADDS_ONE_BY_ONE
 #endif
 
@@ -64,8 +65,7 @@ class FixedPoint {
       : result_(call.result),
         sums_(reinterpret_cast<Integer*>(static_cast<char*>(call.fixed) + kHeader)),
         results_(call.results) {
-    double largest = 0;
-    std::memcpy(&largest, Largest(call), sizeof largest);
+    const auto largest = BitCast<double>(*Largest(call));
     is_finite_ = largest < HUGE_VAL;
     if (!is_finite_ || largest == 0) return;
     int bits = 62 - (ilogb(largest) + 1);
@@ -133,8 +133,7 @@ __global__ void __launch_bounds__(kRowsPerBlock)
   for (std::int64_t i = 0; i < each; ++i) {
     const double magnitude =
         std::abs(static_cast<double>(static_cast<const T*>(call.given)[row * each + i]));
-    FixedPoint::Integer bits = 0;
-    std::memcpy(&bits, &magnitude, sizeof bits);
+    const auto bits = BitCast<FixedPoint::Integer>(magnitude);
     // Nearly all are smaller than what is there, and need not wait for each other.
     FixedPoint::Integer* const largest = FixedPoint::Largest(call);
     if (bits > *static_cast<volatile FixedPoint::Integer*>(largest)) atomicMax(largest, bits);
@@ -233,14 +232,7 @@ std::int64_t ParticleScratch(const ParticleCall* call) {
   if (call->is_double || !call->is_plain || call->components != 3) {
     return 0;
   }
-  int device = 0;
-  int major = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return 0;
-  }
-  return major >= 9 ? call->volume() * static_cast<std::int64_t>(sizeof(float4)) : 0;
+  return AddsFourAtOnce() ? call->volume() * static_cast<std::int64_t>(sizeof(float4)) : 0;
 }
 
 int RunParticles(const ParticleCall* call, StreamHandle stream) {

@@ -2,7 +2,16 @@
 
 #include <sched.h>
 
+#include "runtime/departure.h"
+
 namespace pfftjax::gpu {
+
+void GiveWay(MpiHandle progress) {
+  if (const int code = progress ? Mpi()->progress(progress) : LetMpiGoOn()) {
+    throw std::runtime_error("MPI's progress failed with code " + std::to_string(code));
+  }
+  sched_yield();
+}
 
 Queue::Queue(StreamHandle stream, Allocator allocate)
     : stream_(stream), allocate_(std::move(allocate)) {}
@@ -45,12 +54,7 @@ void* Queue::Allocate(std::int64_t bytes) {
 void Queue::Synchronize(MpiHandle progress) {
   for (int idle = 0; !idle;) {
     Check(Device()->is_idle(stream(), &idle), "waiting for the device");
-    if (idle) break;
-    // A rank whose host blocks here could starve a message that another one waits for.
-    if (const int code = progress ? Mpi()->progress(progress) : 0) {
-      throw std::runtime_error("MPI's progress failed with code " + std::to_string(code));
-    }
-    sched_yield();
+    if (!idle) GiveWay(progress);
   }
 }
 

@@ -66,6 +66,11 @@ class PinnedMemory {
   char* data_ = nullptr;
 };
 
+// What a host does between two looks at its device: lets other threads run, and MPI, since another
+// rank may wait for a message that only this one can move on. A call that has begun (call.h) names
+// its communicator; before, MPI may be on its way out.
+void GiveWay(MpiHandle progress = 0);
+
 // A handler may enqueue on this for the duration of a call. Work that was enqueued before it is
 // ordered before everything that is enqueued here, and the operations that follow after it.
 class Queue {
@@ -98,9 +103,7 @@ class Queue {
   // Memory of the device, for what is enqueued in this call. Null for no bytes.
   void* Allocate(std::int64_t bytes);
 
-  // Enqueues nothing: waits until everything before has run. Lets MPI go on meanwhile where a
-  // communicator is given, which only a call that has begun may do (call.h): before, MPI may be
-  // on its way out.
+  // Enqueues nothing: waits until everything before has run, and gives way meanwhile.
   void Synchronize(MpiHandle progress = 0);
 
  private:

@@ -42,6 +42,7 @@ process::Own<Departure> of_the_program;
 process::Own<Departure> for_good;
 process::Own<Held> held;
 process::Own<process::Atomic<bool>> finalized;
+process::Own<process::Atomic<int>> guests;  // threads in LetMpiGoOn
 
 // A communicator on which a call of another thread is under way, or null.
 const Communicator* UnderWay() {
@@ -175,10 +176,21 @@ void PrepareToFinalize() {
   Leave();  // where MPI is finalized by hand on some ranks and the others just end
   *finalized = true;
   LeaveLastCalls();
+  while (*guests > 0) process::SleepFor(kPause);
   StopBackground();
   StopWatch();
 }
 
 bool Finalized() { return *finalized; }
+
+int LetMpiGoOn() {
+  // Counted before the question: who finalizes MPI refuses calls first, and then looks at the
+  // count.
+  ++*guests;
+  const Communicator& world = *FindCommunicator(0);
+  const int code = *finalized ? 0 : Mpi()->progress(world.is_private ? world.control : world.user);
+  --*guests;
+  return code;
+}
 
 }  // namespace pfftjax

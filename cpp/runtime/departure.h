@@ -25,5 +25,8 @@ void Leave();
 void PrepareToFinalize();
 // Says whether it has come to refuse calls: no MPI call may be made any more.
 bool Finalized();
+// Lets MPI see to messages that were begun before, for a thread that is in none of our calls: MPI
+// is not finalized under it. Does nothing once calls are refused. Returns an MPI code.
+int LetMpiGoOn();
 
 }  // namespace pfftjax

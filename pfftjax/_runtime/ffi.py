@@ -110,16 +110,19 @@ def _register_all() -> frozenset[str]:
         handlers |= native.device_registrations()
         return frozenset({_register("cpu", handlers)})
     found = {_register("cpu", handlers)}
-    cuda = pathlib.Path(native.__file__).parent / "_cuda.so"
-    if cuda.exists():
+    for platform, name in (("CUDA", "_cuda.so"), ("ROCM", "_hip.so")):
+        module = pathlib.Path(native.__file__).parent / name
+        if not module.exists():
+            continue
         try:
-            native.load_device(str(cuda))
+            native.load_device(str(module))
         except RuntimeError as error:
             raise ImportError(
-                f"pfftjax was built for CUDA, but that part cannot be loaded: {error}; build it "
-                "again on this machine, or without CUDA"
+                f"pfftjax was built for {platform}, but that part cannot be loaded: {error}; "
+                f"build it again on this machine, or without {platform}"
             ) from error
-        found.add(_register("CUDA", native.device_registrations()))
+        found.add(_register(platform, native.device_registrations()))
+        break  # handlers know one runtime
     return frozenset(found)
 
 

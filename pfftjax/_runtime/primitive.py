@@ -155,6 +155,13 @@ def communicating(
     return primitive
 
 
+# What to do about a build that lacks the handlers for GPUs of a platform of JAX's.
+_WITHOUT = {
+    "cuda": "CUDA; build it where nvcc is found",
+    "rocm": "HIP; build it with -C cmake.define.PFFTJAX_HIP=ON",
+}
+
+
 def as_on_gpus(platform: str) -> bool:
     """Whether arrays of a platform of JAX's go the way of those on GPUs."""
     return platform != "cpu" or is_fake_device
@@ -173,15 +180,16 @@ def by_platform(on_cpus: Rule, on_gpus: Rule) -> Rule:
         wanted = platforms_of(ctx)
         if not any(map(as_on_gpus, wanted)):
             return on_cpus(ctx, *operands, **params)
-        if not {*wanted} <= {"cpu", "cuda"}:
+        if not {*wanted} <= {"cpu", *_WITHOUT}:
             raise NotImplementedError(
-                f"{ctx.primitive}: pfftjax communicates arrays on CPUs and on NVIDIA's GPUs, not "
-                f"on {', '.join(wanted)}"
+                f"{ctx.primitive}: pfftjax communicates arrays on CPUs and on GPUs of NVIDIA and "
+                f"AMD, not on {', '.join(wanted)}"
             )
-        if "cuda" in wanted and "CUDA" not in platforms and not is_exporting(ctx):
+        missing = {platform for platform in wanted if platform.upper() not in platforms}
+        for platform in sorted(missing & {*_WITHOUT}) if not is_exporting(ctx) else ():
             raise NotImplementedError(
                 f"{ctx.primitive}: the arrays are on a GPU, but this pfftjax was built without "
-                "CUDA; build it where nvcc is found, or compute on CPUs: JAX_PLATFORMS=cpu"
+                f"{_WITHOUT[platform]}, or compute on CPUs: JAX_PLATFORMS=cpu"
             )
         return on_gpus(ctx, *operands, **params)
 

@@ -68,7 +68,7 @@ def settings() -> dict[str, str | int]:
     return {
         "name": options.gpu_transport,
         "nccl": options.nccl,
-        "nccl_wheel": nccl_of_the_wheel(),
+        "nccl_wheel": nccl_of_the_wheel() if "CUDA" in platforms else "",
         "arena_bytes": options.gpu_arena_bytes,
         "chunk_bytes": options.gpu_chunk_bytes,
         "probe_bytes": options.gpu_probe_bytes,

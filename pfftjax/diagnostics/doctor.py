@@ -41,7 +41,7 @@ def doctor() -> int:
         wrong = wrong_operations(comm)
         small = exchange_time(_SMALL_BLOCK, 64, comm)
         large = exchange_time(_LARGE_BYTES // 4 // comm.size, 4, comm)
-    if comm.allreduce("CUDA" in here.platforms and bool(here.gpus), op=MPI.LAND):
+    if comm.allreduce(here.platforms != ("cpu",) and bool(here.gpus), op=MPI.LAND):
         with jax.default_device(jax.local_devices(backend="gpu")[0]):
             wrong += [f"{name} on GPUs" for name in wrong_operations(comm)]
     # Its first exchange has chosen how GPUs exchange.

@@ -262,7 +262,7 @@ def _memory(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
 def _gpus(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
     info = ranks[0][0]
     if any(other.gpus for other, _ in ranks):
-        if "CUDA" not in info.platforms:
+        if info.platforms == ("cpu",):
             yield Finding(
                 "JAX has GPUs, and this pfftjax communicates arrays on CPUs only",
                 "build it where nvcc is found, or compute on CPUs: JAX_PLATFORMS=cpu",

@@ -107,7 +107,7 @@ class Info:
         }
         if self.gpu_transport is not None:
             rows["between GPUs"] = f"{self.gpu_transport}; this rank's is {self.gpu_device}"
-        elif "CUDA" in self.platforms:
+        elif self.platforms != ("cpu",):
             rows["between GPUs"] = "not known before arrays on GPUs are exchanged"
         width = max(map(len, rows))
         return "\n".join(f"{name:{width}}  {text}" for name, text in rows.items())

@@ -48,7 +48,7 @@ struct dim3 {
 
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidConfiguration = 9 };
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
 
 struct cudaLaunchConfig_t {
   dim3 gridDim;
@@ -206,13 +206,20 @@ inline float4 atomicAdd(float4* at, float4 value) {
   return before;
 }
 
+namespace pfftjax::gpu {
+
+inline bool adds_four_at_once = true;
+inline bool AddsFourAtOnce() { return adds_four_at_once; }
+
+}  // namespace pfftjax::gpu
+
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 1;
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 1;
   return cudaSuccess;
 }
 

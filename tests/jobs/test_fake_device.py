@@ -185,3 +185,48 @@ def test_a_failure_of_the_runtime(failure, operation):
         FAIL_ON_RANK_1=failure,
         **fake_device.environment(PFFTJAX_GPU_PROBE_BYTES=0),
     )
+
+
+def test_a_host_that_waits_for_its_device_lets_mpi_go_on():
+    """Before its own call begins: with messages whose data it sends once the other side is there.
+    When MPI is finalized it is not in it, and comes too late.
+    """
+    ended = assert_succeeds(
+        """
+        scan = jax.jit(lambda x: pc.scan(x, op=MPI.SUM))
+        jax.block_until_ready(scan(x))
+
+        def after_computing(seconds):
+            os.environ["PFFTJAX_FAKE_BUSY"] = str(seconds)
+            try:
+                jax.block_until_ready(scan(x))
+            except Exception as error:
+                print(f"{error}")
+
+        numbers, tags = np.ones(1 << 18), range(20)
+        MPI.COMM_WORLD.Barrier()
+        began = time.monotonic()
+        if RANK == 0:
+            sending = [MPI.COMM_WORLD.Isend(numbers, 1, tag) for tag in tags]
+            after_computing(3)
+            assert time.monotonic() - began > 3
+            MPI.Request.Waitall(sending)
+            thread = threading.Thread(target=after_computing, args=[1])
+            thread.start()
+            time.sleep(0.3)
+        else:
+            for tag in tags:
+                MPI.COMM_WORLD.Recv(numbers, 0, tag)
+            took = time.monotonic() - began
+            assert took < 2, took
+            jax.block_until_ready(scan(x))
+        MPI.Finalize()
+        if RANK == 0:
+            thread.join()
+        """,
+        # Or the receiver takes the data out of the sender's memory by itself.
+        OMPI_MCA_smsc="^cma",
+        MPIR_CVAR_CH4_CMA_ENABLE="0",
+        **fake_device.environment(),
+    )
+    assert "scan on rank 0 of 2 was called after MPI_Finalize" in ended.output

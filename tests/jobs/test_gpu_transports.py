@@ -326,6 +326,20 @@ for name in ("", "nccl", "ipc"):
     assert ended.output.count("do not exchange by nccl: it was tried and failed") == 1
 
 
+def test_rccl(tmp_path):
+    """Where GPUs are AMD's, NCCL has another name."""
+    (tmp_path / "librccl.so.1").symlink_to(fake_device.build_nccl())
+    assert_succeeds(
+        TRANSPORTS
+        + """
+y = pc.alltoall(x, comm=using("nccl"))
+np.testing.assert_array_equal(y, x)
+assert chosen().transport.startswith("nccl (RCCL "), chosen()
+""",
+        **fake_device.environment(PFFTJAX_FAKE_RCCL=1, LD_LIBRARY_PATH=tmp_path),
+    )
+
+
 def test_what_cannot_be_had():
     """By one rank is left by all, for the next, and the reason stays."""
     extra = {"PFFTJAX_FAKE_FAIL": "export_memory:1"}

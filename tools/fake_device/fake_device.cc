@@ -12,11 +12,15 @@
 // PFFTJAX_FAKE_FAIL=n      the n-th call of all since this was set returns an error, or with
 //                          copy:n the n-th of `copy`
 // PFFTJAX_FAKE_IDENTITY=x  what this process calls its device; by default each has its own
+// PFFTJAX_FAKE_BUSY=s      a stream is busy with something else for so many seconds from the time
+//                          when it is made
+// PFFTJAX_FAKE_RCCL=1      NCCL is looked for as for AMD's GPUs; by default PFFTJAX_NCCL names it
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -36,7 +40,13 @@ namespace {
 
 int MakeStream(StreamHandle* stream) {
   return Call("make_stream", [&](Runtime& runtime) {
-    *stream = *runtime.streams.insert(new Stream).first;
+    auto* const made = *runtime.streams.insert(new Stream).first;
+    *stream = made;
+    if (const char* busy = std::getenv("PFFTJAX_FAKE_BUSY")) {
+      using Clock = std::chrono::steady_clock;
+      const auto end = Clock::now() + std::chrono::duration<double>(std::atof(busy));
+      made->work.push_back({{}, {}, 0, [end] { return Clock::now() >= end; }});
+    }
     return kOk;
   });
 }
@@ -378,6 +388,10 @@ extern "C" const pfftjax::gpu::DeviceApi* pfftjax_device_api() {
     table.version = pfftjax::gpu::kDeviceApiVersion;
     table.name = "the fake device";
     table.platform = "cpu";
+    if (std::getenv("PFFTJAX_FAKE_RCCL")) {
+      table.nccl = "RCCL";
+      table.nccl_file = "librccl.so.1";
+    }
     table.is_host_memory = true;
     table.make_stream = MakeStream;
     table.free_stream = FreeStream;

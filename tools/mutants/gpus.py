@@ -156,6 +156,22 @@ MUTANTS = [
         0,
     ),
     Mutant(
+        "a host that waits for its device leaves MPI alone",
+        CXX / "gpu" / "queue.cc",
+        "progress ? Mpi()->progress(progress) : LetMpiGoOn()",
+        "progress ? Mpi()->progress(progress) : 0",
+        "tests/jobs/test_fake_device.py::test_a_host_that_waits_for_its_device_lets_mpi_go_on",
+        0,
+    ),
+    Mutant(
+        "a host that waits for its device is in MPI when that has been finalized",
+        CXX / "runtime" / "departure.cc",
+        "*finalized ? 0 : Mpi()->progress",
+        "Mpi()->progress",
+        "tests/jobs/test_fake_device.py::test_a_host_that_waits_for_its_device_lets_mpi_go_on",
+        0,
+    ),
+    Mutant(
         "the host reads its mirrors at once",
         CXX / "gpu" / "staged.cc",
         "if (frame->args.size > 0) queue->Synchronize();",
