@@ -23,7 +23,10 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 Folder = pathlib.Path | None
-TABLE = pathlib.Path(__file__).parents[1] / "data" / "planck2018_matter_power.txt"
+EXAMPLES = pathlib.Path(__file__).parents[1]
+TABLE = EXAMPLES / "data" / "planck2018_matter_power.txt"
+# Entries import the longer programs beside this folder, too.
+sys.path.append(str(EXAMPLES))
 COMM = MPI.COMM_WORLD
 FIRST = COMM.rank == 0
 

@@ -78,7 +78,13 @@ def main(size: int, out: Folder) -> list[Fact]:
         if FIRST:
             centre = np.unravel_index(np.argmax(place), place.shape)[:2]
             draw(maps, centre, box, float(value), out)
-    return [Fact("gradient times a direction over forward mode, less 1", product / float(along) - 1, 1e-3)]
+    return [
+        Fact(
+            "gradient times a direction over forward mode, less 1",
+            product / float(along) - 1,
+            1e-3,
+        )
+    ]
 
 
 def draw(maps, centre, box, value, out):
@@ -89,7 +95,12 @@ def draw(maps, centre, box, value, out):
     most, steepest = (float(np.abs(image).max()) for image in (linear, gradient))
     diverging = {"cmap": "RdBu_r", "interpolation": "bicubic"}
     kinds = [
-        (linear, "the beginning", r"$\delta$, linear, today", {**diverging, "vmin": -most, "vmax": most}),
+        (
+            linear,
+            "the beginning",
+            r"$\delta$, linear, today",
+            {**diverging, "vmin": -most, "vmax": most},
+        ),
         (
             np.log10(np.maximum(1 + today, 1e-2)),
             "today",

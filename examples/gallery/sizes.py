@@ -65,9 +65,7 @@ def main(size: int, out: Folder) -> list[Fact]:
         worst = max(worst, COMM.allreduce(float(error), MPI.MAX))
         if out:
             times["pfftjax"].append(seconds(lambda f=forward, b=block: f(b)))
-            times["scipy.fft"].append(
-                alone(lambda x=x: scipy.fft.rfftn(x, workers=COMM.size))
-            )
+            times["scipy.fft"].append(alone(lambda x=x: scipy.fft.rfftn(x, workers=COMM.size)))
             # One process has all cores that the launcher lets it have.
             native = jax.jit(jnp.fft.rfftn)
             times["jax.numpy.fft"].append(alone(lambda f=native, x=x: f(x)))
