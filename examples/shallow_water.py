@@ -12,7 +12,8 @@ speed.
 The scheme, after Sadourny (1975), as in Vallis' lectures and in the demo of mpi4jax: Arakawa's C
 grid, with h in the middle of cells, u on their eastern and v on their northern faces, and the
 potential vorticity q on their north-eastern corners; a Coriolis term that conserves energy;
-Adams-Bashforth in time; lateral friction, biharmonic where waves are a few cells long. docs/shallow_water.md has the equations.
+Adams-Bashforth in time; lateral friction, and a biharmonic one for waves of a few cells.
+docs/shallow_water.md has the equations.
 """
 
 import argparse

@@ -1,12 +1,13 @@
 """Where a cluster comes from.
 
-The gradient of a number of today with respect to the universe at its beginning. The number is the mass within a Gaussian
-of 4 Mpc/h around the densest place today, M = Σ W (1 + δ), and what is differentiated is a whole simulation:
-perturbation theory, ten steps, the exchange of particles between ranks, painting. ∂M/∂(initial density), on the right,
-shows which matter has fallen in, and which ripples would make more of it fall in: the region that collapses is many
-times as wide as the cluster, red within and blue around. Reverse mode follows the particles back in time and stores no
-step. It is checked by forward mode, which is another program: the gradient times a direction, and the derivative along
-it, must be one number.
+The gradient of a number of today with respect to the universe at its beginning. The number is
+the mass within a Gaussian of 4 Mpc/h around the densest place today, M = Σ W (1 + δ), and what
+is differentiated is a whole simulation: perturbation theory, ten steps, the exchange of
+particles between ranks, painting. ∂M/∂(initial density), on the right, shows which matter has
+fallen in, and which ripples would make more of it fall in: the region that collapses is many
+times as wide as the cluster, red within and blue around. Reverse mode follows the particles back
+in time and stores no step. It is checked by forward mode, which is another program: the gradient
+times a direction, and the derivative along it, must be one number.
 """
 
 import jax

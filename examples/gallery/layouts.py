@@ -1,11 +1,12 @@
 """Who owns what.
 
-The cells of an array at each stage of a transform, coloured by the rank that holds them: in real space, between the two
-exchanges, and in the spectrum. The axis that is whole on every rank, along which a rank can transform by itself, is that
-of the arrow. Sizes need not divide: 11 × 8 × 9 on three rows and two columns of ranks leaves blocks that differ by a
-plane. Nothing is computed here from formulas of our own: the pencils of a plan are asked, and so they say of any sizes
-and any grid, in a plan of yours too. It is checked by a transform of numbers that name their cells: every rank finds in
-its block the cells that the picture gives it.
+The cells of an array at each stage of a transform, coloured by the rank that holds them: in real
+space, between the two exchanges, and in the spectrum. The axis that is whole on every rank,
+along which a rank can transform by itself, is that of the arrow. Sizes need not divide: 11 × 8 ×
+9 on three rows and two columns of ranks leaves blocks that differ by a plane. Nothing is
+computed here from formulas of our own: the pencils of a plan are asked, and so they say of any
+sizes and any grid, in a plan of yours too. It is checked by a transform of numbers that name
+their cells: every rank finds in its block the cells that the picture gives it.
 """
 
 import jax.numpy as jnp

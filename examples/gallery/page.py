@@ -1,9 +1,10 @@
-"""Writes docs/gallery.md: the text and the code of each entry, and what it found when it was drawn.
+"""Writes docs/gallery.md: text, code and numbers of each entry.
 
     python examples/gallery/page.py
 
-The text is the docstring of the entry, the numbers are those of benchmarks/results/gallery, which
-`make gallery` writes with the pictures. tests/jobs/test_gallery.py fails if the page is not theirs.
+The text is the docstring of the entry, the numbers are those of benchmarks/results/gallery,
+which `make gallery` writes with the pictures. tests/jobs/test_gallery.py fails if the page is
+not theirs.
 """
 
 import ast
@@ -41,7 +42,8 @@ Programs of one page each, what they draw, and what they check. All are in
 
     mpirun -n 2 python examples/gallery/poisson.py --size 64 --out pictures
 
-on any number of ranks; the tests run each of them at a small size. `make gallery` draws the pictures again.
+on any number of ranks; the tests run each of them at a small size. `make gallery` draws the
+pictures again.
 Times are those of all, compiling and drawing included, on two cores that other programs used, too.
 
 """

@@ -1,11 +1,13 @@
 """Spectra without scatter.
 
-Three small universes, their spectra today, and the fit to simulations. A single one has a few waves on the largest
-scales, and its spectrum scatters by tens of per cents there. `pm.fixed_amplitudes` leaves each wave its phase and gives
-it the mean amplitude; a second universe starts from the negative of the first, so that crests and troughs change places,
-and what is odd in them cancels in the mean of both (Angulo & Pontzen 2016). The mean of this pair follows the expected
-spectrum on all scales, for the price of two runs instead of hundreds. All three go through the steps together:
-`jax.vmap` of a whole simulation sends as many messages as one.
+Three small universes, their spectra today, and the fit to simulations. A single one has a few
+waves on the largest scales, and its spectrum scatters by tens of per cents there.
+`pm.fixed_amplitudes` leaves each wave its phase and gives it the mean amplitude; a second
+universe starts from the negative of the first, so that crests and troughs change places, and
+what is odd in them cancels in the mean of both (Angulo & Pontzen 2016). The mean of this pair
+follows the expected spectrum on all scales, for the price of two runs instead of hundreds. All
+three go through the steps together: `jax.vmap` of a whole simulation sends as many messages as
+one.
 """
 
 import jax

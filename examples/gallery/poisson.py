@@ -1,10 +1,12 @@
 """Poisson's equation, to rounding.
 
-The density of the potential φ = exp(cos kx + cos ky + cos kz), k = 2π/L, is known, and so the error of a solution is,
-too. In Fourier space the equation ∇²φ = ρ is a division by -k². For a function as smooth as this one, the error falls
-faster than any power of the number of points (spectral accuracy: Trefethen, *Spectral Methods in MATLAB*, 2000) until
-rounding is left, in float32 at 16 points a side and in float64 at 31. The second-order difference of most codes in real
-space gains a factor of four each time that the points are doubled. Odd and prime sizes, as 13 and 31, are no exception.
+The density of the potential φ = exp(cos kx + cos ky + cos kz), k = 2π/L, is known, and so the
+error of a solution is, too. In Fourier space the equation ∇²φ = ρ is a division by -k². For a
+function as smooth as this one, the error falls faster than any power of the number of points
+(spectral accuracy: Trefethen, *Spectral Methods in MATLAB*, 2000) until rounding is left, in
+float32 at 16 points a side and in float64 at 31. The second-order difference of most codes in
+real space gains a factor of four each time that the points are doubled. Odd and prime sizes, as
+13 and 31, are no exception.
 """
 
 import jax

@@ -1,12 +1,14 @@
 """The beginning, found again from the end.
 
-A universe is simulated, its density today is observed with noise, and from this alone the waves that it began with are
-sought. Adam descends through the whole simulation, from nothing to the most probable universe: it minimises
-|δ(w) − observed|² / 2σ² + |w|² / 2, the logarithm of a Gaussian posterior (Wang et al. 2014; Modi, Lanusse & Seljak
-2021), in a variable that is scaled by the signal to noise of each mode in linear theory, so that large and small scales
-are found together. In the movie the initial field grows out of zero. Each rank updates its own block of the 64³ unknowns:
-Adam works element by element, and gradients are those of all ranks together. On large scales what is found is the truth;
-where noise has drowned the signal, it rightly stays at zero.
+A universe is simulated, its density today is observed with noise, and from this alone the waves
+that it began with are sought. Adam descends through the whole simulation, from nothing to the
+most probable universe: it minimises |δ(w) − observed|² / 2σ² + |w|² / 2, the logarithm of a
+Gaussian posterior (Wang et al. 2014; Modi, Lanusse & Seljak 2021), in a variable that is scaled
+by the signal to noise of each mode in linear theory, so that large and small scales are found
+together. In the movie the initial field grows out of zero. Each rank updates its own block of
+the 64³ unknowns: Adam works element by element, and gradients are those of all ranks together.
+On large scales what is found is the truth; where noise has drowned the signal, it rightly stays
+at zero.
 """
 
 import jax

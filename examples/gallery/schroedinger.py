@@ -1,17 +1,17 @@
 """A wave through two slits.
 
-A packet of matter meets a wall with two slits, and what comes through interferes. Schrödinger's equation
-i ∂ψ/∂t = −½∇²ψ + Vψ in two dimensions, by Strang's splitting: half a step of the potential, exp(−iV dt/2), a step of
-free flight, exp(−ik²dt/2), between a forward and an inverse transform, and half a step of the potential again (Feit,
-Fleck & Steiger 1982). `PencilTransform` transforms the two axes in slabs; `jax.lax.scan` holds all steps in one program.
-Every factor has the size one, so that the norm stays to rounding. Without the wall the splitting is exact, and the
-packet is compared with the Gaussian that spreads as quantum mechanics says.
+A packet of matter meets a wall with two slits, and what comes through interferes. Schrödinger's
+equation i ∂ψ/∂t = −½∇²ψ + Vψ in two dimensions, by Strang's splitting: half a step of the
+potential, exp(−iV dt/2), a step of free flight, exp(−ik²dt/2), between a forward and an inverse
+transform, and half a step of the potential again (Feit, Fleck & Steiger 1982). `PencilTransform`
+transforms the two axes in slabs; `jax.lax.scan` holds all steps in one program. Every factor has
+the size one, so that the norm stays to rounding. Without the wall the splitting is exact, and
+the packet is compared with the Gaussian that spreads as quantum mechanics says.
 """
 
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
-import numpy as np
 from common import FIRST, Fact, Folder, frame, save, save_movie, start, whole
 
 import pfftjax
@@ -32,7 +32,7 @@ class Packet:
         self.steps = 5 * n
 
     def places(self):
-        """x and y of this rank's points."""
+        """X and y of this rank's points."""
         n = self.plan.shape[0]
         i, j = (self.plan.input.indices(axis).astype(float) for axis in range(2))
         return SIDE * (i / n - 0.5), SIDE * (j / n - 0.5)

@@ -1,12 +1,14 @@
 """Turbulence from a single vortex.
 
-The Taylor-Green vortex at a Reynolds number of 1600: smooth at the beginning, its vortices stretch, break and fill all
-scales, and at t = 9 dissipate fastest. The incompressible Navier-Stokes equations in rotational form,
-∂u/∂t = P(u × ω) + ν∇²u, ω = ∇ × u, P the projection to divergence-free fields, advance by a fourth-order Runge-Kutta
-scheme whose viscous term is exact (an integrating factor). The product is formed by the 3/2 rule (Orszag 1971) on 27/8
-as many points, where no alias reaches a mode that is kept: `padded_inverse` brings all six components there in the
-messages of one transform, `truncated_forward` brings three back. What is lost in energy must be what viscosity
-dissipates, ε = ν⟨ω²⟩; direct simulations on 512³ points have its peak of 0.0128 near t = 9 (van Rees et al. 2011).
+The Taylor-Green vortex at a Reynolds number of 1600: smooth at the beginning, its vortices
+stretch, break and fill all scales, and at t = 9 dissipate fastest. The incompressible
+Navier-Stokes equations in rotational form, ∂u/∂t = P(u × ω) + ν∇²u, ω = ∇ × u, P the projection
+to divergence-free fields, advance by a fourth-order Runge-Kutta scheme whose viscous term is
+exact (an integrating factor). The product is formed by the 3/2 rule (Orszag 1971) on 27/8 as
+many points, where no alias reaches a mode that is kept: `padded_inverse` brings all six
+components there in the messages of one transform, `truncated_forward` brings three back. What is
+lost in energy must be what viscosity dissipates, ε = ν⟨ω²⟩; direct simulations on 512³ points
+have its peak of 0.0128 near t = 9 (van Rees et al. 2011).
 """
 
 import jax

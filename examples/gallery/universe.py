@@ -1,12 +1,13 @@
 """A universe, from its first ripples to today.
 
-The matter in a box of 512 Mpc/h falls together under its own gravity: 256³ particles and a mesh of 512³ cells for the
-force, from the linear spectrum of Planck 2018 at a redshift of 9 to today, by `pm.Simulation` in 20 BullFrog steps
-(Rampf, List & Hahn 2025). The movie needs no steps of its own: between steps particles follow from the force of the
-nearest one. In the spectrum below, points end at 0.9 of the particles' Nyquist wavenumber π n / L, to which an
-interlaced painting is right to a per cent. Beyond half of it the force of the mesh is too soft, and the spectrum falls
-below the fit to simulations of better resolution (HMcode-2020, Mead et al. 2021). The largest waves must grow as linear
-theory says.
+The matter in a box of 512 Mpc/h falls together under its own gravity: 256³ particles and a mesh
+of 512³ cells for the force, from the linear spectrum of Planck 2018 at a redshift of 9 to today,
+by `pm.Simulation` in 20 BullFrog steps (Rampf, List & Hahn 2025). The movie needs no steps of
+its own: between steps particles follow from the force of the nearest one. In the spectrum below,
+points end at 0.9 of the particles' Nyquist wavenumber π n / L, to which an interlaced painting
+is right to a per cent. Beyond half of it the force of the mesh is too soft, and the spectrum
+falls below the fit to simulations of better resolution (HMcode-2020, Mead et al. 2021). The
+largest waves must grow as linear theory says.
 """
 
 import jax

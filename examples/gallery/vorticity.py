@@ -1,21 +1,23 @@
 """Shallow water, before and after.
 
 A jet on a rotating planet breaks into vortices: examples/shallow_water.py, explained in [Shallow
-water](shallow_water.md). Its scheme conserves energy, and so has no way to lose the fine filaments of vorticity which
-the flow draws out; with the plain friction of 5 m²/s they end as noise of the size of cells, above. What is missing is
-friction that acts on waves of a few cells only. The biharmonic one, ∂u/∂t = … − B ∇⁴u with B = V Δ³ (Griffies & Hallberg
-2000), damps a wave of two cells in a quarter of an hour at V = 0.1 m/s, and the jet, seven cells wide, in years. It reads
-one more ghost cell, and still a step has a single exchange. Measured is how much of the vorticity changes from cell to
-cell: the mean square of ∇²ζ Δ² over that of ζ.
+water](shallow_water.md). Its scheme conserves energy, and so has no way to lose the fine
+filaments of vorticity which the flow draws out; with the plain friction of 5 m²/s they end as
+noise of the size of cells, above. What is missing is friction that acts on waves of a few cells
+only. The biharmonic one, ∂u/∂t = … − B ∇⁴u with B = V Δ³ (Griffies & Hallberg 2000), damps a
+wave of two cells in a quarter of an hour at V = 0.1 m/s, and the jet, seven cells wide, in
+years. It reads one more ghost cell, and still a step has a single exchange. Measured is how much
+of the vorticity changes from cell to cell: the mean square of ∇²ζ Δ² over that of ζ.
 """
 
+import common  # puts the folder of shallow_water.py on the path
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
-from common import FIRST, Fact, Folder, save, start
+import shallow_water as example
+from common import FIRST, Fact, Folder, save
 
 import pfftjax
-import shallow_water as example  # beside this folder: `common` has put it on the path
 
 DAYS = 3.0
 
@@ -71,4 +73,4 @@ def draw(maps, out):
 
 
 if __name__ == "__main__":
-    start(main, 180)
+    common.start(main, 180)

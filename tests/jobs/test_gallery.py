@@ -39,7 +39,7 @@ for argument in sys.argv[2:]:
     facts = importlib.import_module(name).main(int(size), None)
     seconds = time.perf_counter() - begin
     if common.FIRST:
-        print(f"{name}: {[fact.holds for fact in facts]} in {seconds:.1f} s, {list(map(str, facts))}")
+        print(f"{name}: {[f.holds for f in facts]} in {seconds:.1f} s, {list(map(str, facts))}")
 """
 
 
