@@ -38,7 +38,7 @@ HEAD = """# Gallery
 <!-- Made by `make gallery`; the text is in examples/gallery. -->
 
 Programs of one page each, what they draw, and what they check. All are in
-[examples/gallery](../examples/gallery), and run by themselves,
+`examples/gallery`, and run by themselves,
 
     mpirun -n 2 python examples/gallery/poisson.py --size 64 --out pictures
 
