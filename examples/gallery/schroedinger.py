@@ -16,7 +16,7 @@ from common import FIRST, Fact, Folder, frame, save, save_movie, start, whole
 
 import pfftjax
 
-SIDE = 40.0
+SIDE, SEEN = 40.0, 15.0  # of the periodic box, and how far from the slits pictures go
 WIDTH, WAVE = 1.3, 6.0  # of the packet, and its wavenumber along x
 CENTRE = -7.0, 0.0
 WALL, THICK, SLITS, OPEN = 0.0, 0.5, 3.0, 1.0  # a wall at x = 0, two slits 3 apart and 1 wide
@@ -102,13 +102,13 @@ def draw(maps, out):
         edges = [(-half, -(SLITS + OPEN) / 2), (-(SLITS - OPEN) / 2, (SLITS - OPEN) / 2)]
         for low, high in [*edges, ((SLITS + OPEN) / 2, half)]:
             ax.fill_between([-THICK / 2, THICK / 2], low, high, color="0.75")
-        ax.set(xlabel="$x$", xlim=(-half, half), ylim=(-half, half))
+        ax.set(xlabel="$x$", xlim=(-SEEN, SEEN), ylim=(-SEEN, SEEN))
 
     figure, ax = plt.subplots(figsize=(5.6, 4.8), layout="constrained")
     shown = ax.imshow(maps[0].T, **options)
     wall(ax)
     ax.set(ylabel="$y$")
-    figure.colorbar(shown, ax=ax, label="|ψ|")
+    figure.colorbar(shown, ax=ax, label="|ψ|", extend="max")
     frames = []
     for number, image in enumerate(maps):
         shown.set_data(image.T)
@@ -124,7 +124,7 @@ def draw(maps, out):
         wall(ax)
         ax.set(title=f"$t$ = {END * which / (len(maps) - 1):.2f}")
     axes[0].set(ylabel="$y$")
-    figure.colorbar(shown, ax=axes, label="|ψ|")
+    figure.colorbar(shown, ax=axes, label="|ψ|", extend="max")
     save(figure, out / "schroedinger.jpg")
 
 
