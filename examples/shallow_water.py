@@ -113,7 +113,8 @@ def friction(u, v, is_open, damping):
         return u, v
     factor = STEP * damping / SPACING
     change = laplacian(*change, is_open[1:-1])
-    return tuple(a[RING] - factor * da for a, da in zip((u, v), change, strict=True))
+    u, v = (a[RING] - factor * da for a, da in zip((u, v), change, strict=True))
+    return u, v
 
 
 def tendencies(h, u, v, rows):
@@ -236,8 +237,8 @@ class Model:
         fields = [written(room, a, g) for room, a in zip(self.room(3), (h, u, v), strict=True)]
         h, u, v = self.with_ghosts(*fields)
         rows = self.rows()
-        slowed = friction(u, v, rows.open, self.damping)
-        now = tendencies(h[self.near], *slowed, self.near_rows(rows))
+        slowed_u, slowed_v = friction(u, v, rows.open, self.damping)
+        now = tendencies(h[self.near], slowed_u, slowed_v, self.near_rows(rows))
         now = [written(room, a, g) for room, a in zip(self.room(3), now, strict=True)]
         return State(h, u, v, *now)
 
@@ -251,8 +252,8 @@ class Model:
         g, inner = self.ghosts, self.inner
         u, v = friction(state.u, state.v, rows.open, self.damping)
         slowed = written(slowed[0], u, g - 1), written(slowed[1], v, g - 1)
-        fields = (a[self.near] for a in (state.h, *slowed))
-        now = tendencies(*fields, self.near_rows(rows))
+        h, u, v = (a[self.near] for a in (state.h, *slowed))
+        now = tendencies(h, u, v, self.near_rows(rows))
         now = [written(a, change, g) for a, change in zip(room[3:], now, strict=True)]
         fields = [
             written(a, x[inner] + STEP * (NOW * new[inner] + BEFORE * old[inner]), g)

@@ -23,19 +23,24 @@ FOLDER = launcher.ROOT / "examples" / "notebooks"
 LIMIT = 900
 
 
+# Progress of ipyparallel and of its cluster.
+PROGRESS = re.compile(r"\d+%\||^Starting \d+ engines|^Stopping|^<DirectView|^$")
+
+
 def cleaned(book):
     """Without what differs from run to run: times, progress, numbers of processes."""
     for cell in book.cells:
         cell.metadata.clear()
         kept = []
         for output in cell.get("outputs", []):
-            text = str(output.get("text", ""))
-            is_bar = re.search(r"\d+%\||Starting \d+ engines|Stopping|engine set|controller", text)
-            # Progress of ipyparallel, by tqdm or as a widget.
+            if output.output_type == "stream":
+                lines = re.split(r"[\r\n]+", output.text)
+                output.text = "".join(f"{line}\n" for line in lines if not PROGRESS.search(line))
             data = output.get("data", {})
-            if is_bar or "application/vnd.jupyter.widget-view+json" in data:
+            is_widget = "application/vnd.jupyter.widget-view+json" in data
+            is_view = str(data.get("text/plain", "")).startswith("<DirectView")
+            if is_widget or is_view or output.get("text") == "":
                 continue
-            output.get("metadata", {}).pop("ipyparallel", None)
             output.get("metadata", {}).clear()
             kept.append(output)
         if cell.cell_type == "code":

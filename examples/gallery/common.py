@@ -139,8 +139,7 @@ def draw_map(axes, image, side: float, unit: str = "", **options):
 
 def save(figure: Figure, path: pathlib.Path) -> None:
     """Write a picture: a JPEG of about 100 KB, or a PNG by its name."""
-    options = {"pil_kwargs": {"quality": 88}} if path.suffix == ".jpg" else {}
-    figure.savefig(path, **options)
+    figure.savefig(path, pil_kwargs={"quality": 88} if path.suffix == ".jpg" else {})
     plt.close(figure)
 
 

@@ -4,8 +4,8 @@ The gradient of a number of today with respect to the universe at its beginning.
 the mass within a Gaussian of 4 Mpc/h around the densest place today, M = Σ W (1 + δ), and what
 is differentiated is a whole simulation: perturbation theory, ten steps, the exchange of
 particles between ranks, painting. ∂M/∂(initial density), on the right, shows which matter has
-fallen in, and which ripples would make more of it fall in: the region that collapses is many
-times as wide as the cluster, red within and blue around. Reverse mode follows the particles back
+fallen in, and which ripples would make more of it fall in: the region that collapses is several
+times as wide as the cluster. Reverse mode follows the particles back
 in time and stores no step. It is checked by forward mode, which is another program: the gradient
 times a direction, and the derivative along it, must be one number.
 """
@@ -14,13 +14,15 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from common import FIRST, Fact, Folder, draw_map, planck, save, slab, start, whole
+from common import Fact, Folder, draw_map, planck, save, slab, start, whole
+from matplotlib.patches import Circle
 from mpi4py import MPI
 
 import pfftjax
 from pfftjax import pm, spectral
 
 SPACING, RADIUS = 1.5, 4.0  # of particles; of the place [Mpc/h]
+SEEN = 45.0  # how far from the cluster the maps go [Mpc/h]
 UNIT = r" [Mpc/$h$]"
 
 
@@ -76,7 +78,7 @@ def main(size: int, out: Folder) -> list[Fact]:
         smooth = jax.jit(lambda g: spectral.gaussian_smoothing(g, run.plan, box, 1.0))(gradient)
         maps.append(slab(jnp.roll(smooth, wide // 2 - int(index[2]), 2), pencil, wide))
         place = whole(mark, pencil)
-        if FIRST:
+        if place is not None:
             centre = np.unravel_index(np.argmax(place), place.shape)[:2]
             draw(maps, centre, box, float(value), out)
     return [
@@ -90,10 +92,11 @@ def main(size: int, out: Folder) -> list[Fact]:
 
 def draw(maps, centre, box, value, out):
     """The field at the beginning, today's density, and the gradient, the cluster in the middle."""
-    figure, axes = plt.subplots(1, 3, figsize=(13.2, 4.4), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, 3, figsize=(12.8, 5.1), layout="constrained", sharey=True)
     shift = [image_side // 2 - c for image_side, c in zip(maps[0].shape, centre, strict=True)]
     linear, today, gradient = (np.roll(image, shift, (0, 1)) for image in maps)
     most, steepest = (float(np.abs(image).max()) for image in (linear, gradient))
+    near = (box / 2 - min(box / 2, SEEN), box / 2 + min(box / 2, SEEN))
     diverging = {"cmap": "RdBu_r", "interpolation": "bicubic"}
     kinds = [
         (
@@ -117,8 +120,8 @@ def draw(maps, centre, box, value, out):
     ]
     for ax, (image, title, label, options) in zip(axes, kinds, strict=True):
         shown = draw_map(ax, image, box, UNIT, **options)
-        ax.add_patch(plt.Circle((box / 2, box / 2), RADIUS, fill=False, color="C2", lw=1.5))
-        ax.set_title(title)
+        ax.add_patch(Circle((box / 2, box / 2), RADIUS, fill=False, color="C2", lw=1.5))
+        ax.set(title=title, xlim=near, ylim=near)
         figure.colorbar(shown, ax=ax, label=label, location="bottom", shrink=0.85)
     for ax in axes[1:]:
         ax.set_ylabel("")

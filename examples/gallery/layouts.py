@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from common import COMM, FIRST, Fact, Folder, save, start
+from matplotlib.patches import Rectangle
 from mpi4py import MPI
 from mpl_toolkits.mplot3d import proj3d
 
@@ -79,14 +80,15 @@ def draw(owners, dims, out):
         axis.view_init(elev=24, azim=-128)
         n0, n1, n2 = held.shape
         places = {"x": (n0 / 2, -1, -0.5), "y": (-1, n1 / 2, -0.5), "z": (n0 + 0.7, -0.7, n2 / 2)}
-        places["xyz"[whole]] = tuple(tip * 1.07)
-        for name, place in places.items():
-            x, y, _ = proj3d.proj_transform(*place, axis.get_proj())
+        x, y, z = tip * 1.07
+        places["xyz"[whole]] = (x, y, z)
+        for name, (x, y, z) in places.items():
+            x, y, _ = proj3d.proj_transform(x, y, z, axis.get_proj())
             axis.text2D(
                 x, y, name, transform=axis.transData, size=12, ha="center", va="center", zorder=1e4
             )
     ranks = dims[0] * dims[1]
-    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[r % len(COLOURS)]) for r in range(ranks)]
+    handles = [Rectangle((0, 0), 1, 1, color=COLOURS[r % len(COLOURS)]) for r in range(ranks)]
     labels = [f"rank {r}: row {r // dims[1]}, column {r % dims[1]}" for r in range(ranks)]
     figure.legend(handles, labels, loc="lower center", ncol=min(ranks, 3), frameon=False)
     figure.subplots_adjust(left=0, right=1, top=0.95, bottom=0.12, wspace=0)

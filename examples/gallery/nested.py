@@ -60,10 +60,10 @@ def draw(maps, sizes, box, out):
     figure, axes = plt.subplots(1, 2, figsize=(11, 5), layout="constrained", sharey=True)
     for ax, image, n in zip(axes, maps, sizes, strict=True):
         bright = {"cmap": "magma", "vmin": -0.8, "vmax": 1.4, "interpolation": "nearest"}
-        shown = draw_map(ax, np.log10(np.maximum(1 + image, 1e-2)), box, UNIT, **bright)
+        draw_map(ax, np.log10(np.maximum(1 + image, 1e-2)), box, UNIT, **bright)
         ax.set_title(f"{n}$^3$ particles")
     axes[1].set_ylabel("")
-    figure.colorbar(shown, ax=axes, label=r"$\log_{10}(1 + \delta)$", shrink=0.9)
+    figure.colorbar(axes[0].images[0], ax=axes, label=r"$\log_{10}(1 + \delta)$", shrink=0.9)
     save(figure, out / "nested.jpg")
 
 

@@ -53,7 +53,8 @@ def main(size: int, out: Folder) -> list[Fact]:
         growth = cross.power / pm.power_spectrum(linear, *where).power
         return pm.power_spectrum(final, *where, kernel=run.kernel), growth
 
-    spectrum, growth = measured(particles, noise)
+    # There is an output at least.
+    spectrum, growth = measured(particles, noise)  # pyright: ignore[reportPossiblyUnboundVariable]
     k, power, modes = (np.asarray(x, float) for x in spectrum)
     seen = k < 0.9 * np.pi / SPACING
     curve = tuple(x[seen] for x in (k, power, modes))

@@ -64,11 +64,11 @@ def draw(maps, out):
         rows, columns = vorticity.shape
         extent = (0, columns * example.SPACING / 1e3, 0, rows * example.SPACING / 1e3)
         options = {"cmap": "RdBu_r", "vmin": -most, "vmax": most, "extent": extent}
-        shown = ax.imshow(vorticity, origin="lower", **options)
+        ax.imshow(vorticity, origin="lower", **options)
         how = f"and biharmonic, $V$ = {damping:g} m/s" if damping else "only"
         ax.set(ylabel="$y$ [km]", title=f"Day {DAYS:g}, friction of 5 m²/s {how}")
     axes[1].set_xlabel("$x$ [km]")
-    figure.colorbar(shown, ax=axes, label="relative vorticity / $f_0$", shrink=0.8)
+    figure.colorbar(axes[0].images[0], ax=axes, label="relative vorticity / $f_0$", shrink=0.8)
     save(figure, out / "vorticity.jpg")
 
 
