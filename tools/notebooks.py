@@ -1,6 +1,6 @@
 """Runs the notebooks of examples/notebooks, on one rank and on MPI engines of ipyparallel.
 
-    python -m tools.notebooks [--ranks 1 2] [--write] [NAME ...]
+    python -m tools.notebooks [NAME ...] [--ranks 1 2] [--write]
 
 Each must end without an error on each number of ranks. With --write their outputs are kept: those
 of one rank, and for mpi_engines those of the most ranks.

@@ -147,6 +147,7 @@ def frame(figure: Figure, dpi: int = 80) -> Image.Image:
     """The figure as it is now, for a movie."""
     figure.set_dpi(dpi)
     figure.canvas.draw()
+    figure.set_layout_engine("none")  # axes stay where they are from frame to frame
     return Image.fromarray(np.asarray(figure.canvas.buffer_rgba())[..., :3].copy())  # pyright: ignore[reportAttributeAccessIssue]
 
 

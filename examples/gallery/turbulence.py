@@ -141,7 +141,7 @@ def draw(maps, times, energy, dissipation, out):
     shown = left.imshow(maps[0].T, **options)
     figure.colorbar(shown, ax=left, label="vorticity |ω|")
     left.set(xlabel="$x$", ylabel="$y$")
-    title = left.set_title("")
+    title = left.set_title("Taylor-Green vortex")
     right.plot(times, dissipation, color="C3", lw=1.5, label="dissipation ν⟨ω²⟩")
     lost = -np.gradient(energy, times)
     right.plot(times[::8], lost[::8], ".", color="k", ms=4, label="loss of energy −dE/dt")

@@ -14,12 +14,13 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from common import FIRST, Fact, Folder, draw_map, frame, planck, save, save_movie, slab, start
+from scipy.ndimage import gaussian_filter
 
 import pfftjax
 from pfftjax import pm
 
 SPACING = 2.0  # of particles [Mpc/h]
-DEPTH = 16.0  # of the slab that is shown [Mpc/h]
+DEPTH, SMOOTHING = 16.0, 1.0  # of the slab that is shown, and of its picture [Mpc/h]
 FRAMES, STEPS = 40, 20
 UNIT = r" [Mpc/$h$]"
 
@@ -66,10 +67,12 @@ def main(size: int, out: Folder) -> list[Fact]:
 
 def draw(maps, times, curve, theory, box, out):
     """The movie; the universe today and its spectrum."""
-    bright = {"cmap": "magma", "vmin": -0.9, "vmax": 1.7, "interpolation": "bicubic"}
+    bright = {"cmap": "magma", "vmin": -0.9, "vmax": 1.5, "interpolation": "bicubic"}
 
     def logarithm(image):
-        return np.log10(np.maximum(1 + image, 1e-3))
+        # In voids the particles are further apart than the cells of the picture.
+        smooth = gaussian_filter(image, SMOOTHING / box * image.shape[0], mode="wrap")
+        return np.log10(np.maximum(1 + smooth, 1e-3))
 
     figure, ax = plt.subplots(figsize=(5.6, 5.0), layout="constrained")
     shown = draw_map(ax, logarithm(maps[0]), box, UNIT, **bright)
@@ -110,7 +113,7 @@ def draw(maps, times, curve, theory, box, out):
     for ax in (top, bottom):
         ax.set_xlim(k[0] / 1.5, nyquist)
         ax.axvspan(0.5 * nyquist, nyquist, color="0.9", lw=0)
-    bottom.text(0.52 * nyquist, 1.1, "force too soft", fontsize=8, va="center")
+    bottom.text(0.97 * nyquist, 1.1, "force too soft", fontsize=8, va="center", ha="right")
     save(figure, out / "universe.jpg")
 
 
