@@ -43,8 +43,8 @@ Programs of one page each, what they draw, and what they check. All are in
     mpirun -n 2 python examples/gallery/poisson.py --size 64 --out pictures
 
 on any number of ranks; the tests run each of them at a small size. `make gallery` draws the
-pictures again.
-Times are those of all, compiling and drawing included, on two cores that other programs used, too.
+pictures again. Times include compiling and drawing. The machine had two cores, which up to fifty
+other processes used meanwhile: on cores of its own each takes a small part of the time.
 
 """
 
@@ -88,6 +88,9 @@ def entry(name: str) -> str:
         f"| {fact['what']} | {fact['value']:.2g} | {fact['bound']:.2g} |"
         for fact in record["facts"]
     )
+    spent = duration(record["seconds"])
+    if "core_seconds" in record:
+        spent += f", {duration(record['core_seconds'])} of one core"
     ranks = "1 rank" if record["ranks"] == 1 else f"{record['ranks']} ranks"
     return f"""## {title}
 
@@ -95,7 +98,7 @@ def entry(name: str) -> str:
 
 {text}
 
-| size {record["size"]}, on {ranks}, in {duration(record["seconds"])} | found | at most |
+| size {record["size"]}, on {ranks}, in {spent} | found | at most |
 |---|---|---|
 {facts}
 

@@ -41,7 +41,7 @@ def main(size: int, out: Folder) -> list[Fact]:
     paint = jax.jit(lambda p: pm.density_contrast(p, run.mesh, kernel="tsc"))
     times = np.linspace(0.1, 1, FRAMES + 1 if out and size >= 64 else 2)[1:]
     cells = max(round(DEPTH / box * run.mesh.shape[2]), 1)
-    maps = []
+    particles, maps = None, []
     for particles in run.snapshots(noise, times, progress=size >= 128):
         if out:
             maps.append(slab(paint(particles), run.mesh.input, cells))
@@ -54,8 +54,7 @@ def main(size: int, out: Folder) -> list[Fact]:
         growth = cross.power / pm.power_spectrum(linear, *where).power
         return pm.power_spectrum(final, *where, kernel=run.kernel), growth
 
-    # There is an output at least.
-    spectrum, growth = measured(particles, noise)  # pyright: ignore[reportPossiblyUnboundVariable]
+    spectrum, growth = measured(particles, noise)
     k, power, modes = (np.asarray(x, float) for x in spectrum)
     seen = k < 0.9 * np.pi / SPACING
     curve = tuple(x[seen] for x in (k, power, modes))
