@@ -1,6 +1,6 @@
 """One universe at two resolutions.
 
-White noise that is drawn for each wavevector, not for each cell: a mesh of twice as many points
+White noise that is drawn for each wavevector, not for each cell: a mesh of four times as many points
 along each axis has the waves of the coarser one, number for number, and finer ones besides. So a
 run can be tried small and repeated large, and it is the same universe: the same clusters at the
 same places. With noise of a number for each cell, as most codes draw it, another resolution is
