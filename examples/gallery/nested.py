@@ -1,12 +1,12 @@
 """One universe at two resolutions.
 
-White noise that is drawn for each wavevector, not for each cell: a mesh of four times as many points
-along each axis has the waves of the coarser one, number for number, and finer ones besides. So a
-run can be tried small and repeated large, and it is the same universe: the same clusters at the
-same places. With noise of a number for each cell, as most codes draw it, another resolution is
-another universe. `pm.nested_noise` follows a counter-based generator (threefry, Salmon et al.
-2011), so that each rank draws its own modes only, and any number of ranks the same ones. It is
-checked by truncating the finer field's spectrum to the modes of the coarser field.
+White noise that is drawn for each wavevector, not for each cell: a mesh of four times as many
+points along each axis has the waves of the coarser one, number for number, and finer ones
+besides. So a run can be tried small and repeated large, and it is the same universe: the same
+clusters at the same places. With noise of a number for each cell, as most codes draw it, another
+resolution is another universe. `pm.nested_noise` follows a counter-based generator (threefry,
+Salmon et al. 2011), so that each rank draws its own modes only, and any number of ranks the same
+ones. It is checked by truncating the finer field's spectrum to the modes of the coarser field.
 """
 
 import jax
