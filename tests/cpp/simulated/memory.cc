@@ -197,8 +197,10 @@ std::uint64_t Load(const void* atomic, std::uint64_t latest, std::memory_order o
       }
       --least;
     }
-    chosen = last - static_cast<std::uint64_t>(
-                        scheduler->random.Below(static_cast<std::int64_t>(last - least + 1)));
+    const auto others = static_cast<std::int64_t>(last - least + 1);
+    chosen = scheduler->random.Chance(0.5)
+                 ? least
+                 : last - static_cast<std::uint64_t>(scheduler->random.Below(others));
   }
   mine = chosen;
   const Value& value = values.values[chosen - values.first];

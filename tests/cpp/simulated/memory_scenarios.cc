@@ -45,23 +45,21 @@ void ExpectOneCall(const State& seen) {
 }
 
 // Reads what calls say of themselves while they go on, again and again, as the watch does now and
-// then. Another thread makes calls until the program has left and MPI is finalized.
+// then.
 void CallsAreSeen(Case& c) {
   Options options = OptionsOf(c);
   options.check = false;
   SetOptions(c, options);
   Pace& pace = c.job.scheduler.pace;
   pace.stops = 0;
-  if (pace.older_values == 0 && c.random.Chance(0.8)) pace.older_values = 0.5;
+  pace.older_values = c.random.Chance(0.5) ? 0.8 : 0.3;
   const std::int64_t calls = c.random.Between(3, 40);
   c.Run([&](Rank& rank) {
     rank.Begin(true);
     process::Atomic<bool> is_over{false};
     process::Thread reader([&] {
-      while (!is_over.load()) {
-        ExpectOneCall(State::Of(rank.On(kWorld), 0));
-        process::Pause();
-      }
+      // Without a pause: pauses of who finds nothing become long.
+      while (!is_over.load()) ExpectOneCall(State::Of(rank.On(kWorld), 0));
     });
     for (std::int64_t n = 1; n <= calls; ++n) {
       const CallSite site{OperationOf(n), kWorld, rank.size(), 0, ""};
@@ -88,7 +86,7 @@ void CallsAreSeen(Case& c) {
 // under way then.
 void CallsAreRefused(Case& c) {
   c.job.scheduler.pace.stops = 0;
-  if (c.job.scheduler.pace.older_values == 0) c.job.scheduler.pace.older_values = 0.5;
+  c.job.scheduler.pace.older_values = 0.5;
   c.Run([&](Rank& rank) {
     rank.Begin(true);
     const CallSite site{Operation::kSend, kOther, rank.size(), 0, ""};
@@ -102,7 +100,7 @@ void CallsAreRefused(Case& c) {
                        process::Pause();
                        return 0;
                      }).failure();
-        process::SleepFor(std::chrono::microseconds(rank.job.scheduler.random.Below(5)));
+        process::SleepFor(std::chrono::microseconds(rank.job.scheduler.random.Below(400)));
       }
     });
     rank.Finalize();
