@@ -171,6 +171,34 @@ FAULTS = [
         "read.store(window_.round_, std::memory_order_relaxed)",
     ),
     Fault(
+        "older values: what a call does is told and not released",
+        "runtime/call.cc",
+        "progress.operation.store(site_.operation, std::memory_order_release)",
+        "progress.operation.store(site_.operation, std::memory_order_relaxed)",
+    ),
+    Fault(
+        "older values: a call is counted and that not released",
+        "runtime/call.cc",
+        "progress.entered.store(progress.entered.load(std::memory_order_relaxed) + 1,\n"
+        "                         std::memory_order_release)",
+        "progress.entered.store(progress.entered.load(std::memory_order_relaxed) + 1,\n"
+        "                         std::memory_order_relaxed)",
+    ),
+    Fault(
+        "older values: a call begins and that is not released",
+        "runtime/call.cc",
+        "progress.stage.store(IsPointToPoint() ? Stage::kRunning : Stage::kChecking,\n"
+        "                       std::memory_order_release)",
+        "progress.stage.store(IsPointToPoint() ? Stage::kRunning : Stage::kChecking,\n"
+        "                       std::memory_order_relaxed)",
+    ),
+    Fault(
+        "older values: that MPI is finalized is released only",
+        "runtime/departure.cc",
+        "*finalized = true;",
+        "finalized->store(true, std::memory_order_release);",
+    ),
+    Fault(
         "parts of a window for other ranks overlap",
         "pencils/stream.cc",
         "{ return dest < source ? dest : dest - 1; }",

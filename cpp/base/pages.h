@@ -5,6 +5,14 @@
 
 namespace pfftjax {
 
+// The largest pages that a kernel for this processor may have, but for huge ones: on Arm
+// distributions build it for 4 or for 64 KiB. Memory that lies near a rank begins on such a page.
+#if defined(__aarch64__)
+inline constexpr std::size_t kPage = std::size_t{64} << 10;
+#else
+inline constexpr std::size_t kPage = std::size_t{4} << 10;
+#endif
+
 // Asks for huge pages under a large result that nobody has touched yet: XLA's buffers are freshly
 // mapped, and 4 KiB pages cost a large exchange more than the exchange itself.
 void AdviseHugePages(void* data, std::size_t bytes);

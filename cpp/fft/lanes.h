@@ -69,5 +69,14 @@ extern const Lanes kLanes;
 namespace avx512 {
 extern const Lanes kLanes;
 }
+namespace neon {
+extern const Lanes kLanes;
+}
+namespace sve256 {
+extern const Lanes kLanes;
+}
+namespace sve512 {
+extern const Lanes kLanes;
+}
 
 }  // namespace pfftjax::fft

@@ -4,12 +4,13 @@
 #include <cstring>
 #include <utility>
 
+#include "base/pages.h"
 #include "gpu/transport.h"
 
 namespace pfftjax::gpu {
 namespace {
 
-constexpr std::int64_t kPage = 4096;
+constexpr auto kPageBytes = static_cast<std::int64_t>(kPage);
 // Each process pins the rings of all ranks of its node, and keeps counts for all pairs.
 constexpr std::int64_t kMostRanks = 64;
 
@@ -40,9 +41,9 @@ std::unique_ptr<Slots> Slots::Make(Communicator& comm, std::int64_t ring_bytes, 
     *how = "by messages, " + std::to_string(most) + " ranks on a node";
     return nullptr;
   }
-  ring_bytes = RoundUp(ring_bytes, kPage);
+  ring_bytes = RoundUp(ring_bytes, kPageBytes);
   const std::int64_t ranks = std::count(nodes.begin(), nodes.end(), nodes[comm.rank]);
-  const std::int64_t bytes = ranks == 1 ? 0 : HeaderBytes(ranks) + kPage + ranks * ring_bytes;
+  const std::int64_t bytes = ranks == 1 ? 0 : HeaderBytes(ranks) + kPageBytes + ranks * ring_bytes;
   std::unique_ptr<SharedMemory> memory =
       SharedMemory::Make(comm, nodes, static_cast<std::size_t>(bytes),
                          static_cast<std::size_t>(ranks == 1 ? 0 : ring_bytes));
@@ -84,7 +85,7 @@ Slots::Slots(const Communicator& comm, const std::vector<int>& nodes, std::int64
   // Whole pages are pinned.
   rings_ = memory_->data() + HeaderBytes(size_);
   const auto at = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(rings_));
-  rings_ += RoundUp(at, kPage) - at;
+  rings_ += RoundUp(at, kPageBytes) - at;
 }
 
 Slots::~Slots() {

@@ -10,6 +10,7 @@
 
 #include "base/copies.h"
 #include "base/options.h"
+#include "base/pages.h"
 
 namespace pfftjax {
 namespace {
@@ -50,9 +51,8 @@ struct Node::Note {
 };
 
 std::size_t Node::HeaderBytes(int ranks) {
-  constexpr std::size_t page = 4096;
   const std::size_t notes = static_cast<std::size_t>(ranks) * kSlots * ranks * sizeof(Note);
-  return (kChoiceEnd + notes + page - 1) / page * page;
+  return (kChoiceEnd + notes + kPage - 1) / kPage * kPage;
 }
 
 std::unique_ptr<Node> Node::Make(Communicator& comm) {

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "base/options.h"
+#include "base/pages.h"
 #include "runtime/errors.h"
 #include "runtime/node.h"
 
 namespace pfftjax {
 namespace {
 
-constexpr std::int64_t kPage = 4096;
 // A window grows by more than is asked for, so that slowly growing exchanges make few of them.
 constexpr std::int64_t kStep = process::Size(std::int64_t{1} << 20);
 
@@ -62,7 +62,9 @@ Window::Window(std::unique_ptr<SharedMemory> memory, int ranks, std::int64_t byt
 // it.
 std::int64_t Window::FlagsBytes(int ranks) {
   const auto before = static_cast<std::int64_t>(SharedMemory::kBefore);
-  return RoundUp(before + ranks * static_cast<std::int64_t>(sizeof(Flags)), kPage) - before;
+  return RoundUp(before + ranks * static_cast<std::int64_t>(sizeof(Flags)),
+                 static_cast<std::int64_t>(kPage)) -
+         before;
 }
 
 Window::Flags& Window::FlagsOf(int rank) const {

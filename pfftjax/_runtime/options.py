@@ -18,8 +18,9 @@
                               memory that they share
 ``PFFTJAX_KEEP_BYTES=N``      freed memory that a process keeps for the next call of a program, and
                               does not give back to the system (256 MiB); 0 leaves that to malloc
-``PFFTJAX_SIMD=NAME``         the instruction set of the FFT on CPUs: baseline, avx2 or avx512; by
-                              default the widest that the processor has
+``PFFTJAX_SIMD=NAME``         the instruction set of the FFT on CPUs: baseline, on x86 avx2 or
+                              avx512, on Arm neon, sve256 or sve512; by default the widest that the
+                              processor has
 ``PFFTJAX_GPU_CHUNK_BYTES``   the most bytes of one copy between host and GPU, where messages
                               between GPUs go by way of the host (4 MiB); the same on all ranks
 ``PFFTJAX_GPU_TRANSPORT``     how GPUs exchange: nccl, ipc, mpi, staging, or auto for the first of
@@ -86,7 +87,7 @@ class Options:
     lazy_world: bool = _flag("PFFTJAX_LAZY_WORLD", False)
     shared_memory: bool = _flag("PFFTJAX_SHARED_MEMORY", True)
     keep_bytes: int = _number("PFFTJAX_KEEP_BYTES", 256 << 20, 0, 2**31 - 1)
-    simd: str = _choice("PFFTJAX_SIMD", "baseline", "avx2", "avx512")
+    simd: str = _choice("PFFTJAX_SIMD", "baseline", "avx2", "avx512", "neon", "sve256", "sve512")
     gpu_chunk_bytes: int = _number("PFFTJAX_GPU_CHUNK_BYTES", 4 << 20, 1, 2**29)
     gpu_transport: str = _choice("PFFTJAX_GPU_TRANSPORT", "auto", "nccl", "ipc", "mpi", "staging")
     nccl: str = _option("PFFTJAX_NCCL", "", str, "a path")

@@ -172,8 +172,8 @@ def _alike(job: Job) -> Iterator[Finding]:
     for line in differences([info for info, _ in job.ranks]):
         name = line.split(":")[0]
         remedy = {
-            "simd": "set PFFTJAX_SIMD=avx2 (or baseline) where all ranks should give the same "
-            "bits",
+            "simd": "set PFFTJAX_SIMD to what all ranks have (avx2 or neon, or baseline) where "
+            "they should give the same bits",
             "options": "export PFFTJAX_* to all ranks (Open MPI: mpirun -x NAME)",
             "x64": "export JAX_ENABLE_X64 to all ranks (Open MPI: mpirun -x JAX_ENABLE_X64)",
         }.get(name, "use the same installation, and nodes of one kind, for all ranks")

@@ -75,8 +75,23 @@ def _processor() -> str:
         text = pathlib.Path("/proc/cpuinfo").read_text()
     except OSError:
         text = ""
-    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
-    return found[1] if found else platform.processor() or platform.machine()
+    return _model(text) or platform.processor() or platform.machine()
+
+
+def _model(cpuinfo: str) -> str:
+    """What Linux says of a processor: on x86 its name, on Arm the numbers of maker and model.
+
+    >>> _model("model name      : AMD EPYC 9654\\nflags   : sse2\\n")
+    'AMD EPYC 9654'
+    >>> _model("CPU implementer : 0x41\\nCPU variant     : 0x1\\nCPU part        : 0xd40\\n")
+    'implementer 0x41 variant 0x1 part 0xd40'
+    """
+    lines = dict(re.findall(r"^([\w ]*\w)\s*:[ \t]*(.*)$", cpuinfo, re.MULTILINE))
+    numbers = [f"{name} {lines[f'CPU {name}']}" for name in _NUMBERS if f"CPU {name}" in lines]
+    return lines.get("model name") or " ".join(numbers)
+
+
+_NUMBERS = ("implementer", "variant", "part")
 
 
 def _runs(lengths: list[int]) -> str:

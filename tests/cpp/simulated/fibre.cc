@@ -27,7 +27,7 @@ constexpr std::size_t kStack = std::size_t{512} << 10;
 #else
 constexpr std::size_t kStack = std::size_t{128} << 10;
 #endif
-constexpr std::size_t kGuard = 4096;
+constexpr std::size_t kGuard = std::size_t{64} << 10;  // a page of any kernel
 
 // Stacks are kept for the next fibre: a job makes some hundred, a night a million jobs.
 std::vector<char*>& FreeStacks() {

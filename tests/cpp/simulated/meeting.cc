@@ -223,9 +223,7 @@ class Meeting {
     Knowledge& all = seat.request->knowledge;
     for (int rank = 0; rank < comm_.size(); ++rank) {
       const Knowledge& told = parts_[static_cast<std::size_t>(rank)].knowledge;
-      if (!Needs(seat.rank, rank) || told.empty()) continue;
-      all.resize(told.size());
-      for (std::size_t i = 0; i < told.size(); ++i) all[i] = std::max(all[i], told[i]);
+      if (Needs(seat.rank, rank)) all.Add(told);
     }
     seat.request->Complete(0);
   }

@@ -10,8 +10,10 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstring>
+#include <deque>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "job.h"
@@ -31,20 +33,41 @@ struct Moment {
 
 struct Line {
   Moment written;
-  Knowledge read;  // by rank; 0: not since it was written
+  Counts read;  // by rank; 0: not since it was written
 };
 
 std::unordered_map<std::uintptr_t, Line>& Lines() {
   static auto* lines = new std::unordered_map<std::uintptr_t, Line>;
   return *lines;
 }
-// Holds what a release of each atomic has told.
-std::unordered_map<std::uintptr_t, Knowledge>& Releases() {
-  static auto* releases = new std::unordered_map<std::uintptr_t, Knowledge>;
-  return *releases;
+
+// A value of an atomic, and what whoever finds it by an acquire learns.
+struct Value {
+  std::uint64_t bits = 0;
+  std::uint32_t task = 0;    // that has stored it; 0: nobody
+  std::uint32_t number = 0;  // of that thread's stores
+  bool is_seq_cst = false;
+  Time time = 0;
+  Knowledge told;
+};
+
+struct Values {
+  std::uint64_t first = 0;   // the number of the oldest that is kept
+  std::deque<Value> values;  // in the order in which they were stored
+  // By thread, the latest value that it has found: it never finds an older one again.
+  std::vector<std::uint64_t> found;
+};
+
+std::unordered_map<const void*, Values>& Atomics() {
+  static auto* atomics = new std::unordered_map<const void*, Values>;
+  return *atomics;
 }
 
-Knowledge& Mine() {
+// Others see a store after so long at the latest. A real machine takes less than this.
+constexpr Time kSeenByAll = 20 * kMicrosecond;
+constexpr std::size_t kMostKept = 16;
+
+Counts& Mine() {
   Process& process = CurrentProcess();
   if (process.knows.empty()) {
     process.knows.resize(static_cast<std::size_t>(TheJob().ranks));
@@ -53,7 +76,56 @@ Knowledge& Mine() {
   return process.knows;
 }
 
-bool Knows(const Knowledge& mine, int rank, std::uint32_t count) {
+bool FindsOlderValues() { return scheduler->pace.older_values > 0; }
+
+bool Releases(std::memory_order order) {
+  return order != std::memory_order_relaxed && order != std::memory_order_acquire &&
+         order != std::memory_order_consume;
+}
+bool Acquires(std::memory_order order) {
+  return order != std::memory_order_relaxed && order != std::memory_order_release;
+}
+
+template <typename T>
+T& At(std::vector<T>& counts, std::size_t index) {
+  if (counts.size() <= index) counts.resize(index + 1);
+  return counts[index];
+}
+
+// Whether a thread must know that this has been stored.
+bool Knows(const Task& task, const Value& value) {
+  return value.task == 0 ||
+         (value.task < task.knows.size() && task.knows[value.task] >= value.number);
+}
+
+void AddTo(Counts& counts, const Counts& other) {
+  if (counts.size() < other.size()) counts.resize(other.size());
+  for (std::size_t i = 0; i < other.size(); ++i) counts[i] = std::max(counts[i], other[i]);
+}
+
+void Push(Values& atomic, std::uint64_t latest, Value value, std::memory_order order) {
+  Task& self = *scheduler->current();
+  self.naps = 0;
+  if (atomic.values.empty()) {
+    atomic.values.emplace_back();
+    atomic.values.back().bits = latest;
+  }
+  const auto number = static_cast<std::size_t>(self.number);
+  value.task = static_cast<std::uint32_t>(self.number);
+  value.number = ++At(self.knows, number);
+  value.is_seq_cst = order == std::memory_order_seq_cst;
+  value.time = scheduler->now();
+  atomic.values.push_back(std::move(value));
+  const std::size_t kept = FindsOlderValues() ? kMostKept : 1;
+  while (atomic.values.size() > kept ||
+         (atomic.values.size() > 1 && atomic.values[1].time + kSeenByAll < scheduler->now())) {
+    atomic.values.pop_front();
+    ++atomic.first;
+  }
+  At(atomic.found, number) = atomic.first + atomic.values.size() - 1;
+}
+
+bool Knows(const Counts& mine, int rank, std::uint32_t count) {
   return mine[static_cast<std::size_t>(rank)] >= count;
 }
 
@@ -75,7 +147,7 @@ void ForEachLine(const void* data, std::size_t bytes, Body&& body) {
 
 void CheckWrite(const void* data, std::size_t bytes) {
   if (!scheduler->current()) return;
-  const Knowledge& mine = Mine();
+  const Counts& mine = Mine();
   const int self = CurrentProcess().rank;
   ForEachLine(data, bytes, [&](Line& line) {
     if (line.written.rank >= 0 && !Knows(mine, line.written.rank, line.written.count)) {
@@ -93,7 +165,7 @@ void CheckWrite(const void* data, std::size_t bytes) {
 
 void CheckRead(const void* data, std::size_t bytes) {
   if (!scheduler->current()) return;
-  const Knowledge& mine = Mine();
+  const Counts& mine = Mine();
   const auto self = static_cast<std::size_t>(CurrentProcess().rank);
   ForEachLine(data, bytes, [&](Line& line) {
     if (line.written.rank >= 0 && !Knows(mine, line.written.rank, line.written.count)) {
@@ -104,36 +176,78 @@ void CheckRead(const void* data, std::size_t bytes) {
   });
 }
 
-void Acquire(const void* atomic) {
-  if (!scheduler->current()) return;
-  const auto found = Releases().find(reinterpret_cast<std::uintptr_t>(atomic));
-  if (found != Releases().end()) Learn(found->second);
+std::uint64_t Load(const void* atomic, std::uint64_t latest, std::memory_order order) {
+  if (!scheduler->current() || !(IsShared(atomic) || FindsOlderValues())) return latest;
+  const auto found = Atomics().find(atomic);
+  if (found == Atomics().end()) return latest;
+  Values& values = found->second;
+  const Task& self = *scheduler->current();
+  std::uint64_t& mine = At(values.found, static_cast<std::size_t>(self.number));
+  const std::uint64_t last = values.first + values.values.size() - 1;
+  std::uint64_t chosen = last;
+  if (FindsOlderValues() && scheduler->random.Chance(scheduler->pace.older_values)) {
+    // Down to the latest that this thread must know of, or that all see by now.
+    const std::uint64_t oldest = std::max(mine, values.first);
+    std::uint64_t least = last;
+    while (least > oldest) {
+      const Value& value = values.values[least - values.first];
+      if (Knows(self, value) || value.time + kSeenByAll <= scheduler->now() ||
+          (value.is_seq_cst && order == std::memory_order_seq_cst)) {
+        break;
+      }
+      --least;
+    }
+    const auto others = static_cast<std::int64_t>(last - least + 1);
+    chosen = scheduler->random.Chance(0.5)
+                 ? least
+                 : last - static_cast<std::uint64_t>(scheduler->random.Below(others));
+  }
+  mine = chosen;
+  const Value& value = values.values[chosen - values.first];
+  if (Acquires(order)) Learn(value.told);
+  return value.bits;
 }
 
-void Store(const void* atomic, bool is_released) {
-  if (!scheduler->current()) return;
-  scheduler->current()->naps = 0;
-  if (is_released) {
-    Releases()[reinterpret_cast<std::uintptr_t>(atomic)] = Tell();
-  } else {
-    Releases().erase(reinterpret_cast<std::uintptr_t>(atomic));
-  }
+void Store(const void* atomic, std::uint64_t latest, std::uint64_t value,
+           std::memory_order order) {
+  if (!scheduler->current() || !(IsShared(atomic) || FindsOlderValues())) return;
+  Value stored;
+  stored.bits = value;
+  if (Releases(order)) stored.told = Tell();
+  Push(Atomics()[atomic], latest, std::move(stored), order);
+}
+
+void Change(const void* atomic, std::uint64_t latest, std::uint64_t value,
+            std::memory_order order) {
+  if (!scheduler->current() || !(IsShared(atomic) || FindsOlderValues())) return;
+  Values& values = Atomics()[atomic];
+  Value stored;
+  stored.bits = value;
+  // Who finds what this leaves has found what was there before as well.
+  if (!values.values.empty()) stored.told = values.values.back().told;
+  if (Acquires(order)) Learn(stored.told);
+  if (Releases(order)) stored.told.Add(Tell());
+  Push(values, latest, std::move(stored), order);
+}
+
+void Knowledge::Add(const Knowledge& other) {
+  AddTo(ranks, other.ranks);
+  AddTo(tasks, other.tasks);
 }
 
 Knowledge Tell() {
-  if (shared_begin == shared_end) return {};
-  Knowledge& mine = Mine();
-  Knowledge told = mine;
-  ++mine[static_cast<std::size_t>(CurrentProcess().rank)];
+  Knowledge told;
+  if (shared_begin != shared_end) {
+    told.ranks = Mine();
+    ++Mine()[static_cast<std::size_t>(CurrentProcess().rank)];
+  }
+  if (scheduler->current() && FindsOlderValues()) told.tasks = scheduler->current()->knows;
   return told;
 }
 
 void Learn(const Knowledge& told) {
-  if (told.empty()) return;
-  Knowledge& mine = Mine();
-  for (std::size_t rank = 0; rank < mine.size(); ++rank) {
-    mine[rank] = std::max(mine[rank], told[rank]);
-  }
+  if (!told.ranks.empty()) AddTo(Mine(), told.ranks);
+  if (scheduler->current()) AddTo(scheduler->current()->knows, told.tasks);
 }
 
 // ---- Files in memory ---------------------------------------------------------------------------
@@ -167,7 +281,7 @@ File* FileOf(int number) {
 
 void ResetMemory() {
   Lines().clear();
-  Releases().clear();
+  Atomics().clear();
   files.clear();
   if (shared_end > shared_begin) {
     madvise(shared_begin, static_cast<std::size_t>(shared_end - shared_begin), MADV_DONTNEED);

@@ -14,13 +14,18 @@ unsigned Entropy() { return static_cast<unsigned>(scheduler->random.Next()); }
 void WriteError(const std::string& text) { simulated::TheJob().errors += text; }
 
 Thread::Thread(std::function<void()> body)
-    : task_(scheduler->Start(simulated::CurrentProcess(), std::move(body))) {}
+    : task_(scheduler->Start(simulated::CurrentProcess(), std::move(body))) {
+  if (scheduler->current()) task_->knows = scheduler->current()->knows;
+}
 
 void Thread::join() {
   while (!task_->is_done) {
     task_->joining.push_back(scheduler->current());
     scheduler->Block("a join");
   }
+  simulated::Knowledge told;
+  told.tasks = task_->knows;
+  simulated::Learn(told);
   task_ = nullptr;
 }
 
@@ -33,16 +38,20 @@ void Mutex::lock() {
     scheduler->Block("a lock");
   }
   is_locked_ = true;
+  simulated::Learn(told_);
 }
 
 bool Mutex::try_lock() {
   if (!scheduler || !scheduler->current()) return true;
   scheduler->Point();
-  return !std::exchange(is_locked_, true);
+  if (std::exchange(is_locked_, true)) return false;
+  simulated::Learn(told_);
+  return true;
 }
 
 void Mutex::unlock() {
   if (!scheduler || !scheduler->current()) return;
+  told_.tasks = scheduler->current()->knows;
   is_locked_ = false;
   for (Task* task : std::exchange(waiting_, {})) scheduler->Wake(*task);
 }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -118,6 +119,7 @@ class Mutex {
 
  private:
   bool is_locked_ = false;
+  simulated::Knowledge told_;  // by those that have had it
   std::vector<simulated::Task*> waiting_;
 };
 
@@ -163,12 +165,11 @@ class Atomic {
 
   T load(std::memory_order order = std::memory_order_seq_cst) const {
     simulated::Point();
-    if (order != std::memory_order_relaxed) simulated::NoteAcquire(this);
-    return value_;
+    return FromBits(simulated::Load(this, ToBits(value_), order));
   }
   void store(T value, std::memory_order order = std::memory_order_seq_cst) {
     simulated::Point();
-    simulated::NoteStore(this, order != std::memory_order_relaxed);
+    simulated::Store(this, ToBits(value_), ToBits(value), order);
     value_ = value;
   }
   T exchange(T value, std::memory_order order = std::memory_order_seq_cst) {
@@ -199,14 +200,23 @@ class Atomic {
   T operator+=(T value) { return fetch_add(value) + value; }
 
  private:
+  static_assert(sizeof(T) <= sizeof(std::uint64_t));
+  static std::uint64_t ToBits(T value) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof value);
+    return bits;
+  }
+  static T FromBits(std::uint64_t bits) {
+    T value;
+    std::memcpy(static_cast<void*>(&value), &bits, sizeof value);
+    return value;
+  }
   template <typename Function>
   T Change(std::memory_order order, Function&& f) {
     simulated::Point();
-    if (order != std::memory_order_relaxed) {
-      simulated::NoteAcquire(this);
-      simulated::NoteStore(this, true);
-    }
-    return std::exchange(value_, f(value_));
+    const T value = f(value_);
+    simulated::Change(this, ToBits(value_), ToBits(value), order);
+    return std::exchange(value_, value);
   }
 
   T value_{};

@@ -207,6 +207,7 @@ void StoppedInCheck(Case& c) {
 // A rank is stopped while the duplicates of communicators are made, for their first collectives:
 // some of the others have theirs, make the collective and end, and some wait until it goes on.
 void StoppedInDuplication(Case& c) {
+  c.job.scheduler.pace.older_values = 0;  // ranks look for too long
   c.job.scheduler.pace.stops = 0;
   c.job.network.relays = 0.5;
   const auto victim = static_cast<std::size_t>(c.random.Below(c.job.ranks));
@@ -273,6 +274,7 @@ void StoppedInRing(Case& c) {
 // The duplicates of communicators come late to one rank, which looks for them all the time. Others
 // have theirs, and wait for it on a new communicator, which may be of the same ranks.
 void LateDuplicates(Case& c) {
+  c.job.scheduler.pace.older_values = 0;  // ranks look for too long
   c.job.network.late_rank = static_cast<int>(c.random.Below(c.job.ranks));
   c.job.network.lateness = c.random.Spread(kSecond, 60 * kSecond);
   const std::uint64_t seed = c.random.Next();

@@ -43,7 +43,8 @@ const Scenario& DrawScenario(Random& random) {
 const std::vector<Scenario>& Scenarios() {
   static const auto* const all = [] {
     auto* scenarios = new std::vector<Scenario>;
-    for (const auto& some : {RightScenarios(), WrongScenarios(), EndingScenarios()}) {
+    for (const auto& some :
+         {RightScenarios(), WrongScenarios(), EndingScenarios(), MemoryScenarios()}) {
       scenarios->insert(scenarios->end(), some.begin(), some.end());
     }
     return scenarios;
@@ -132,6 +133,11 @@ void DrawWeather(Case& c) {
     pace.limit = 100'000 * kSecond;
   }
   pace.wakes_without_reason = random.Chance(0.1);
+  // What threads know of each other is kept by pairs: not for very many.
+  if (random.Chance(0.2) && job.ranks <= 8) {
+    constexpr double shares[] = {0.05, 0.3, 0.8};
+    pace.older_values = random.OneOf(shares);
+  }
 
   Network& network = job.network;
   network.latency = random.Spread(100, 20 * kMicrosecond);

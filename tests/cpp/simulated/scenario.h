@@ -71,6 +71,7 @@ const std::vector<Scenario>& Scenarios();
 std::vector<Scenario> RightScenarios();
 std::vector<Scenario> WrongScenarios();
 std::vector<Scenario> EndingScenarios();
+std::vector<Scenario> MemoryScenarios();
 
 // A job as it is in most cases: any latency, slow ranks, pauses.
 void DrawWeather(Case& c);

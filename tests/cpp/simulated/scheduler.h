@@ -63,7 +63,7 @@ struct Process {
   const Task* finalizing = nullptr;  // the thread that is in MPI_Finalize
   bool is_finalized = false;
   int open_requests = 0;
-  // Holds what this rank knows of the others' progress (memory.h).
+  // Holds what this rank knows of the others' releases (memory.h).
   std::vector<std::uint32_t> knows;
 
   struct Object {
@@ -88,6 +88,8 @@ struct Task {
   std::int64_t points_left = 1;  // until it loses its turn
   std::int64_t naps = 0;         // pauses in a row
   std::vector<Task*> joining;    // wait for its end
+  // By the number of each thread, how many of its stores this one must know (memory.h).
+  std::vector<std::uint32_t> knows;
 };
 
 // Something that happens at a time, to no fibre. Owned by whoever schedules it.
@@ -104,6 +106,7 @@ struct Pace {
   Time longest_stop = kSecond;
   Time limit = 1000 * kSecond;  // of virtual time, then it counts as a hang
   bool wakes_without_reason = false;
+  double older_values = 0;  // how often a load of an atomic may find one
 };
 
 class Scheduler {
