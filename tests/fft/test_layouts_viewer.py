@@ -7,7 +7,6 @@ import json
 import math
 
 import numpy as np
-import py_mini_racer
 import pytest
 
 from benchmarks import tables
@@ -17,6 +16,7 @@ from pfftjax._runtime.communicators import Communicator
 from pfftjax.pencils._process_grid import _as_dims
 from tools.launcher import ROOT
 
+py_mini_racer = pytest.importorskip("py_mini_racer", reason="pip install mini-racer")
 pytestmark = pytest.mark.ranks(1)
 
 SCRIPT = (ROOT / "docs" / "_static" / "viewer" / "layouts.js").read_text()
