@@ -35,8 +35,7 @@ TESTS = (
     "tests/pm/test_exchange.py",
     "tests/runtime/test_node.py",
 )
-# Under emulation a test takes its time.
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "3000")
+PYTEST = "-m pytest -q -p no:cacheprovider -p tools.arm.patient --timeout 3000".split()
 
 
 class Failed(Exception):
