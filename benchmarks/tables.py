@@ -1,5 +1,5 @@
-"""Writes the tables of README.md, docs/gpu.md and docs/design/particles.md by the results of the
-benchmarks.
+"""Writes the tables of README.md, docs/gpu.md, docs/sharding.md and docs/design/particles.md by
+the results of the benchmarks.
 
 python -m benchmarks.tables
 """
@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PARTICLES = ROOT / "docs" / "design" / "particles.md"
 GPU = ROOT / "docs" / "gpu.md"
+SHARDING = ROOT / "docs" / "sharding.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
 CASE = "256:complex64 forward"
 
@@ -28,11 +29,14 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
+def _factor(ratio: float) -> str:
+    """A ratio of times, ours over another one, in words."""
+    return f"{1 / ratio:.1f} times faster" if ratio < 1 else f"{ratio:.1f} times slower"
+
+
 def _beside(ratio: float, what: str) -> str:
     """A ratio of times, ours over that of `what`, in words."""
-    if ratio < 1:
-        return f"{1 / ratio:.1f} times faster than {what}"
-    return f"{ratio:.1f} times slower than {what}"
+    return f"{_factor(ratio)} than {what}"
 
 
 def _particles() -> list[tuple[str, str, str]]:
@@ -204,7 +208,26 @@ def painting() -> str:
     return _table(("ns a particle (before)", *ways), *((case, *of) for case, of in cells.items()))
 
 
-TABLES = {README: speed, PARTICLES: painting, GPU: gpu}
+def sharding() -> str:
+    """Programs on global arrays beside native JAX."""
+    found, rows = _results("sharded"), []
+    cases = {
+        "forward": "transform",
+        "inverse": "inverse",
+        "potential": "potential of a density",
+        "gradient": "its gradient",
+    }
+    for n, of_size in found["sizes"].items():
+        for case, name in cases.items():
+            ratios = of_size[case]["median_ratio_of_times"]
+            rows.append(
+                (f"{name}, {n}^3", *map(_factor, (ratios["shard_map"], ratios["jnp.fft"])))
+            )
+    header = ("`pfftjax.sharded`", "than `shard_map`", "than `jnp.fft`")
+    return _table(header, *rows)
+
+
+TABLES = {README: speed, PARTICLES: painting, GPU: gpu, SHARDING: sharding}
 
 
 def with_table(page: pathlib.Path) -> str:
