@@ -13,6 +13,7 @@ PARTICLES = ROOT / "docs" / "design" / "particles.md"
 GPU = ROOT / "docs" / "gpu.md"
 SCALING = ROOT / "docs" / "scaling.md"
 VIEWER = ROOT / "docs" / "_static" / "viewer" / "index.html"
+SHARDING = ROOT / "docs" / "sharding.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
 CASE = "256:complex64 forward"
 
@@ -30,11 +31,14 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
+def _factor(ratio: float) -> str:
+    """A ratio of times, ours over another one, in words."""
+    return f"{1 / ratio:.1f} times faster" if ratio < 1 else f"{ratio:.1f} times slower"
+
+
 def _beside(ratio: float, what: str) -> str:
     """A ratio of times, ours over that of `what`, in words."""
-    if ratio < 1:
-        return f"{1 / ratio:.1f} times faster than {what}"
-    return f"{ratio:.1f} times slower than {what}"
+    return f"{_factor(ratio)} than {what}"
 
 
 def _particles() -> list[tuple[str, str, str]]:
@@ -237,7 +241,33 @@ def viewer() -> str:
     return f'<script type="application/json" id="model">\n{text}\n</script>\n'
 
 
-TABLES = {README: speed, PARTICLES: painting, GPU: gpu, SCALING: scaling, VIEWER: viewer}
+def sharding() -> str:
+    """Programs on global arrays beside native JAX."""
+    found, rows = _results("sharded"), []
+    cases = {
+        "forward": "transform",
+        "inverse": "inverse",
+        "potential": "potential of a density",
+        "gradient": "its gradient",
+    }
+    for n, of_size in found["sizes"].items():
+        for case, name in cases.items():
+            ratios = of_size[case]["median_ratio_of_times"]
+            rows.append(
+                (f"{name}, {n}^3", *map(_factor, (ratios["shard_map"], ratios["jnp.fft"])))
+            )
+    header = ("`pfftjax.sharded`", "than `shard_map`", "than `jnp.fft`")
+    return _table(header, *rows)
+
+
+TABLES = {
+    README: speed,
+    PARTICLES: painting,
+    GPU: gpu,
+    SCALING: scaling,
+    SHARDING: sharding,
+    VIEWER: viewer,
+}
 
 
 def with_table(page: pathlib.Path) -> str:

@@ -35,8 +35,10 @@ Scalar: TypeAlias = Inexact[Array, ""]
 Count: TypeAlias = Int[Array, ""]
 Counts: TypeAlias = Int[Array, "_n"]
 # Each particle has a vector, displacements of first and second order, a mesh cell, a name, and may
-# be absent; rows are anything that there is one of for each particle.
+# be absent; rows are anything that there is one of for each particle. Particles of a lattice have
+# their vectors in its order.
 Vectors: TypeAlias = Float[Array, "_particles 3"]
+LatticeVectors: TypeAlias = Float[Array, "_n0 _n1 _n2 3"]
 Displacements: TypeAlias = Float[Array, "_particles 2 3"]
 Cells: TypeAlias = Int[Array, "_particles 3"]
 Mask: TypeAlias = Bool[Array, "_particles"]

@@ -180,6 +180,17 @@ def _refuse_global_arrays(ctx: mlir.LoweringRuleContext) -> None:
         )
 
 
+def devices_when_lowered(primitive: _core.Primitive) -> bool:
+    """Let the lowering rule of a primitive see the devices of its program, and lower it again for
+    other ones; whether this JAX allows it.
+    """
+    primitives = getattr(_dispatch, "prim_requires_devices_during_lowering", None)
+    if primitives is None:
+        return False
+    primitives.add(primitive)
+    return True
+
+
 def _keep_token() -> bool:
     """Hand on the token of the last program as it is; whether this JAX allows it.
 

@@ -15,6 +15,7 @@ from pfftjax._runtime.arrays import (
     RealField,
     Reals,
 )
+from pfftjax._runtime.communicators import world
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
 from pfftjax.pencils.internal import checked_grid
@@ -22,13 +23,14 @@ from pfftjax.pencils.internal import checked_grid
 from . import sharded
 from ._pencil_fft import PencilFFT, PencilTransform
 from ._plan import Plan
+from ._shards import is_global
 from ._steps import Layout, Norm
 
 
 def _plan_of(
     x: FieldLike,
     name: str,
-    grid: ProcessGrid,
+    grid: ProcessGrid | None,
     shape: Sequence[int] | None,
     norm: Norm,
     layout: Layout,
@@ -72,12 +74,13 @@ def _plan_of(
 
 
 def _same_shape(
-    given: Sequence[int] | None, found: Sequence[int], name: str, grid: ProcessGrid
+    given: Sequence[int] | None, found: Sequence[int], name: str, grid: ProcessGrid | None
 ) -> None:
     """A global array has a shape; one that is given besides must be the same."""
     if given is None:
         return
-    given = static_ints(given, "shape", name, checked_grid(grid, name).communicator)
+    comm = world if grid is None else checked_grid(grid, name).communicator
+    given = static_ints(given, "shape", name, comm)
     if given != tuple(found):
         raise ValueError(
             f"{name}: shape is {given}, but the global array is one of {tuple(found)} in "
@@ -87,7 +90,7 @@ def _same_shape(
 
 def fft3d(
     x: BlockLike,
-    grid: ProcessGrid,
+    grid: ProcessGrid | None = None,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
@@ -100,9 +103,9 @@ def fft3d(
         x: this rank's block, of shape (..., local n0, local n1, n2): axis 0 split over the first
             dimension of `grid`, axis 1 over the second (`PencilFFT.input`). float32, float64,
             complex64 or complex128.
-            A global array, sharded over a multi-process mesh, is transformed as one, by
-            `pfftjax.sharded.fft3d` (in jitted code call that).
-        grid: process grid.
+            A global array, sharded over the devices of all ranks, is transformed as one, by
+            `pfftjax.sharded.fft3d`, which says more; `grid` and `shape` follow from it.
+        grid: process grid, required for a block.
         shape: the global shape (n0, n1, n2), required as soon as `grid` has more than one rank.
         norm: where the factor 1 / (n0 n1 n2) goes: "backward", "ortho" or "forward", as in numpy.
         layout: "transposed": the spectrum has axes (1, 2, 0) in memory, axis 1 split over the
@@ -130,7 +133,7 @@ def fft3d(
         True
 
     """
-    if sharded.is_global(x):
+    if is_global(x, grid):
         _same_shape(shape, x.shape[-3:], "fft3d", grid)
         return sharded.fft3d(x, grid, norm=norm, layout=layout, method=method)
     return _plan_of(x, "fft3d", grid, shape, norm, layout, method).forward(x)
@@ -138,7 +141,7 @@ def fft3d(
 
 def ifft3d(
     y: BlockLike,
-    grid: ProcessGrid,
+    grid: ProcessGrid | None = None,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
@@ -153,7 +156,7 @@ def ifft3d(
     See `fft3d` for an example.
 
     """
-    if sharded.is_global(y):
+    if is_global(y, grid):
         _same_shape(shape, sharded.shape_in_space(y, layout), "ifft3d", grid)
         return sharded.ifft3d(y, grid, norm=norm, layout=layout, method=method)
     return _plan_of(y, "ifft3d", grid, shape, norm, layout, method).inverse(y)
@@ -161,7 +164,7 @@ def ifft3d(
 
 def rfft3d(
     x: BlockLike,
-    grid: ProcessGrid,
+    grid: ProcessGrid | None = None,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
@@ -188,7 +191,7 @@ def rfft3d(
         True
 
     """
-    if sharded.is_global(x):
+    if is_global(x, grid):
         _same_shape(shape, x.shape[-3:], "rfft3d", grid)
         return sharded.rfft3d(x, grid, norm=norm, layout=layout, method=method)
     return _plan_of(x, "rfft3d", grid, shape, norm, layout, method).forward(x)
@@ -196,7 +199,7 @@ def rfft3d(
 
 def irfft3d(
     y: BlockLike,
-    grid: ProcessGrid,
+    grid: ProcessGrid | None = None,
     *,
     shape: Sequence[int] | None = None,
     norm: Norm = "backward",
@@ -212,7 +215,7 @@ def irfft3d(
     See `rfft3d` for an example.
 
     """
-    if sharded.is_global(y) and shape is not None:
+    if is_global(y, grid) and shape is not None:
         return sharded.irfft3d(y, grid, shape=shape, norm=norm, layout=layout, method=method)
     return _plan_of(y, "irfft3d", grid, shape, norm, layout, method).inverse(y)
 

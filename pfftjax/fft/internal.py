@@ -11,6 +11,11 @@ from ._plan import is_length as is_length
 from ._plan import operand as operand
 from ._plan import sides_of as sides_of
 from ._plan import wavenumbers_along as wavenumbers_along
+from ._shards import AnyMesh as AnyMesh
+from ._shards import Shards as Shards
+from ._shards import hashable as hashable
+from ._shards import rows_of as rows_of
+from ._shards import shards_of as shards_of
 from ._steps import differentiating as differentiating
 from ._steps import run as run
 from ._steps import stages as stages

@@ -4,16 +4,10 @@ A thin layer: it checks that the shards are the blocks of a plan, runs the plan 
 `jax.shard_map`, and says how the result is sharded.
 """
 
-import dataclasses
-import functools
-import math
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeAlias, TypeGuard, TypeVar, cast
+from collections.abc import Sequence
 
-import jax
 import numpy as np
-from jax.core import Tracer
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from pfftjax import pencils
@@ -21,115 +15,12 @@ from pfftjax._runtime.arrays import Block, BlockLike, BoxSize, ComplexBlock, Rea
 from pfftjax._runtime.communicators import world
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid
-from pfftjax.pencils.internal import Periodic, Width, checked_grid
+from pfftjax.pencils.internal import Periodic, Width
 
 from ._pencil_fft import PencilFFT
 from ._plan import sides_of, wavenumber_dtype
+from ._shards import hashable, shards_of
 from ._steps import Layout, Norm
-
-# The names of the axes of a mesh over which an axis of an array is sharded.
-_Names: TypeAlias = tuple[Hashable, ...]
-_T = TypeVar("_T")
-
-
-def is_global(x: object) -> TypeGuard[jax.Array]:
-    """Whether `x` is a concrete array of which this process has only a part."""
-    return isinstance(x, jax.Array) and not isinstance(x, Tracer) and not x.is_fully_addressable
-
-
-@dataclasses.dataclass(frozen=True)
-class _Shards:
-    """The shards of global arrays as blocks of pencils."""
-
-    grid: ProcessGrid
-    mesh: Mesh
-    over: tuple[_Names, _Names]
-    """The names that the split axes are sharded over, for each dimension of the grid."""
-
-    def spec(self, pencil: Pencil, lead: int) -> PartitionSpec:
-        """How an array is sharded whose shards are the blocks of `pencil`."""
-        split = {axis: self.over[d] or None for d, axis in enumerate(pencil.split)}
-        return PartitionSpec(*(None,) * lead, *(split.get(axis) for axis in pencil.axes))
-
-    def check_sizes(self, pencil: Pencil, operation: str) -> None:
-        """JAX has shards of equal sizes only."""
-        for d, axis in enumerate(pencil.split):
-            n, parts = pencil.global_shape[axis], self.grid.dims[d]
-            if n % parts:
-                raise ValueError(
-                    f"{where(operation, self.grid.communicator)}: axis {axis} of the global shape "
-                    f"{pencil.global_shape} has {n} points for {parts} ranks of {self.grid}, and "
-                    f"JAX shards only what divides; take another grid or layout='natural', or "
-                    "call pfftjax's functions of the same name on each rank's own block, which "
-                    "may have any size"
-                )
-
-
-def _shards(x: BlockLike, grid: ProcessGrid, mesh: Mesh | None, operation: str) -> _Shards:
-    """How the third and the second axis from the end of `x` are sharded over `grid`."""
-    here = where(operation, checked_grid(grid, operation).communicator)
-    if np.ndim(x) < 3:
-        raise ValueError(f"{here}: x must have three dimensions, got shape {np.shape(x)}")
-    if mesh is None:
-        mesh, over = _mesh_of(x, grid, here)
-    elif not isinstance(mesh, Mesh):
-        raise TypeError(f"{here}: mesh must be a jax.sharding.Mesh, got {type(mesh).__name__}")
-    else:
-        over = _over(mesh, grid, here)
-    order = [mesh.axis_names.index(name) for names in over for name in names]
-    order += [i for i in range(len(mesh.axis_names)) if i not in order]  # of size 1
-    found = [device.process_index for device in mesh.devices.transpose(order).ravel()]
-    processes = list(_processes(grid))
-    if found != processes:
-        raise ValueError(
-            f"{here}: the ranks of {grid} are the JAX processes {processes}, but in their places "
-            f"the mesh has devices of {found}; start jax.distributed with the rank as process_id, "
-            "and make the mesh of jax.devices() in their order, one a rank"
-        )
-    return _Shards(grid, mesh, over)
-
-
-def _mesh_of(x: BlockLike, grid: ProcessGrid, here: str) -> tuple[Mesh, tuple[_Names, _Names]]:
-    """The mesh of a concrete array, and the names that its two split axes are sharded over."""
-    if isinstance(x, Tracer) or not isinstance(x, jax.Array):
-        raise ValueError(
-            f"{here}: {type(x).__name__} does not say how it is sharded; give mesh=, that of the "
-            "global arrays"
-        )
-    sharding = x.sharding
-    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
-        raise TypeError(f"{here}: x must have a NamedSharding, got {sharding}; put it on a mesh")
-    spec = (*sharding.spec, *(None,) * x.ndim)[: x.ndim]
-    names = [() if s is None else s if isinstance(s, tuple) else (s,) for s in spec]
-    sizes = [math.prod(sharding.mesh.shape[name] for name in entry) for entry in names]
-    if sizes != [*(1,) * (x.ndim - 3), *grid.dims, 1] or sharding.mesh.size != grid.size:
-        raise ValueError(
-            f"{here}: an array of shape {x.shape} sharded as {sharding.spec} over "
-            f"{dict(sharding.mesh.shape)} does not match {grid}: of its last three axes the first "
-            f"must be sharded over {grid.dims[0]} devices, the second over {grid.dims[1]} and no "
-            "other one, and the mesh must have one device a rank; reshard it by jax.device_put, "
-            "or make the grid that matches"
-        )
-    return sharding.mesh, (names[-3], names[-2])
-
-
-def _over(mesh: Mesh, grid: ProcessGrid, here: str) -> tuple[_Names, _Names]:
-    """The names of the axes of a mesh, for each dimension of the grid."""
-    names, sizes = mesh.axis_names, tuple(mesh.devices.shape)
-    if sizes == grid.dims:
-        return (names[0],), (names[1],)
-    if sizes == (grid.size,) and 1 in grid.dims:
-        return (names, ()) if grid.dims[1] == 1 else ((), names)
-    raise ValueError(
-        f"{here}: a mesh {dict(mesh.shape)} does not match {grid}; make it by "
-        f"jax.make_mesh({grid.dims}, names)"
-    )
-
-
-@functools.cache
-def _processes(grid: ProcessGrid) -> tuple[int, ...]:
-    """The index of each rank's JAX process. Collective on the first call for a grid."""
-    return tuple(grid.comm.allgather(jax.process_index()))
 
 
 def _transform_block(x: Block, plan: PencilFFT, forward: bool) -> Block:
@@ -144,26 +35,10 @@ def _halo_of_block(
     return operation(x, pencil, width, periodic=periodic)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4, 5))
-def _run(
-    x: Block,
-    function: Callable[..., Block],
-    how: tuple[Hashable, ...],
-    mesh: Mesh,
-    source: PartitionSpec,
-    target: PartitionSpec,
-) -> Block:
-    """``function(block, *how)`` of each shard: one program for all calls with equal arguments."""
-    each = jax.shard_map(
-        lambda block: function(block, *how), mesh=mesh, in_specs=source, out_specs=target
-    )
-    return each(x)
-
-
 def _transform(
     x: BlockLike,
     shape: Sequence[int],
-    grid: ProcessGrid,
+    grid: ProcessGrid | None,
     mesh: Mesh | None,
     operation: str,
     norm: Norm,
@@ -171,22 +46,23 @@ def _transform(
     method: ExchangeMethod,
 ) -> Block:
     """The transform that `operation` names, by the plan of this shape in real space."""
-    shards = _shards(x, grid, mesh, operation)
+    shards = shards_of(x, grid, mesh, operation)
     forward, real = not operation.startswith("i"), operation.endswith("rfft3d")
-    plan = PencilFFT(shape, grid, real=real, norm=norm, layout=layout, method=method)
+    plan = PencilFFT(shape, shards.grid, real=real, norm=norm, layout=layout, method=method)
     source, target = plan.input, plan.output
     if not forward:
         source, target = target, source
     expected = tuple(source.global_shape[axis] for axis in source.axes)
     if np.shape(x)[-3:] != expected:
         raise ValueError(
-            f"{where(operation, grid.communicator)}: x has the global shape {np.shape(x)}, "
+            f"{shards.here}: x has the global shape {np.shape(x)}, "
             f"but for {plan.shape} in real space it is (..., *{expected})"
         )
     for pencil in (plan.input, plan.output):
-        shards.check_sizes(pencil, operation)
-    specs = (shards.spec(pencil, np.ndim(x) - 3) for pencil in (source, target))
-    return _run(x, _transform_block, (plan, forward), shards.mesh, *specs)
+        shards.check_sizes(pencil)
+    lead = np.ndim(x) - 3
+    sources, targets = (shards.spec(source, lead),), shards.spec(target, lead)
+    return shards.run(_transform_block, (plan, forward), sources, targets, x)
 
 
 def shape_in_space(y: BlockLike, layout: Layout) -> tuple[int, ...]:
@@ -197,7 +73,7 @@ def shape_in_space(y: BlockLike, layout: Layout) -> tuple[int, ...]:
 
 def fft3d(
     x: BlockLike,
-    grid: ProcessGrid,
+    grid: ProcessGrid | None = None,
     *,
     mesh: Mesh | None = None,
     norm: Norm = "backward",
@@ -207,12 +83,15 @@ def fft3d(
     """Fourier transform of a global array over its last three axes.
 
     Args:
-        x: a `jax.Array` of the global shape (..., n0, n1, n2), axis 0 sharded over the first
-            dimension of `grid`, axis 1 over the second, one device a rank and in the order of the
-            ranks: ``NamedSharding(jax.make_mesh(grid.dims, ("x", "y")), P("x", "y"))``.
-        grid: process grid, over all processes of `jax.distributed`.
-        mesh: the mesh, required in jitted code, where an array does not say how it is sharded: of
-            the shape of `grid`, or one-dimensional for slabs.
+        x: a `jax.Array` of the global shape (..., n0, n1, n2), its first two axes (of the last
+            three) sharded over the devices of all ranks, one device a rank and in the order of
+            the ranks: ``NamedSharding(jax.make_mesh((2, 4), ("x", "y")), P("x", "y"))``. In jitted
+            code that is known of meshes whose axes have the type Explicit, as `jax.make_mesh` has
+            them; on one of the type Auto the array counts as sharded over its axes in their order,
+            and XLA reshards one that is not.
+        grid: process grid, if not of all ranks; by default that which the sharding makes.
+        mesh: the mesh, if neither the array nor `jax.set_mesh` says which it is: of the shape of
+            the grid, or one-dimensional for slabs.
         norm: as in `pfftjax.fft3d`.
         layout: "transposed": the spectrum has the global shape (..., n1, n2, n0), its first two
             axes sharded. "natural": as `x`, for as many more exchanges.
@@ -222,14 +101,16 @@ def fft3d(
         The spectrum, a global array, complex.
 
     Raises:
-        ValueError: an array that is not sharded so, sizes that do not divide, or a traced array
-            without `mesh`.
+        ValueError: an array that is not sharded so, sizes that do not divide, a mesh that does not
+            have one device of each rank in the order of the ranks, or an unknown mesh.
         TypeError: a dtype without a transform, or another kind of sharding.
 
-    Derivatives are those of `pfftjax.fft3d`.
+    Derivatives are those of `pfftjax.fft3d`, by `jax.grad` and the like: of a global array they
+    are global. The first call for a shape of the mesh is collective while it is traced.
 
     Example:
-        >>> import numpy as np
+        >>> import jax, numpy as np
+        >>> from jax.sharding import NamedSharding, PartitionSpec
         >>> from mpi4py import MPI
         >>> alone = ProcessGrid((1, 1), MPI.COMM_SELF)
         >>> mesh = jax.make_mesh((1, 1), ("x", "y"), devices=jax.local_devices()[:1])
@@ -244,7 +125,7 @@ def fft3d(
 
 def ifft3d(
     y: BlockLike,
-    grid: ProcessGrid,
+    grid: ProcessGrid | None = None,
     *,
     mesh: Mesh | None = None,
     norm: Norm = "backward",
@@ -260,7 +141,7 @@ def ifft3d(
 
 def rfft3d(
     x: BlockLike,
-    grid: ProcessGrid,
+    grid: ProcessGrid | None = None,
     *,
     mesh: Mesh | None = None,
     norm: Norm = "backward",
@@ -280,7 +161,7 @@ def rfft3d(
 
 def irfft3d(
     y: BlockLike,
-    grid: ProcessGrid,
+    grid: ProcessGrid | None = None,
     *,
     shape: Sequence[int],
     mesh: Mesh | None = None,
@@ -347,8 +228,8 @@ def wavenumbers(
 
 def halo_exchange(
     x: BlockLike,
-    grid: ProcessGrid,
-    width: Width,
+    grid: ProcessGrid | None = None,
+    width: Width = 1,
     *,
     mesh: Mesh | None = None,
     periodic: Periodic = True,
@@ -368,8 +249,8 @@ def halo_exchange(
 
 def halo_reduce(
     x: BlockLike,
-    grid: ProcessGrid,
-    width: Width,
+    grid: ProcessGrid | None = None,
+    width: Width = 1,
     *,
     shape: Sequence[int],
     mesh: Mesh | None = None,
@@ -389,22 +270,16 @@ def halo_reduce(
 
 def _halo(
     x: BlockLike,
-    grid: ProcessGrid,
+    grid: ProcessGrid | None,
     shape: Sequence[int],
     width: Width,
     mesh: Mesh | None,
     periodic: Periodic,
     operation: str,
 ) -> Block:
-    pencil = Pencil(shape, checked_grid(grid, operation))
-    shards = _shards(x, grid, mesh, operation)
-    shards.check_sizes(pencil, operation)
-    how = (pencil, _hashable(width), _hashable(periodic), operation == "halo_exchange")
+    shards = shards_of(x, grid, mesh, operation)
+    pencil = Pencil(shape, shards.grid)
+    shards.check_sizes(pencil)
+    how = (pencil, hashable(width), hashable(periodic), operation == "halo_exchange")
     spec = shards.spec(pencil, np.ndim(x) - 3)
-    return _run(x, _halo_of_block, how, shards.mesh, spec, spec)
-
-
-def _hashable(value: _T) -> _T:
-    """`value` with tuples for lists."""
-    several = isinstance(value, list | tuple)
-    return cast(_T, tuple(map(_hashable, value))) if several else value
+    return shards.run(_halo_of_block, how, (spec,), spec, x)

@@ -97,6 +97,14 @@ MUTANTS = [
         0,
     ),
     Mutant(
+        "trap 8: a traced array's devices are not seen",
+        RUNTIME / "placement.py",
+        "    check_places([devices[place].process_index for place in places], processes, here)\n",
+        "",
+        "tests/jobs/test_sharded.py::test_programs_that_say_nothing_of_grids[2]",
+        0,
+    ),
+    Mutant(
         "trap 9: effects compared by identity",
         RUNTIME / "ordering.py",
         "return type(self) is type(other)",

@@ -1,0 +1,375 @@
+"""Particles of a lattice, as global arrays in its order.
+
+Which rank holds a particle changes as it moves, and JAX has shards of equal sizes. What particles
+have therefore stays where their points of the lattice are. The functions send them to the ranks
+that own their cells, and what they found back.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from pfftjax._runtime.arrays import (
+    BoxSize,
+    LatticeVectors,
+    Number,
+    RealBlock,
+    RealBlockLike,
+    SeriesLike,
+)
+from pfftjax.fft import PencilFFT
+from pfftjax.fft.internal import Shards, shards_of
+from pfftjax.pencils import Pencil, ProcessGrid
+from pfftjax.spectral.internal import either, known, sides
+
+from ._assignment import Kernel
+from ._global import field_to, mesh_plan
+from ._gravity import Gradient
+from ._growth import Cosmology
+from ._integrators import Integrator, bullfrog, fastpm, leapfrog
+from ._lpt import lpt as lpt_of_block
+from ._particles import Particles, scaled_index, sent_to_owners
+from ._simulate import Adjoint, checked_capacity, checked_motion
+from ._simulate import density_contrast as density_contrast_of_block
+from ._simulate import force as force_of_block
+from ._simulate import simulate as simulate_block
+
+
+class Lattice(NamedTuple):
+    """Particles that started from the points of a lattice: global arrays (n0, n1, n2, 3).
+
+    The first two axes are sharded as those of a field of the shape (n0, n1, n2).
+
+    Attributes:
+        displacement: from the points of the lattice [Mpc/h].
+        momentum: a^2 dx/dt, x in Mpc/h and H0 = 1.
+
+    """
+
+    displacement: LatticeVectors
+    momentum: LatticeVectors
+
+
+def _on_mesh(
+    displacement: jax.Array,
+    momentum: jax.Array,
+    lattice: Pencil,
+    plan: PencilFFT,
+    lengths: tuple[Number, ...],
+) -> Particles:
+    """The particles of a block of a lattice, in units of the cells of a mesh."""
+    dtype, block = displacement.dtype, lattice.local_shape
+    cells, offsets = [], []
+    for axis, (n, m) in enumerate(zip(lattice.global_shape, plan.shape, strict=True)):
+        index = jnp.broadcast_to(lattice.indices(axis), block).ravel().astype(jnp.int32)
+        cell, rest = scaled_index(index, n, m, dtype)
+        cells.append(cell)
+        per_length = jnp.asarray(m / lengths[axis], dtype)
+        offsets.append(rest + displacement[..., axis].ravel() * per_length)
+    n0, n1, n2 = plan.shape
+    return Particles(
+        jnp.stack(cells, -1),
+        jnp.stack(offsets, -1),
+        momentum.reshape(-1, 3),
+        jnp.int32(cells[0].size),
+        int(np.prod(lattice.global_shape)),
+        (n0, n1, n2),
+    )
+
+
+def _from_mesh(
+    particles: Particles, lattice: Pencil, lengths: tuple[Number, ...], block: tuple[int, ...]
+) -> Lattice:
+    """`_on_mesh` backward, for particles in the rows of the lattice."""
+    dtype, points = particles.offset.dtype, []
+    for axis, (n, m) in enumerate(zip(lattice.global_shape, particles.mesh_shape, strict=True)):
+        index = jnp.broadcast_to(lattice.indices(axis), block).ravel().astype(jnp.int32)
+        _, rest = scaled_index(index, n, m, dtype)
+        points.append((particles.offset[:, axis] - rest) * jnp.asarray(lengths[axis] / m, dtype))
+    displacement = jnp.stack(points, -1).reshape(*block, 3)
+    return Lattice(displacement, particles.momentum.reshape(*block, 3))
+
+
+def _lattice(displacement: jax.Array, shards: Shards) -> Pencil:
+    """The pencil of a field with one point for each particle."""
+    shape = np.shape(displacement)
+    if len(shape) != 4 or shape[3] != 3:
+        raise ValueError(
+            f"{shards.here}: displacements must be (n0, n1, n2, 3), one vector for each particle "
+            f"of a lattice, got {shape}"
+        )
+    pencil = Pencil(shape[:3], shards.grid)
+    shards.check_sizes(pencil)
+    return pencil
+
+
+def _lpt(
+    delta: jax.Array,
+    traced: Any,
+    cosmology: Cosmology,
+    plan: PencilFFT,
+    static: Any,
+    order: Literal[1, 2, 3],
+    dealias: bool,
+) -> Lattice:
+    box_size, scale_factor = map(either, static, traced)
+    particles = lpt_of_block(
+        delta, plan, box_size, cosmology, scale_factor, order=order, dealias=dealias
+    )
+    lengths = sides(box_size, plan, "lpt")
+    return _from_mesh(particles, plan.input, lengths, plan.input.local_shape)
+
+
+def lpt(
+    delta: RealBlockLike,
+    box_size: BoxSize,
+    cosmology: Cosmology,
+    scale_factor: Number,
+    *,
+    order: Literal[1, 2, 3] = 2,
+    dealias: bool = False,
+    grid: ProcessGrid | None = None,
+    mesh: Mesh | None = None,
+) -> Lattice:
+    """Particles displaced from a lattice by Lagrangian perturbation theory.
+
+    There is one for each point of `delta`, the linear density contrast at z = 0 of `linear_field`.
+    `cosmology`, `scale_factor`, `order` and `dealias` are as for `pfftjax.pm.lpt`; the other
+    arguments and the errors are as for `linear_field`.
+
+    Returns:
+        `Lattice`, sharded as `delta`.
+
+    """
+    shards, plan, spec = field_to(delta, grid, mesh, "lpt")
+    static, traced = zip(known(box_size), known(scale_factor), strict=True)
+    targets = shards.spec(plan.input, trail=1)
+    replicated = PartitionSpec()
+    return shards.run(
+        _lpt,
+        (plan, static, order, dealias),
+        (spec, replicated, replicated),
+        Lattice(targets, targets),  # pyright: ignore[reportArgumentType]
+        delta,
+        traced,
+        cosmology,
+    )
+
+
+def _density_contrast(
+    displacement: jax.Array,
+    traced: Any,
+    lattice: Pencil,
+    plan: PencilFFT,
+    static: Any,
+    kernel: Kernel,
+    interlaced: bool,
+    capacity: int | None,
+) -> RealBlock:
+    lengths = sides(either(static, traced), plan, "density_contrast")
+    particles = _on_mesh(displacement, jnp.zeros_like(displacement), lattice, plan, lengths)
+    return density_contrast_of_block(
+        particles, plan, kernel=kernel, interlaced=interlaced, capacity=capacity
+    )
+
+
+def density_contrast(
+    displacement: LatticeVectors | Lattice,
+    box_size: BoxSize,
+    *,
+    mesh_shape: Sequence[int] | None = None,
+    kernel: Kernel = "cic",
+    interlaced: bool = False,
+    capacity: int | None = None,
+    grid: ProcessGrid | None = None,
+    mesh: Mesh | None = None,
+) -> RealBlock:
+    """The density contrast of the particles of a lattice on a mesh: a global array of mean zero.
+
+    Args:
+        displacement: `Lattice`, or displacements of its particles [Mpc/h].
+        box_size: side of the box [Mpc/h]: a number, or one for each axis; may be traced.
+        mesh_shape: of the result; by default that of the lattice.
+        kernel: as for `pfftjax.pm.density_contrast`.
+        interlaced: as for `pfftjax.pm.density_contrast`.
+        capacity: particles that each rank has room for, by default as there.
+        grid: as for `pfftjax.sharded.fft3d`.
+        mesh: as for `pfftjax.sharded.fft3d`.
+
+    Raises:
+        ValueError, TypeError: as `pfftjax.sharded.fft3d`, or an unknown kernel.
+        jax.errors.JaxRuntimeError: when it runs, on every rank: some rank has no room for all of
+            its particles; the text says which capacity would do.
+
+    """
+    x = displacement.displacement if isinstance(displacement, Lattice) else displacement
+    shards = shards_of(x, grid, mesh, "density_contrast", split=(-4, -3))
+    lattice = _lattice(x, shards)
+    plan = mesh_plan(mesh_shape, lattice.global_shape, shards, is_result=True)
+    static, traced = known(box_size)
+    return shards.run(
+        _density_contrast,
+        (lattice, plan, static, kernel, interlaced, capacity),
+        (shards.spec(lattice, trail=1), PartitionSpec()),
+        shards.spec(plan.input),
+        x,
+        traced,
+    )
+
+
+def _force(
+    displacement: jax.Array,
+    traced: Any,
+    cosmology: Cosmology,
+    lattice: Pencil,
+    plan: PencilFFT,
+    static: Any,
+    kernel: Kernel,
+    gradient: Gradient,
+    capacity: int | None,
+) -> jax.Array:
+    box_size = either(static, traced)
+    motion = checked_motion(plan, box_size, cosmology, kernel, gradient, "force")
+    at_rest = jnp.zeros_like(displacement)
+    particles = _on_mesh(displacement, at_rest, lattice, plan, motion.sides)
+    room = checked_capacity(capacity, particles.total, motion, "force")
+    there, _, send_back = sent_to_owners(particles, plan.input, room)
+    found = force_of_block(there, plan, box_size, cosmology, kernel=kernel, gradient=gradient)
+    return send_back(found).reshape(displacement.shape)
+
+
+def force(
+    displacement: LatticeVectors | Lattice,
+    box_size: BoxSize,
+    cosmology: Cosmology,
+    *,
+    mesh_shape: Sequence[int] | None = None,
+    kernel: Kernel = "cic",
+    gradient: Gradient = "finite-difference",
+    capacity: int | None = None,
+    grid: ProcessGrid | None = None,
+    mesh: Mesh | None = None,
+) -> LatticeVectors:
+    """The force on the particles of a lattice: (n0, n1, n2, 3), sharded as the displacements.
+
+    Laplacian phi = 3/2 Omega_m delta on a mesh of `mesh_shape`, which needs no sizes that divide.
+    `kernel`, `gradient` and `cosmology` are as for `pfftjax.pm.force`, the other arguments and the
+    errors as for `density_contrast`.
+    """
+    x = displacement.displacement if isinstance(displacement, Lattice) else displacement
+    shards = shards_of(x, grid, mesh, "force", split=(-4, -3))
+    lattice = _lattice(x, shards)
+    plan = mesh_plan(mesh_shape, lattice.global_shape, shards, is_result=False)
+    static, traced = known(box_size)
+    spec, replicated = shards.spec(lattice, trail=1), PartitionSpec()
+    how = (lattice, plan, static, kernel, gradient, capacity)
+    return shards.run(_force, how, (spec, replicated, replicated), spec, x, traced, cosmology)
+
+
+def _simulate(
+    displacement: jax.Array,
+    momentum: jax.Array,
+    traced: Any,
+    cosmology: Cosmology,
+    lattice: Pencil,
+    plan: PencilFFT,
+    static: Any,
+    scale_factors: tuple[float, ...],
+    integrator: Integrator,
+    kernel: Kernel,
+    gradient: Gradient,
+    capacity: int | None,
+    adjoint: Adjoint,
+) -> Lattice:
+    box_size = either(static, traced)
+    lengths = sides(box_size, plan, "simulate")
+    # As outputs particles are in the rows in which they began: those of the lattice.
+    (end,) = simulate_block(
+        _on_mesh(displacement, momentum, lattice, plan, lengths),
+        plan,
+        box_size,
+        cosmology,
+        scale_factors,
+        integrator=integrator,
+        kernel=kernel,
+        gradient=gradient,
+        capacity=capacity,
+        adjoint=adjoint,
+        outputs=scale_factors[-1:],
+    )
+    return _from_mesh(cast(Particles, end), lattice, lengths, lattice.local_shape)
+
+
+def simulate(
+    lattice: Lattice,
+    box_size: BoxSize,
+    cosmology: Cosmology,
+    scale_factors: SeriesLike,
+    *,
+    mesh_shape: Sequence[int] | None = None,
+    integrator: Integrator = fastpm,
+    kernel: Kernel = "cic",
+    gradient: Gradient = "finite-difference",
+    capacity: int | None = None,
+    adjoint: Adjoint = "reversible",
+    grid: ProcessGrid | None = None,
+    mesh: Mesh | None = None,
+) -> Lattice:
+    """Follow the particles of a lattice under their own gravity.
+
+    Args:
+        lattice: the particles at ``scale_factors[0]``, of `lpt`.
+        box_size: side of the box [Mpc/h]: a number, or one for each axis.
+        cosmology: a `jax_cosmo.Cosmology`; the derivative in it, by `jax.grad`, is the whole one.
+        scale_factors: the ends of the steps, as ``np.linspace(0.1, 1, 11)``, not traced.
+        mesh_shape: of the mesh on which forces are computed, any sizes; by default those of the
+            lattice. Twice as many along each axis are usual.
+        integrator: as for `pfftjax.pm.simulate`, but for `cola`, which needs displacements that a
+            `Lattice` does not keep.
+        kernel: as for `pfftjax.pm.simulate`.
+        gradient: as for `pfftjax.pm.simulate`.
+        capacity: particles that each rank has room for, by default as there.
+        adjoint: as for `pfftjax.pm.simulate`.
+        grid: as for `pfftjax.sharded.fft3d`.
+        mesh: as for `pfftjax.sharded.fft3d`.
+
+    Returns:
+        `Lattice` at ``scale_factors[-1]``, each particle in its own place. During the run they are
+        with the ranks that own their cells, and are sent back once.
+
+    Raises:
+        As `density_contrast` and `pfftjax.pm.simulate`.
+
+    """
+    displacement, momentum = lattice
+    shards = shards_of(displacement, grid, mesh, "simulate", split=(-4, -3))
+    pencil = _lattice(displacement, shards)
+    if np.shape(momentum) != np.shape(displacement):
+        raise ValueError(
+            f"{shards.here}: displacement and momentum must have one shape, got "
+            f"{np.shape(displacement)} and {np.shape(momentum)}"
+        )
+    plan = mesh_plan(mesh_shape, pencil.global_shape, shards, is_result=False)
+    static, traced = known(box_size)
+    ends, are_traced = known(scale_factors)
+    if are_traced is not None or not isinstance(ends, tuple) or not ends:
+        raise TypeError(
+            f"{shards.here}: scale_factors must be a sequence of numbers that are known while the "
+            f"program is traced, got {scale_factors!r}"
+        )
+    spec, replicated = shards.spec(pencil, trail=1), PartitionSpec()
+    return shards.run(
+        _simulate,
+        (pencil, plan, static, ends, integrator, kernel, gradient, capacity, adjoint),
+        (spec, spec, replicated, replicated),
+        Lattice(spec, spec),  # pyright: ignore[reportArgumentType]
+        displacement,
+        momentum,
+        traced,
+        cosmology,
+        is_kept=integrator in (bullfrog, fastpm, leapfrog),
+    )
