@@ -86,8 +86,10 @@ def test_every_paper_is_in_the_bibliography():
     """Docstrings, comments and pages cite by author and year."""
     listed = (DOCS / "bibliography.md").read_text()
     entries = {
-        (name.removeprefix("de "), year)
-        for name, year in re.findall(r"^\| ((?:de )?\w+)[^|]*?\((\d{4})\)\.", listed, re.MULTILINE)
+        (name, year)
+        for name, year in re.findall(
+            r"^\| (?:(?:de|van) )?(\w+)[^|]*?\((\d{4})\)\.", listed, re.MULTILINE
+        )
     }
     assert len(entries) > 30
     folders = ((ROOT / "pfftjax", "*.py"), (ROOT / "cpp", "*.[ch]*"), (ROOT / "examples", "*.py"))

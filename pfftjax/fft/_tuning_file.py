@@ -79,11 +79,11 @@ def _processor() -> str:
 
 
 def _model(cpuinfo: str) -> str:
-    """What Linux says of a processor: on x86 its name, on Arm the numbers of maker and model.
+    r"""What Linux says of a processor: on x86 its name, on Arm the numbers of maker and model.
 
-    >>> _model("model name      : AMD EPYC 9654\\nflags   : sse2\\n")
+    >>> _model("model name      : AMD EPYC 9654\nflags   : sse2\n")
     'AMD EPYC 9654'
-    >>> _model("CPU implementer : 0x41\\nCPU variant     : 0x1\\nCPU part        : 0xd40\\n")
+    >>> _model("CPU implementer : 0x41\nCPU variant     : 0x1\nCPU part        : 0xd40\n")
     'implementer 0x41 variant 0x1 part 0xd40'
     """
     lines = dict(re.findall(r"^([\w ]*\w)\s*:[ \t]*(.*)$", cpuinfo, re.MULTILINE))
