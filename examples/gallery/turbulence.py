@@ -137,7 +137,7 @@ def draw(maps, times, energy, dissipation, out):
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(9.6, 4.2), layout="constrained", width_ratios=(1.1, 1)
     )
-    options = {"cmap": "inferno", "vmin": 0, "vmax": 16, "extent": (0, SIDE, 0, SIDE)}
+    options = {"cmap": "inferno", "vmin": 0, "vmax": 10, "extent": (0, SIDE, 0, SIDE)}
     options |= {"origin": "lower", "interpolation": "bicubic"}
     shown = left.imshow(maps[0].T, **options)
     figure.colorbar(shown, ax=left, label="vorticity |ω|")
