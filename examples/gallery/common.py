@@ -1,4 +1,4 @@
-"""What the programs of the gallery share: the command line, the cosmology, pictures and movies."""
+"""The command line, cosmology, pictures and movies that the programs of the gallery share."""
 
 import argparse
 import json
