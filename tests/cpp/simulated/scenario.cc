@@ -134,7 +134,7 @@ void DrawWeather(Case& c) {
   }
   pace.wakes_without_reason = random.Chance(0.1);
   // What threads know of each other is kept by pairs: not for very many.
-  if (random.Chance(0.2) && job.ranks <= 8) {
+  if (random.Chance(0.06) && job.ranks <= 8) {
     constexpr double shares[] = {0.05, 0.3, 0.8};
     pace.older_values = random.OneOf(shares);
   }
