@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ranks(1)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGING = ROOT / "packaging"
 # pip finds these in the other dependencies; a recipe that is built without isolation names them.
-BUILD = {"scikit-build-core", "nanobind", "jaxlib"}
+BUILD = {"scikit-build-core", "nanobind"}
 
 
 def bounds(requirements):

@@ -94,8 +94,10 @@ def unpack(archive: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     """
     fresh = folder / "fresh"
     shutil.rmtree(fresh, ignore_errors=True)
+    # Python 3.11 has filters from its fourth release on, and later ones want to be given one.
+    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(archive) as content:
-        content.extractall(fresh, filter="data")
+        content.extractall(fresh, **safely)
     (top,) = fresh.iterdir()
     new = {path.relative_to(fresh) for path in top.rglob("*") if path.is_file()}
     old = {path.relative_to(folder) for path in (folder / top.name).rglob("*") if path.is_file()}

@@ -21,12 +21,11 @@ class PyPfftjax(PythonPackage):
     depends_on("cxx", type="build")
     depends_on("cmake@3.24:", type="build")
     depends_on("ninja", type="build")
-    depends_on("py-scikit-build-core@0.10:", type="build")
+    depends_on("py-scikit-build-core@1.0:", type="build")
     depends_on("py-nanobind@2.4:", type="build")
 
     depends_on("mpi", type=("build", "link", "run"))
     depends_on("python@3.11:", type=("build", "link", "run"))
-    depends_on("py-jaxlib@0.10.2:", type=("build", "run"))
     depends_on("py-jax@0.10.2:", type=("build", "run"))
     depends_on("py-jaxtyping@0.3.2:", type=("build", "run"))
     depends_on("py-mpi4py@4.0:", type=("build", "run"))
