@@ -43,8 +43,8 @@ Programs of one page each, what they draw, and what they check. All are in
     mpirun -n 2 python examples/gallery/poisson.py --size 64 --out pictures
 
 on any number of ranks; the tests run each of them at a small size. `make gallery` draws the
-pictures again. Times include compiling and drawing. The machine had two cores, which up to fifty
-other processes used meanwhile: on cores of its own each takes a small part of the time.
+pictures again. Times include compiling and drawing. The machine had two cores, which those of more
+than a minute shared with up to fifty other processes: alone they take a small part of that time.
 
 """
 

@@ -5,9 +5,7 @@ The time of a real transform of n³ points for all kinds of n, beside SciPy's po
 processes want sizes that divide by their number; here blocks may differ, so 97³ on 2 ranks is as
 right as 96³. A size with small factors only is cheapest for all of them; along a prime axis the
 transform of a line is one of Rader or Bluestein, and costs several times as much. Each time is
-the best of five calls, and the results are compared with SciPy's. Many other programs used the
-cores while this picture was measured: only large ratios in it mean something, and `make gallery
-ENTRIES=sizes` on a quiet machine draws a better one.
+the best of five calls, and the results are compared with SciPy's.
 """
 
 import time
