@@ -16,25 +16,14 @@ pairs.
 
 import argparse
 import functools
-import socket
 import statistics
 
 import jax
 
+from benchmarks.peers.shard_map_slab import start
 from benchmarks.protocol import COMM, keep, timed, worst
 
 CONTENDERS = ("pfftjax", "shard_map", "jnp.fft")
-
-
-def start():
-    """One JAX over all ranks."""
-    port = None
-    if COMM.rank == 0:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"127.0.0.1:{COMM.bcast(port)}", COMM.size, COMM.rank)
 
 
 def transforms(mesh):

@@ -10,6 +10,7 @@ from benchmarks.protocol import COMM, Transform, run
 
 
 def start():
+    """One JAX over all ranks."""
     port = None
     if COMM.rank == 0:
         with socket.socket() as probe:
