@@ -45,6 +45,20 @@ FAULTS = [
         "{Waits::HalfEnded, &waits}",
         "{}",
     ),
+    Fault(
+        "rows that stay take the places of those that leave before these are packed",
+        "pm/owners.cc",
+        "    const std::vector<Packed> leaving = Pack();\n"
+        "    for (const RowArray& array : arrays_) Stay(array);\n",
+        "    for (const RowArray& array : arrays_) Stay(array);\n"
+        "    const std::vector<Packed> leaving = Pack();\n",
+    ),
+    Fault(
+        "rows that stay beyond the last row in use are left there",
+        "pm/way.h",
+        "if (kept < run.count) beyond.push_back",
+        "if (false) beyond.push_back",
+    ),
     # These mistakes were in the core once.
     Fault(
         "a rank that has left its program is taken to make no calls any more",

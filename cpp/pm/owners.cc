@@ -1,12 +1,16 @@
 // Particles to the ranks that own their cells: who goes where, and the way there and back.
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <vector>
 
+#include "collectives/exchange.h"
 #include "collectives/rows.h"
 #include "pm/mesh.h"
-#include "pm/shares.h"
+#include "pm/way.h"
+#include "runtime/agreement.h"
 #include "runtime/handlers.h"
 #include "runtime/profile.h"
 
@@ -148,78 +152,234 @@ ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::
 
 // ---- The way there and back --------------------------------------------------------------------
 
-// A piece stays in cache from packing to sending.
-constexpr std::int64_t kRowPieceBytes = std::int64_t{256} << 10;
+// One array of rows, of a batch of `members`: memory that is read and memory that is written,
+// which may be the same.
+struct RowArray {
+  const char* from;
+  char* to;
+  std::int64_t from_rows;  // of each member
+  std::int64_t to_rows;
+  std::int64_t bytes;  // of a row
 
-// There: x (rows, ...) in order[0], order[1], ... to rank 0 first, then to rank 1, and so on;
-// y (capacity, ...) has what came from rank 0 first, and zeros after the last row. Back is the
-// transpose: y's rows return to where they left x, and rows that were not sent are zero. All
-// arrays may have a batch in front, whose members go in the same messages.
+  const char* FromRow(std::size_t member, std::int64_t row) const {
+    return from + (static_cast<std::int64_t>(member) * from_rows + row) * bytes;
+  }
+  char* ToRow(std::size_t member, std::int64_t row) const {
+    return to + (static_cast<std::int64_t>(member) * to_rows + row) * bytes;
+  }
+  std::size_t Bytes(std::int64_t rows) const { return static_cast<std::size_t>(rows * bytes); }
+};
+
+// Copies rows of particles, which have these sizes: the compiler can then copy one by its size.
+void CopyRows(const char* from, char* to, std::int64_t rows, std::int64_t bytes) {
+  if (rows > 1) {
+    std::memcpy(to, from, static_cast<std::size_t>(rows * bytes));
+  } else if (bytes == 12) {
+    std::memcpy(to, from, 12);
+  } else if (bytes == 24) {
+    std::memcpy(to, from, 24);
+  } else {
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  }
+}
+
+// Moves the rows of several arrays that all go the same ways, one for each member of a batch. A
+// message has the rows of the first array, member after member, and then those of the next.
 template <bool kThere>
-ffi::Error MoveRows(const CallSite& site, Operand source, Integers order, Integers outgoing,
-                    Integers incoming, Token, Result target, TokenResult) {
-  AdviseHugePages(target->untyped_data(), target->size_bytes());
-  const std::size_t axes = order.dimensions().size();
-  const auto move = [&](Communicator& comm, Element element, std::int64_t width) {
-    const Operand& of_x = kThere ? source : *target;
-    const Operand& of_y = kThere ? *target : source;
-    const std::int64_t members = axes == 1 ? 1 : order.dimensions()[0];
-    const auto counts = static_cast<std::size_t>(members * comm.size);
-    if (outgoing.element_count() != counts || incoming.element_count() != counts ||
-        CountOf(of_x) != static_cast<std::int64_t>(order.element_count()) * width) {
-      return RowsDoNotFit(site.operation, comm);
-    }
-    const std::int64_t bytes = width * InfoOf(element).bytes;
-    pm::OrderedRows x({members, of_x.dimensions()[axes - 1], comm.size, outgoing.typed_data()},
-                      static_cast<char*>(of_x.untyped_data()), bytes, order.typed_data());
-    pm::PlainRows y({members, of_y.dimensions()[axes - 1], comm.size, incoming.typed_data()},
-                    static_cast<char*>(of_y.untyped_data()), bytes);
-    if (!x.shares().Fit() || !y.shares().Fit() ||
-        x.shares().Of(comm.rank) != y.shares().Of(comm.rank)) {
-      return RowsDoNotFit(site.operation, comm);
-    }
-    comm.given_bytes = (kThere ? x.shares() : y.shares()).Used() * bytes;
-    if (bytes == 0) return ffi::Error::Success();
+class Mover {
+ public:
+  Mover(const Communicator& comm, const std::vector<pm::Way>& ways,
+        const std::vector<RowArray>& arrays)
+      : comm_(comm), ways_(ways), arrays_(arrays) {
+    for (const RowArray& array : arrays) row_bytes_ += array.bytes;
+  }
 
-    if (kThere) {
-      y.ClearUnused();
-    } else {
-      x.ClearUnused();
+  // Returns a code of MPI's. All that leaves is packed before anything arrives, as it may arrive
+  // in the same memory.
+  int Run() {
+    const std::vector<Packed> leaving = Pack();
+    for (const RowArray& array : arrays_) Stay(array);
+    std::int64_t most = 0;
+    for (int origin = 0; origin < comm_.size; ++origin) {
+      most = std::max(most, BytesOf(To(), origin));
     }
-    const std::int64_t piece =
-        std::max<std::int64_t>(std::min(kRowPieceBytes, GetOptions().max_chunk_bytes) / bytes, 1);
-    const auto buffer_bytes = static_cast<std::size_t>(piece * bytes);
-    const std::unique_ptr<char[]> out(new char[buffer_bytes]);
-    const std::unique_ptr<char[]> in(new char[buffer_bytes]);
-    const auto pass = [&](auto& from, auto& to) {
-      for (int step = 0; step < comm.size; ++step) {
-        const int dest = (comm.rank + step) % comm.size;
-        const int origin = (comm.rank - step + comm.size) % comm.size;
-        const std::int64_t all_out = from.shares().Of(dest);
-        const std::int64_t all_in = to.shares().Of(origin);
-        for (std::int64_t at = 0; at < std::max(all_out, all_in); at += piece) {
-          const std::int64_t leaving = std::clamp<std::int64_t>(all_out - at, 0, piece);
-          const std::int64_t arriving = std::clamp<std::int64_t>(all_in - at, 0, piece);
-          char* received = to.PlaceFor(origin, at, arriving, in.get());
-          if (step == 0) {
-            // What stays here may go where it belongs at once.
-            to.Put(origin, at, arriving, from.Take(dest, at, leaving, received));
-            continue;
-          }
-          const char* sent = from.Take(dest, at, leaving, out.get());
-          const int code = SendrecvInChunks(comm, sent, leaving * width, dest, received,
-                                            arriving * width, origin, element);
-          if (code != 0) return MpiFailed(site.operation, comm, element, leaving * width, code);
-          to.Put(origin, at, arriving, received);
-        }
-      }
-      return ffi::Error::Success();
-    };
-    const ffi::Error result = kThere ? pass(x, y) : pass(y, x);
-    if (result.failure() || x.IsOrder()) return result;
-    return Failed(site.operation, comm, "the order of the rows leads outside the buffers");
+    const std::unique_ptr<char[]> arrived(new char[static_cast<std::size_t>(most)]);
+    for (int step = 1; step < comm_.size; ++step) {
+      const int dest = (comm_.rank + step) % comm_.size;
+      const int origin = (comm_.rank - step + comm_.size) % comm_.size;
+      const Packed& sent = leaving[static_cast<std::size_t>(dest)];
+      const int code = SendrecvInChunks(comm_, sent.data.get(), sent.bytes, dest, arrived.get(),
+                                        BytesOf(To(), origin), origin, Element::kU8);
+      if (code != 0) return code;
+      Unpack(origin, arrived.get());
+    }
+    for (const RowArray& array : arrays_) ClearUnused(array);
+    return 0;
+  }
+
+ private:
+  struct Packed {
+    std::unique_ptr<char[]> data;
+    std::int64_t bytes = 0;
   };
-  return RunOnRows(site, source, move, axes);
+  static constexpr auto From() { return kThere ? &pm::Way::there : &pm::Way::here; }
+  static constexpr auto To() { return kThere ? &pm::Way::here : &pm::Way::there; }
+
+  std::int64_t BytesOf(pm::Side pm::Way::* side, int rank) const {
+    std::int64_t rows = 0;
+    for (const pm::Way& way : ways_) rows += pm::CountIn((way.*side).of[rank]);
+    return rows * row_bytes_;
+  }
+  // Calls `body(member, runs)` for the rows of one rank.
+  template <typename Body>
+  void ForEachMember(pm::Side pm::Way::* side, int rank, Body&& body) const {
+    for (std::size_t member = 0; member < ways_.size(); ++member) {
+      for (const pm::Run& run : (ways_[member].*side).of[rank]) body(member, run);
+    }
+  }
+
+  std::vector<Packed> Pack() const {
+    std::vector<Packed> leaving(static_cast<std::size_t>(comm_.size));
+    for (int dest = 0; dest < comm_.size; ++dest) {
+      const std::int64_t bytes = BytesOf(From(), dest);
+      auto& [data, size] = leaving[static_cast<std::size_t>(dest)];
+      data.reset(new char[static_cast<std::size_t>(bytes)]);
+      size = bytes;
+      char* to = data.get();
+      for (const RowArray& array : arrays_) {
+        ForEachMember(From(), dest, [&](std::size_t member, const pm::Run& run) {
+          CopyRows(array.FromRow(member, run.row), to, run.count, array.bytes);
+          to += array.Bytes(run.count);
+        });
+      }
+    }
+    return leaving;
+  }
+  void Unpack(int origin, const char* from) const {
+    for (const RowArray& array : arrays_) {
+      ForEachMember(To(), origin, [&](std::size_t member, const pm::Run& run) {
+        CopyRows(from, array.ToRow(member, run.row), run.count, array.bytes);
+        from += array.Bytes(run.count);
+      });
+    }
+  }
+  void Stay(const RowArray& array) const {
+    for (std::size_t member = 0; member < ways_.size(); ++member) {
+      for (const pm::Stay& stay : ways_[member].stays) {
+        const char* const from = array.FromRow(member, kThere ? stay.from : stay.to);
+        char* const to = array.ToRow(member, kThere ? stay.to : stay.from);
+        if (from != to) CopyRows(from, to, stay.count, array.bytes);
+      }
+    }
+  }
+  void ClearUnused(const RowArray& array) const {
+    for (std::size_t member = 0; member < ways_.size(); ++member) {
+      for (const pm::Run& run : (ways_[member].*To()).unused) {
+        std::memset(array.ToRow(member, run.row), 0, array.Bytes(run.count));
+      }
+    }
+  }
+
+  const Communicator& comm_;
+  const std::vector<pm::Way>& ways_;
+  const std::vector<RowArray>& arrays_;
+  std::int64_t row_bytes_ = 0;
+};
+
+// The number of elements in a row of an array whose rows are the last of `axes`.
+std::int64_t WidthOf(const Operand& x, std::size_t axes) {
+  std::int64_t width = 1;
+  for (std::size_t i = axes; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
+  return width;
+}
+
+// The arrays of a call, or nothing if their rows do not fit the order, or each other.
+struct RowArrays {
+  std::vector<RowArray> all;
+  std::int64_t capacity = 0;  // rows where they arrive
+  Payload payload;
+};
+template <bool kThere>
+std::optional<RowArrays> FindRowArrays(const Integers& order, const ffi::RemainingArgs& sources,
+                                       const ffi::RemainingRets& targets) {
+  const std::size_t axes = order.dimensions().size();
+  const std::int64_t members = axes == 1 ? 1 : order.dimensions()[0];
+  RowArrays found;
+  Parameters parameters(GetOptions().check);
+  if (sources.size() != targets.size()) return std::nullopt;
+  for (std::size_t i = 0; i + 1 < sources.size(); ++i) {  // the token is the last
+    const auto source = sources.get<Operand>(i);
+    auto target = targets.get<ffi::AnyBuffer>(i);
+    if (!source || !target || source->dimensions().size() < axes ||
+        (*target)->dimensions().size() < axes) {
+      return std::nullopt;
+    }
+    const ffi::AnyBuffer& into = **target;
+    const Element element = ElementOf(source->element_type());
+    const std::int64_t width = WidthOf(*source, axes);
+    const RowArray array{static_cast<const char*>(source->untyped_data()),
+                         static_cast<char*>(into.untyped_data()), source->dimensions()[axes - 1],
+                         into.dimensions()[axes - 1], width * InfoOf(element).bytes};
+    const std::int64_t rows = kThere ? array.from_rows : array.to_rows;
+    const std::int64_t capacity = kThere ? array.to_rows : array.from_rows;
+    if (i == 0) {
+      found.capacity = capacity;
+      found.payload.element = element;
+      found.payload.count = width;
+    }
+    if (rows != order.dimensions()[axes - 1] || capacity != found.capacity ||
+        into.element_type() != source->element_type() ||
+        CountOf(*source) != members * array.from_rows * width ||
+        CountOf(into) != members * array.to_rows * width) {
+      return std::nullopt;
+    }
+    parameters.Add("width", width).Add("type", static_cast<std::int64_t>(element));
+    found.all.push_back(array);
+  }
+  found.payload.detail = parameters.words();
+  found.payload.parameters = parameters.hash();
+  return found;
+}
+
+// There: rows of arrays x (rows, ...) in order[0], order[1], ... go to rank 0 first, then to rank
+// 1, and so on, to the places in y (capacity, ...) that `Way` finds. Back is the transpose: y's
+// rows return to where they left x. In both, rows that nobody has sent are zero. All arrays may
+// have a batch in front, whose members go in the same messages.
+template <bool kThere>
+ffi::Error MoveRows(const CallSite& site, Integers order, Integers outgoing, Integers incoming,
+                    ffi::RemainingArgs sources, ffi::RemainingRets targets) {
+  const auto arrays = FindRowArrays<kThere>(order, sources, targets);
+  if (!arrays) return Invalid("an exchange of rows of arrays that do not fit");
+  const std::size_t axes = order.dimensions().size();
+  const std::int64_t members = axes == 1 ? 1 : order.dimensions()[0];
+  const std::int64_t rows = order.dimensions()[axes - 1];
+  for (const RowArray& array : arrays->all) {
+    if (array.from == array.to) continue;
+    AdviseHugePages(array.to, array.Bytes(members * array.to_rows));
+  }
+  return Run(site, arrays->payload, [&](Communicator& comm) {
+    const auto counts = static_cast<std::size_t>(members * comm.size);
+    if (outgoing.element_count() != counts || incoming.element_count() != counts) {
+      return RowsDoNotFit(site.operation, comm);
+    }
+    std::vector<pm::Way> ways;
+    std::int64_t used = 0;
+    for (std::int64_t member = 0; member < members; ++member) {
+      const std::int64_t at = member * comm.size;
+      ways.emplace_back(comm.rank, comm.size, order.typed_data() + member * rows, rows,
+                        outgoing.typed_data() + at, incoming.typed_data() + at, arrays->capacity);
+      if (!ways.back().fits()) return RowsDoNotFit(site.operation, comm);
+      if (!ways.back().is_order()) {
+        return Failed(site.operation, comm, "the order of the rows leads outside the buffers");
+      }
+      used += ways.back().used();
+    }
+    comm.given_bytes = 0;
+    for (const RowArray& array : arrays->all) comm.given_bytes += used * array.bytes;
+    const int code = Mover<kThere>(comm, ways, arrays->all).Run();
+    if (code != 0) return MpiFailed(site.operation, comm, Element::kU8, comm.given_bytes, code);
+    return ffi::Error::Success();
+  });
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -86,11 +86,15 @@ Rule: TypeAlias = Callable[..., Sequence[mlir.ir.Value]]
 _abstract_token = getattr(jax.ffi, "abstract_token", None) or _core.abstract_token
 
 
+# (ctx, *operands, **params) -> {number of an operand: number of the result in its memory}
+InPlace: TypeAlias = Callable[..., dict[int, int]]
+
+
 def ordered_ffi_rule(
     target: str,
     attributes: Callable[..., Mapping[str, object]],
     lowered: Callable[..., None] = lambda *_, **__: None,
-    in_place: Callable[..., bool] = lambda *_, **__: False,
+    in_place: InPlace = lambda *_, **__: {},
 ) -> Rule:
     """The lowering rule of an operation that communicates: a custom call between two tokens.
 
@@ -99,14 +103,10 @@ def ordered_ffi_rule(
         attributes: (**params) -> attributes of the custom call.
         lowered: (ctx, token, operation, **params), called with the token that goes in and the
             MLIR operation that was made.
-        in_place: (ctx, *operands, **params) -> whether the first result takes the memory of the
-            first operand. Where that is still wanted, XLA copies it.
+        in_place: (ctx, *operands, **params) -> which operand's memory which result takes, by
+            their numbers. Where that is still wanted, XLA copies it.
 
     """
-    ffi_rule = jax.ffi.ffi_lowering(target, has_side_effect=True)
-    in_place_rule = jax.ffi.ffi_lowering(
-        target, has_side_effect=True, operand_output_aliases={0: 0}
-    )
 
     def rule(
         ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, **params: object
@@ -117,7 +117,11 @@ def ordered_ffi_rule(
         )
         before = ctx.tokens_in.get(communication)
         after: Any
-        make = cast(Rule, in_place_rule if in_place(ctx, *operands, **params) else ffi_rule)
+        make = jax.ffi.ffi_lowering(
+            target,
+            has_side_effect=True,
+            operand_output_aliases=in_place(ctx, *operands, **params),
+        )
         on_gpus = platforms_of(ctx) != ("cpu",)
         taken = _apart(operands) if on_gpus else operands
         *results, after = make(with_tokens, *taken, before, **attributes(**params))

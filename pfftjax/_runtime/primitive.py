@@ -33,7 +33,7 @@ from .arrays import PyTree
 from .checkpoint import recompute
 from .communicators import Communicator
 from .ffi import is_fake_device, native, platforms
-from .ordering import EFFECTS, Rule, is_exporting, ordered_ffi_rule, platforms_of
+from .ordering import EFFECTS, InPlace, Rule, is_exporting, ordered_ffi_rule, platforms_of
 
 _P = ParamSpec("_P")
 _Tree = TypeVar("_Tree")
@@ -77,7 +77,7 @@ def communicating(
     result: Callable[..., ShapedArray | list[ShapedArray]] = like_operand,
     agreement: Agreement = elements,
     attributes: Attributes = lambda **_: {},
-    in_place: Callable[..., bool] = lambda *_, **__: False,
+    in_place: InPlace = lambda *_, **__: {},
     multiple_results: bool = False,
     on_gpus: Callable[..., object] | None = None,
     check_on_cpus: Callable[..., None] = lambda **_: None,

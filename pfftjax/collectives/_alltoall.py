@@ -17,10 +17,10 @@ from pfftjax._runtime.primitive import (
 )
 
 
-def _in_place(_: object, x: mlir.ir.Value, *, comm: Communicator, **__: object) -> bool:
-    """Whether the ranks may share memory; MPI would want a copy of the operand first."""
+def _in_place(_: object, x: mlir.ir.Value, *, comm: Communicator, **__: object) -> dict[int, int]:
+    """In place where ranks may share memory; MPI would want a copy of the operand first."""
     may_share = comm.size <= (launcher.here.local_ranks or comm.size)
-    return options.shared_memory and may_share and is_temporary(x)
+    return {0: 0} if options.shared_memory and may_share and is_temporary(x) else {}
 
 
 alltoall_p = communicating("alltoall", in_place=_in_place)

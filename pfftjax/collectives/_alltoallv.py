@@ -5,7 +5,8 @@ static shapes: the result has room for `capacity` rows, and more rows than that 
 every rank before any row has moved. None is ever dropped.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -41,24 +42,16 @@ exchange_counts_p: Primitive = communicating(
 constant(exchange_counts_p)
 
 
-def moving_rows(name: str, on_gpus: Callable[..., object] | None = None) -> Primitive:
-    """A primitive of x (rows, ...) and counts, with a result of shape (capacity, ...).
+def moving_rows(name: str) -> Primitive:
+    """A primitive of x (rows, ...) and counts, with a result of shape (capacity, ...)."""
 
-    The last operand has the rows from each rank; for each member of a batch where x is such.
-    """
+    def agreement(x: ShapedArray, *_: ShapedArray, **__: object) -> str:
+        return f"{np.dtype(x.dtype).name} rows of {math.prod(x.shape[1:])} elements"
 
-    def result(x: ShapedArray, *counts: ShapedArray, capacity: int, **_: object) -> ShapedArray:
-        axis = rows_axis(counts[-1])
-        shape = (*x.shape[:axis], capacity, *x.shape[axis + 1 :])
-        return x.update(shape=shape, weak_type=False)
+    def result(x: ShapedArray, *_: ShapedArray, capacity: int, **__: object) -> ShapedArray:
+        return x.update(shape=(capacity, *x.shape[1:]), weak_type=False)
 
-    def agreement(x: ShapedArray, *counts: ShapedArray, **_: object) -> str:
-        axis = rows_axis(counts[-1])
-        batch = f" in a batch of {x.shape[0]}" if axis else ""
-        width = int(np.prod(x.shape[axis + 1 :]))
-        return f"{np.dtype(x.dtype).name} rows of {width} elements{batch}"
-
-    return communicating(name, result=result, agreement=agreement, on_gpus=on_gpus)
+    return communicating(name, result=result, agreement=agreement)
 
 
 def rows_axis(counts: ShapedArray | jax.Array | np.ndarray) -> int:
@@ -67,7 +60,7 @@ def rows_axis(counts: ShapedArray | jax.Array | np.ndarray) -> int:
 
 
 # x, counts to each rank, counts from each rank -> rows.
-alltoallv_p: Primitive = moving_rows("alltoallv")
+alltoallv_p = moving_rows("alltoallv")
 # Linear in x for given counts. <alltoallv x, y> pairs each row that moved from i to j with the
 # same row of y on j: the adjoint moves the rows of y back, with the two counts exchanged.
 linear(

@@ -169,16 +169,16 @@ class Fused(Operation):
 
 def _in_place(
     ctx: mlir.LoweringRuleContext, x: mlir.ir.Value, *_: mlir.ir.Value, of: Fused, **__: object
-) -> bool:
-    """Whether the result takes the memory of `x`: the handlers have read all of it before they
-    write, and nobody else wants it. So it is with what another step of the transform has made, and
+) -> dict[int, int]:
+    """The result takes the memory of `x` where the handlers have read all of it before they write,
+    and nobody else wants it. So it is with what another step of the transform has made, and
     with an argument that is donated to the program.
     """
     before, after = (cast(ShapedArray, avals[0]) for avals in (ctx.avals_in, ctx.avals_out))
     is_alike = (before.shape, before.dtype) == (after.shape, after.dtype)
     if of.what is not What.TRANSFORM or not is_alike:
-        return False
-    return is_temporary(x) and (of.private[0] or is_donated(x))
+        return {}
+    return {0: 0} if is_temporary(x) and (of.private[0] or is_donated(x)) else {}
 
 
 # ---- Primitives --------------------------------------------------------------------------------
@@ -213,8 +213,6 @@ def _alone(what: What) -> Primitive:
     p.def_impl(functools.partial(xla.apply_primitive, p))
     p.def_abstract_eval(lambda x, *_, of: of.results(x))
     target = f"pfftjax_{p.name}"
-    lower = jax.ffi.ffi_lowering(target)
-    lower_in_place = jax.ffi.ffi_lowering(target, operand_output_aliases={0: 0})
     lower_in_steps = mlir.lower_fun(_IN_STEPS[what], multiple_results=True)
 
     def rule(
@@ -222,7 +220,8 @@ def _alone(what: What) -> Primitive:
     ) -> list[mlir.ir.Value | Sequence[mlir.ir.Value]]:
         if any(map(as_on_gpus, platforms_of(ctx))):
             return [*lower_in_steps(ctx, *operands, of=of)]
-        by_handler = lower_in_place if _in_place(ctx, *operands, of=of) else lower
+        shared = _in_place(ctx, *operands, of=of)
+        by_handler = jax.ffi.ffi_lowering(target, operand_output_aliases=shared)
         return [*by_handler(ctx, *operands, **of.attributes())]
 
     # JAX lowers what it caches as a function, whose arguments do not say whether they are donated.

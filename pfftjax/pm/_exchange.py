@@ -6,38 +6,26 @@ and its adjoint is the way back.
 
 import dataclasses
 import functools
+from typing import TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir, xla
-from jax.typing import ArrayLike
 
-from pfftjax._runtime.arrays import Count, Counts, Rows, RowsLike
+from pfftjax._runtime.arrays import Count, Counts, PyTree, Rows, RowsLike
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
-from pfftjax._runtime.primitive import (
-    Axes,
-    Operands,
-    as_array,
-    batch_in_front,
-    constant,
-    linear,
-    static_int,
-    where,
-)
-from pfftjax.collectives.internal import (
-    MOST_ROWS,
-    alltoallv_p,
-    exchange_counts_p,
-    moving_rows,
-    rows_axis,
-)
+from pfftjax._runtime.primitive import as_array, constant, static_int, where
+from pfftjax.collectives.internal import MOST_ROWS, exchange_counts_p
 from pfftjax.pencils import Pencil
 
 from ._painting import on, one_by_one
 from ._positions import Places, as_positions, checked_mesh
+from ._rows import move_rows_p, return_rows_p
+
+_Tree = TypeVar("_Tree")
 
 # Offsets of so many cells or more are in no box that has room for them.
 _MOST = float(native.most_cells)
@@ -111,65 +99,6 @@ mlir.register_lowering(
 )
 constant(order_by_owner_p)
 batching.primitive_batchers[order_by_owner_p] = functools.partial(one_by_one, order_by_owner_p)
-
-
-# On GPUs XLA brings the rows into order and a transport moves them. The handlers for CPUs would
-# take all rows to the host, most of them only to come back.
-def _sorted_and_moved(
-    x: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, **params: object
-) -> jax.Array:
-    if rows_axis(from_):
-        return jax.vmap(functools.partial(_sorted_and_moved, **params))(x, order, to, from_)
-    x = x.at[order].get(mode="clip", unique_indices=True, wrap_negative_indices=False)
-    return alltoallv_p.bind(x, to, from_, **params)
-
-
-def _returned_and_placed(
-    y: jax.Array, order: jax.Array, to: jax.Array, from_: jax.Array, **params: object
-) -> jax.Array:
-    if rows_axis(from_):
-        return jax.vmap(functools.partial(_returned_and_placed, **params))(y, order, to, from_)
-    x = alltoallv_p.bind(y, from_, to, **params)
-    places = jnp.zeros_like(x).at[order]
-    return places.set(x, mode="drop", unique_indices=True, wrap_negative_indices=False)
-
-
-# x, order, rows to each rank, rows from each rank -> (capacity, ...). With a batch in front of all
-# of these, each member goes its own way, in the same messages.
-move_rows_p = moving_rows("move_rows", on_gpus=_sorted_and_moved)
-# The way back takes y in place of x, and its capacity is the number of rows of x.
-return_rows_p = moving_rows("return_rows", on_gpus=_returned_and_placed)
-
-
-def _linear_in_rows(primitive: Primitive, back: Primitive) -> None:
-    """Give a primitive its batching rule and its derivatives; `back` is its adjoint."""
-
-    def batched(operands: Operands, axes: Axes, **params: object) -> tuple[jax.Array, int]:
-        x, order, outgoing, incoming = operands
-        if axes[0] is not None and all(axis is None for axis in axes[1:]):
-            # All members go the same way: the batch travels inside the rows.
-            inside = rows_axis(incoming) + 1
-            moved = jnp.moveaxis(x, axes[0], inside)
-            return primitive.bind(moved, order, outgoing, incoming, **params), inside
-        size, members = batch_in_front(operands, axes)
-        if rows_axis(members[-1]) == 1:
-            return primitive.bind(*members, **params), 0
-        inner = members[0].shape[1]
-        flat = (a.reshape(size * inner, *a.shape[2:]) for a in members)
-        y = primitive.bind(*flat, **params)
-        return y.reshape(size, inner, *y.shape[1:]), 0
-
-    linear(
-        primitive,
-        adjoint=lambda cotangent, x, *route, capacity, comm: back.bind(
-            cotangent, *route, capacity=x.shape[rows_axis(route[-1])], comm=comm
-        ),
-    )
-    batching.primitive_batchers[primitive] = batched
-
-
-_linear_in_rows(move_rows_p, return_rows_p)
-_linear_in_rows(return_rows_p, move_rows_p)
 
 
 @functools.partial(
@@ -264,22 +193,39 @@ class Route:
         """How many particles arrive here; the rows after them are unused."""
         return self.incoming.sum(dtype=jnp.int32)
 
-    def send(self, x: RowsLike) -> Rows:
-        """Rows (rows, ...) to the owners: (capacity, ...), unused rows zero."""
+    @overload
+    def send(self, x: RowsLike) -> Rows: ...
+    @overload
+    def send(self, x: _Tree) -> _Tree: ...
+    def send(self, x: PyTree) -> PyTree:
+        """Rows (rows, ...) to the owners: (capacity, ...), unused rows zero.
+
+        A pytree of such arrays travels in the same messages. The order in which rows arrive is
+        the same for all that this route sends; rows that stay on their rank keep their places.
+        """
         return self._move(move_rows_p, x, self.rows, self.capacity, "Route.send")
 
-    def send_back(self, y: RowsLike) -> Rows:
+    @overload
+    def send_back(self, y: RowsLike) -> Rows: ...
+    @overload
+    def send_back(self, y: _Tree) -> _Tree: ...
+    def send_back(self, y: PyTree) -> PyTree:
         """Rows (capacity, ...) to where they came from: (rows, ...), in the order there.
 
-        Rows that were not sent are zero.
+        Rows that were not sent are zero. A pytree of such arrays travels in the same messages.
         """
         return self._move(return_rows_p, y, self.capacity, self.rows, "Route.send_back")
 
-    def _move(self, primitive: Primitive, x: ArrayLike, rows: int, into: int, name: str) -> Rows:
-        x = as_array(x, name, self.comm)
-        if x.ndim < 1 or x.shape[0] != rows:
-            raise ValueError(
-                f"{where(name, self.comm)}: axis 0 must have {rows} rows, got shape {x.shape}"
-            )
-        route = (self.order, self.outgoing, self.incoming)
-        return primitive.bind(x, *route, capacity=into, comm=self.comm)
+    def _move(self, primitive: Primitive, x: PyTree, rows: int, into: int, name: str) -> PyTree:
+        leaves, tree = jax.tree.flatten(x)
+        arrays = [as_array(leaf, name, self.comm) for leaf in leaves]
+        for array in arrays:
+            if array.ndim < 1 or array.shape[0] != rows:
+                raise ValueError(
+                    f"{where(name, self.comm)}: axis 0 must have {rows} rows, got shape "
+                    f"{array.shape}"
+                )
+        if not arrays:
+            return x
+        way = (self.order, self.outgoing, self.incoming)
+        return tree.unflatten(primitive.bind(*way, *arrays, capacity=into, comm=self.comm))

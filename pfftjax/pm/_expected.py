@@ -30,7 +30,7 @@ def _expecting(on_gpus: Callable[..., jax.Array] | None = None) -> Primitive:
         result=lambda passed, *_, **__: passed,
         agreement=lambda *_, operation, what, **__: f"({operation}: {what})",
         attributes=lambda *, tolerance, **texts: {"tolerance": np.float64(tolerance), **texts},
-        in_place=lambda *_, **__: True,
+        in_place=lambda *_, **__: {0: 0},
         on_gpus=on_gpus,
     )
 

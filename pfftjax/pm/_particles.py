@@ -286,23 +286,19 @@ def sent_to_owners(
     if stay_in_place(particles.rows, mesh, capacity):
         pad = capacity - particles.rows
 
-        def send(x: jax.Array) -> jax.Array:
+        def padded(x: jax.Array) -> jax.Array:
             return jnp.pad(x, ((0, pad), *((0, 0) for _ in x.shape[1:]))) if pad else x
+
+        send = functools.partial(jax.tree.map, padded)
 
         used = particles.used
         send_back = operator.itemgetter(slice(particles.rows))
     else:
         route = Route.to_owners(particles.positions, mesh, capacity)
         send, send_back, used = route.send, route.send_back, route.count
-    moved = dataclasses.replace(
-        particles,
-        cell=send(particles.cell),
-        offset=send(particles.offset),
-        momentum=send(particles.momentum),
-        used=used,
-        displacements=jax.tree.map(send, particles.displacements),
-    )
-    return moved, jax.tree.map(send, others), send_back
+    names = ("cell", "offset", "momentum", "displacements")
+    its, others = send(({name: getattr(particles, name) for name in names}, others))
+    return dataclasses.replace(particles, **its, used=used), others, send_back
 
 
 def stay_in_place(rows: int, mesh: Pencil, capacity: int) -> bool:

@@ -198,13 +198,9 @@ class Follower(NamedTuple):
         comm = self.motion.plan.grid.communicator
         rank = jnp.where(jnp.arange(home.shape[0]) < used, home[:, 0], comm.size)
         route = Route.to_ranks(rank, self.rows, comm)
-        row = jnp.where(jnp.arange(self.rows) < route.count, route.send(home[:, 1]), self.rows)
-
-        def placed(x: jax.Array) -> jax.Array:
-            there = route.send(x)
-            return jnp.zeros_like(there).at[row].set(there, mode="drop", unique_indices=True)
-
-        return [placed(x) for x in xs]
+        row, *there = route.send((home[:, 1], *xs))
+        row = jnp.where(jnp.arange(self.rows) < route.count, row, self.rows)
+        return [jnp.zeros_like(x).at[row].set(x, mode="drop", unique_indices=True) for x in there]
 
 
 def _with(kept: PyTree, number: jax.Array, new: PyTree) -> PyTree:

@@ -67,8 +67,8 @@ def density_contrast(
     positions = particles.positions
     if plan.grid.size > 1:
         route = Route.to_owners(positions, plan.input, capacity)
-        sent = route.send(positions.cell), route.send(positions.offset)
-        positions = Positions(*sent, route.count)
+        cell, offset = route.send((positions.cell, positions.offset))
+        positions = Positions(cell, offset, route.count)
     if interlaced:
         counts = paint_interlaced(positions, plan, kernel=kernel)
     else:

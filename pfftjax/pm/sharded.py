@@ -147,11 +147,14 @@ def power_spectrum(
 # ---- Positions in rows -------------------------------------------------------------------------
 
 
-def _sent(positions: jax.Array, pencil: Pencil, capacity: int) -> tuple[Route, Positions]:
-    """The way of positions to the owners of their cells, and what arrives there."""
+def _sent(
+    positions: jax.Array, values: jax.Array | None, pencil: Pencil, capacity: int
+) -> tuple[Route, Positions, jax.Array | None]:
+    """The way of positions to the owners of their cells, and what arrives there, with values."""
     route = Route.to_owners(positions, pencil, capacity)
-    offset = route.send(positions)
-    return route, Positions(jnp.zeros(offset.shape, jnp.int32), offset, route.count)
+    offset, values = route.send((positions, values))
+    cell = jnp.zeros(offset.shape, jnp.int32)
+    return route, Positions(cell, offset, route.count), values
 
 
 def _paint(
@@ -161,16 +164,14 @@ def _paint(
     kernel: Kernel,
     capacity: int,
 ) -> RealBlock:
-    route, there = _sent(positions, pencil, capacity)
-    return paint_block(
-        there, pencil, values=None if values is None else route.send(values), kernel=kernel
-    )
+    _, there, values = _sent(positions, values, pencil, capacity)
+    return paint_block(there, pencil, values=values, kernel=kernel)
 
 
 def _readout(
     positions: jax.Array, field: jax.Array, pencil: Pencil, kernel: Kernel, capacity: int
 ) -> Rows:
-    route, there = _sent(positions, pencil, capacity)
+    route, there, _ = _sent(positions, None, pencil, capacity)
     return route.send_back(readout_of_block(field, there, pencil, kernel=kernel))
 
 

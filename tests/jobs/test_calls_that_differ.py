@@ -78,7 +78,7 @@ PAIRS = """
 import itertools
 from pfftjax import ExchangeMethod, Pencil, ProcessGrid
 from pfftjax._runtime.communicators import world
-from pfftjax.pm._exchange import move_rows_p, return_rows_p
+from pfftjax.pm._rows import move_rows_p, return_rows_p
 grid = ProcessGrid((SIZE, 1))
 
 def rows(n, dtype="float64"):
@@ -104,7 +104,7 @@ def moved(operation, n, dtype="float64"):
     once = jnp.ones(SIZE, "int32")
     order = jnp.arange(SIZE, dtype="int32")
     room = {"capacity": SIZE, "comm": world}
-    return (lambda x: operation.bind(x, order, once, once, **room)), rows(n, dtype)
+    return (lambda x: operation.bind(order, once, once, x, **room)), rows(n, dtype)
 
 def ragged(n, dtype="float64"):
     return (lambda x: pc.alltoallv(x, jnp.ones(SIZE, int), capacity=SIZE)[0]), rows(n, dtype)

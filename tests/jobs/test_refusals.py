@@ -70,14 +70,14 @@ def test_long_rows_of_particles_go_in_pieces(refusals):
     assert_succeeds(
         """
         from pfftjax._runtime.communicators import world
-        from pfftjax.pm._exchange import move_rows_p, return_rows_p
+        from pfftjax.pm._rows import move_rows_p, return_rows_p
         once = jnp.ones(SIZE, "int32")
         order = jnp.arange(SIZE, dtype="int32")
         x = jnp.arange(SIZE * 1000).reshape(SIZE, 1000).astype("uint8") + 10 * RANK
-        y = move_rows_p.bind(x, order, once, once, capacity=SIZE, comm=world)
+        (y,) = move_rows_p.bind(order, once, once, x, capacity=SIZE, comm=world)
         mine = np.arange(SIZE * 1000).reshape(SIZE, 1000).astype("uint8")[RANK]
         assert (np.asarray(y) == mine + 10 * np.arange(SIZE, dtype="uint8")[:, None]).all()
-        back = return_rows_p.bind(y, order, once, once, capacity=SIZE, comm=world)
+        (back,) = return_rows_p.bind(order, once, once, y, capacity=SIZE, comm=world)
         assert (np.asarray(back) == np.asarray(x)).all()
         """,
         LD_PRELOAD=refusals,

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfftjax import Pencil
+from pfftjax._runtime.primitive import as_on_gpus
 from pfftjax.collectives import recover
 from pfftjax.pm import Particles, Positions, Route, to_owners
 from tests.distributed import grids, total
@@ -36,12 +37,25 @@ def _scattered(pencil, rows, seed=0):
     return cells, offsets, used, np.where(unused, -1, owner)
 
 
-def _there(x, owner, capacity, rank=None):
-    """What arrives, by sender and then in the order there; zeros after it."""
-    rank = RANK if rank is None else rank
-    rows = np.concatenate([x[sender][owner[sender] == rank] for sender in range(SIZE)])
+def _there(x, owner, capacity):
+    """What arrives; zeros after it.
+
+    Rows that stay keep their places among those in use; others take the free ones, first those
+    that stay, and then by sender and in the order there. On GPUs all rows are in that last order.
+    """
+    mine = owner == RANK
+    used = int(mine.sum())
+    stays = np.flatnonzero(mine[RANK])
+    in_place = not as_on_gpus(jax.default_backend())
+    keep = stays[stays < used] if in_place else stays[:0]
+    senders = sorted(range(SIZE), key=lambda rank: (in_place and rank != RANK, rank))
+    others = [
+        x[rank][np.setdiff1d(np.flatnonzero(mine[rank]), keep if rank == RANK else [])]
+        for rank in senders
+    ]
     result = np.zeros((capacity, *x.shape[2:]), x.dtype)
-    result[: len(rows)] = rows
+    result[keep] = x[RANK][keep]
+    result[np.setdiff1d(np.arange(used), keep)] = np.concatenate(others)
     return result
 
 
@@ -79,8 +93,9 @@ def test_every_particle_arrives_once(data):
         results = []
         for (pencil, _, capacity, _), (at, payloads) in zip(cases, operands, strict=True):
             route = Route.to_owners(at, pencil, capacity)
-            there = [route.send(x) for x in payloads]
-            results.append((route.count, there, [route.send_back(y) for y in there]))
+            there = route.send(payloads)  # in one message
+            alone = [route.send_back(y) for y in there]
+            results.append((route.count, there, alone, route.send_back(there)))
         return results
 
     def payloads(rows):
@@ -98,12 +113,14 @@ def test_every_particle_arrives_once(data):
     for (_, rows, capacity, (_, _, used, owner)), results in zip(
         cases, exchanged(operands), strict=True
     ):
-        count, there, back = results
+        count, there, back, together = results
         assert count == (owner == RANK).sum()
         here = np.arange(rows) < used[RANK]
+        together_too = iter(together)
         for x, y, z in zip(payloads(rows), there, back, strict=True):
             assert_equal(y, _there(x, owner, capacity))
             zero = np.zeros((), x.dtype)
+            assert_equal(z, next(together_too))
             assert_equal(z, np.where(here.reshape(-1, *[1] * (z.ndim - 1)), x[RANK], zero))
         # Without the model: nobody is lost, and nobody is there twice.
         arrived = np.concatenate(CONTROL.allgather(np.asarray(there[0])[:count]))

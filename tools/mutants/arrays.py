@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     Mutant(
         "the adjoint of the exchange sends forward",
-        PM / "_exchange.py",
+        PM / "_rows.py",
         "_linear_in_rows(move_rows_p, return_rows_p)",
         "_linear_in_rows(move_rows_p, move_rows_p)",
         "tests/pm/test_exchange.py",

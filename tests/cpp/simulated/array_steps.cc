@@ -282,6 +282,7 @@ void Particles(Rank& rank, std::int64_t number, Random random) {
     }
   }
   capacity += random.Below(2);
+  if (random.Chance(0.5)) capacity = std::max(capacity, rows);
   Expect(CallHandler<std::int64_t, std::int64_t, std::string_view, ffi::Buffer<ffi::S32>, Token,
                      ffi::Result<ffi::Buffer<ffi::S32>>, TokenResult>(
       "pfftjax_exchange_counts", Site(number), rows, capacity, "particles",
@@ -293,34 +294,85 @@ void Particles(Rank& rank, std::int64_t number, Random random) {
           *from_each.At<std::int32_t>(from * members + member);
     }
   }
-  Array y(ffi::S32, in_batch({capacity, 2}));
-  Array back(ffi::S32, in_batch({rows, 2}));
-  const auto move = [&](const char* name, Array& from, Array& to) {
-    Expect(CallHandler<Operand, Integers, Integers, Integers, Token, Result, TokenResult>(
-        name, Site(number), from.Any(), order.As<ffi::S32>(), outgoing.As<ffi::S32>(),
-        incoming.As<ffi::S32>(), Token{}, Result(to.Any()), TokenResult{}));
+  // Each row has the number of its sender and its own, and in another array a byte of that.
+  Array marks(ffi::U8, in_batch({rows, 1}));
+  for (std::int64_t i = 0; i < members * rows; ++i) {
+    *marks.At<std::uint8_t>(i) = static_cast<std::uint8_t>(*x.At<std::int32_t>(2 * i + 1) % 200);
+  }
+  const auto move = [&](const char* name, Array& from, Array& marks_from, Array& to,
+                        Array& marks_to) {
+    const std::vector<ffi::AnyBuffer> sources = {from.Any(), marks_from.Any()};
+    const std::vector<ffi::AnyBuffer> targets = {to.Any(), marks_to.Any()};
+    Expect(CallHandler<Integers, Integers, Integers, ffi::RemainingArgs, ffi::RemainingRets>(
+        name, Site(number), order.As<ffi::S32>(), outgoing.As<ffi::S32>(), incoming.As<ffi::S32>(),
+        sources, targets));
   };
-  move("pfftjax_move_rows", x, y);
+  // They arrive elsewhere, or in the memory that they leave, if there is as much of it.
+  Array y(ffi::S32, in_batch({capacity, 2}));
+  Array arrived_marks(ffi::U8, in_batch({capacity, 1}));
+  const Array sent = x;
+  const bool is_in_place = rows == capacity && random.Chance(0.8);
+  if (is_in_place) {
+    y = x;
+    arrived_marks = marks;
+    move("pfftjax_move_rows", y, arrived_marks, y, arrived_marks);
+  } else {
+    move("pfftjax_move_rows", x, marks, y, arrived_marks);
+  }
   for (std::int64_t member = 0; member < members; ++member) {
-    std::int64_t at = member * capacity;
-    for (int from = 0; from < comm.size; ++from) {
+    // Rows that stay keep their places, if these are among those in use. Others take the free
+    // ones.
+    using Name = std::pair<int, std::int64_t>;
+    std::vector<Name> here(static_cast<std::size_t>(capacity), Name{-1, 0});
+    std::vector<Name> others;
+    std::int64_t used = 0;
+    const auto for_each = [&](int from, auto&& body) {
       for (std::int64_t row = 0; row < used_by(from, member); ++row) {
-        if (owner(from, member, row) != comm.rank) continue;
-        ExpectOr(*y.At<std::int32_t>(2 * at) == from &&
-                     *y.At<std::int32_t>(2 * at + 1) == row * members + member,
-                 [&] { return "a wrong particle from rank " + std::to_string(from); });
-        ++at;
+        if (owner(from, member, row) == comm.rank) body(row);
       }
+    };
+    for (int from = 0; from < comm.size; ++from) for_each(from, [&](auto) { ++used; });
+    for_each(comm.rank, [&](std::int64_t row) {
+      if (row < used) {
+        here[static_cast<std::size_t>(row)] = {comm.rank, row};
+      } else {
+        others.emplace_back(comm.rank, row);
+      }
+    });
+    for (int from = 0; from < comm.size; ++from) {
+      if (from == comm.rank) continue;
+      for_each(from, [&](std::int64_t row) { others.emplace_back(from, row); });
     }
-    for (std::int64_t i = 2 * at; i < 2 * (member + 1) * capacity; ++i) {
-      Expect(*y.At<std::int32_t>(i) == 0, "no zeros after the last particle");
+    auto next = others.begin();
+    for (std::int64_t at = 0; at < capacity; ++at) {
+      Name& name = here[static_cast<std::size_t>(at)];
+      if (at < used && name.first < 0) name = *next++;
+      const std::int64_t number_of_row = at < used ? name.second * members + member : 0;
+      const std::int64_t i = member * capacity + at;
+      ExpectOr(*y.At<std::int32_t>(2 * i) == (at < used ? name.first : 0) &&
+                   *y.At<std::int32_t>(2 * i + 1) == number_of_row &&
+                   *arrived_marks.At<std::uint8_t>(i) == number_of_row % 200,
+               [&] { return "a wrong particle in row " + std::to_string(at); });
     }
   }
-  move("pfftjax_return_rows", y, back);
-  for (std::int64_t i = 0; i < 2 * members * rows; ++i) {
-    const bool was_sent = i / 2 % rows < used_by(comm.rank, i / 2 / rows);
-    Expect(*back.At<std::int32_t>(i) == (was_sent ? *x.At<std::int32_t>(i) : 0),
-           "a particle has not come back");
+  Array back(ffi::S32, in_batch({rows, 2}));
+  Array marks_back(ffi::U8, in_batch({rows, 1}));
+  if (is_in_place) {
+    move("pfftjax_return_rows", y, arrived_marks, y, arrived_marks);
+    back = y;
+    marks_back = arrived_marks;
+  } else {
+    move("pfftjax_return_rows", y, arrived_marks, back, marks_back);
+  }
+  for (std::int64_t i = 0; i < members * rows; ++i) {
+    const bool was_sent = i % rows < used_by(comm.rank, i / rows);
+    for (std::int64_t j = 2 * i; j < 2 * i + 2; ++j) {
+      Expect(*back.At<std::int32_t>(j) ==
+                 (was_sent ? reinterpret_cast<const std::int32_t*>(sent.data.data())[j] : 0),
+             "a particle has not come back");
+    }
+    Expect(*marks_back.At<std::uint8_t>(i) == (was_sent ? *marks.At<std::uint8_t>(i) : 0),
+           "the mark of a particle has not come back");
   }
 }
 

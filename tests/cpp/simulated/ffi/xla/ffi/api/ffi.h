@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <typeinfo>
@@ -147,8 +148,6 @@ template <DataType type>
 using BufferR0 = Buffer<type, 0>;
 
 struct Token {};
-struct RemainingArgs {};
-struct RemainingRets {};
 
 template <typename T>
 class Result {
@@ -160,6 +159,33 @@ class Result {
 
  private:
   T value_{};
+};
+
+// Arrays, and the token that comes last on both sides.
+class RemainingArgs {
+ public:
+  RemainingArgs(std::vector<AnyBuffer> arrays) : arrays_(std::move(arrays)) {}  // NOLINT
+  std::size_t size() const { return arrays_.size() + 1; }
+  template <typename T>
+  const T* get(std::size_t i) const {
+    return i < arrays_.size() ? &arrays_[i] : nullptr;
+  }
+
+ private:
+  std::vector<AnyBuffer> arrays_;
+};
+class RemainingRets {
+ public:
+  RemainingRets(const std::vector<AnyBuffer>& arrays)  // NOLINT
+      : arrays_(arrays.begin(), arrays.end()) {}
+  std::size_t size() const { return arrays_.size() + 1; }
+  template <typename T>
+  std::optional<Result<T>> get(std::size_t i) const {
+    return i < arrays_.size() ? std::optional<Result<T>>(arrays_[i]) : std::nullopt;
+  }
+
+ private:
+  std::vector<Result<AnyBuffer>> arrays_;
 };
 
 // How a handler is bound does not matter here: its function is called with its own types.
