@@ -60,7 +60,7 @@ def rows_axis(counts: ShapedArray | jax.Array | np.ndarray) -> int:
 
 
 # x, counts to each rank, counts from each rank -> rows.
-alltoallv_p = moving_rows("alltoallv")
+alltoallv_p: Primitive = moving_rows("alltoallv")
 # Linear in x for given counts. <alltoallv x, y> pairs each row that moved from i to j with the
 # same row of y on j: the adjoint moves the rows of y back, with the two counts exchanged.
 linear(
