@@ -21,7 +21,8 @@ import scipy.integrate
 from mpi4py import MPI
 from nbody_pm import TABLE, Input, conservation, gathered
 from tqdm import tqdm
-from validation_page import Row, between, document, error
+from validation_page import PICTURE, Row, between, document, error
+from validation_surveys import surveys
 from validation_theory import amplitude_of_bispectrum, followed, one_loop
 from validation_universe import COMM, Universe, everybody
 
@@ -452,6 +453,7 @@ MEASUREMENTS = (
     reversal,
     decomposition,
     derivatives,
+    surveys,
 )
 
 
@@ -468,7 +470,8 @@ def main():
     bar = tqdm(MEASUREMENTS, disable=not first, unit="measurement")
     for measurement in bar:
         bar.set_postfix_str(measurement.__name__)
-        rows += measurement(table)
+        options = {"picture": arguments.out.parent / PICTURE} if measurement is surveys else {}
+        rows += measurement(table, **options)
     seconds = COMM.allreduce(time.perf_counter() - begin, MPI.MAX)
     if first:
         page = document(rows, seconds, COMM.size)

@@ -10,6 +10,9 @@ import jax
 from mpi4py import MPI
 from nbody_pm import TABLE
 
+# Beside the page.
+PICTURE = pathlib.Path("pictures") / "multipoles.png"
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -59,6 +62,10 @@ def document(rows, seconds, ranks):
     lines = ["# Validation", ""]
     for text in paragraphs:
         lines += [*textwrap.wrap(text, 99, break_long_words=False, break_on_hyphens=False), ""]
+    lines += [
+        f"![Multipoles of the power spectrum in redshift space beside Kaiser's]({PICTURE})",
+        "",
+    ]
     lines += ["| what | setting | measured | expected | bound | ok |", "|---|---|---|---|---|---|"]
     for row in rows:
         ok = {None: "", True: "yes", False: "**no**"}[row.ok]

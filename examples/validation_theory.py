@@ -1,6 +1,7 @@
 """What `validate.py` measures against: theory that is computed without pfftjax."""
 
 import itertools
+import math
 
 import numpy as np
 import scipy.integrate
@@ -81,3 +82,44 @@ def amplitude_of_bispectrum(fields, box, table, d1):
         measured += weight * (plus - minus) / (2 * box**3)
         expected += weight * theory
     return measured / expected
+
+
+def tree_bispectrum(edges, triangles, box, table, grown):
+    """The bispectrum of second-order perturbation theory in triangles of shells, and its variance
+    in a Gaussian field, but for a factor; `edges` are in units of the lowest wavenumber.
+
+    The kernel is a sum of products of powers of the wavenumbers, so that sums over triangles of
+    modes are sums over space of products of three fields (Scoccimarro 2015):
+
+        2 F2(k1, k2) = 5/7 + 3/14 (k3^2/k1^2 + k3^2/k2^2) - 5/14 (k1^2/k2^2 + k2^2/k1^2)
+                       + 1/7 k3^4 / (k1^2 k2^2)
+    """
+    n = 2 * math.ceil(1.5 * edges[-1] + 1)
+    m = np.fft.fftfreq(n, 1 / n)
+    m = np.sqrt(sum(np.meshgrid(*[m**2] * 3, sparse=True)))
+    m[0, 0, 0] = 1
+    k = 2 * np.pi / box * m
+    power = grown**2 * np.exp(np.interp(np.log(k), np.log(table.k), np.log(table.linear)))
+
+    def filtered(values):
+        """Sums over the modes of each shell, at each point of space."""
+        shells = [(low <= m) & (m < high) for low, high in itertools.pairwise(edges)]
+        return [np.fft.ifftn(np.where(shell, values, 0)).real * n**3 for shell in shells]
+
+    less, some, more = (filtered(power * k**p) for p in (-2, 0, 2))
+    one, square, fourth = (filtered(k**p) for p in (0, 2, 4))
+    expected, variance = [], []
+    for triangle in triangles:
+        total = 0.0
+        for a, b, c in (np.roll(triangle, turn) for turn in range(3)):
+            products = 5 / 7 * some[a] * some[b] * one[c]
+            products += 3 / 14 * (less[a] * some[b] + some[a] * less[b]) * square[c]
+            products -= 5 / 14 * (more[a] * less[b] + less[a] * more[b]) * one[c]
+            total += np.sum(products + 1 / 7 * less[a] * less[b] * fourth[c])
+        i, j, third = triangle
+        count = np.sum(one[i] * one[j] * one[third])
+        # Each order of the modes of equal shells is one and the same triangle.
+        orders = math.factorial(4 - len(set(triangle))) if len(set(triangle)) < 3 else 1
+        expected.append(total / count)
+        variance.append(orders * np.sum(some[i] * some[j] * some[third]) / count**2)
+    return np.array(expected), np.array(variance)

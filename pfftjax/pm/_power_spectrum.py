@@ -2,20 +2,11 @@
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
-
-from pfftjax._runtime.arrays import BoxSize, Counts, Number, RealBlockLike, Series
-from pfftjax._runtime.primitive import where
-from pfftjax.collectives import allreduce
+from pfftjax._runtime.arrays import BoxSize, Counts, RealBlockLike, Series
 from pfftjax.fft import PencilFFT
-from pfftjax.spectral.internal import sides
 
-from ._assignment import Kernel, assignment_of
-from ._spectral import field as checked
-from ._spectral import real_plan
+from ._assignment import Kernel
+from ._shells import shells_of
 
 
 class PowerSpectrum(NamedTuple):
@@ -71,6 +62,7 @@ def power_spectrum(
         TypeError: complex numbers, a dtype without a transform, or a box that is traced.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from pfftjax import ProcessGrid
         >>> plan = PencilFFT((16, 16, 16), ProcessGrid(), real=True)
         >>> x = 2 * jnp.pi / 16 * plan.input.indices(0) + jnp.zeros(plan.input.local_shape)
@@ -79,70 +71,6 @@ def power_spectrum(
         (2, 18)
 
     """
-    real_plan(plan, "power_spectrum")
-    here = where("power_spectrum", plan.grid.communicator)
-    lengths = _static(sides(box_size, plan, "power_spectrum"), here)
-    field = checked(field, plan, "power_spectrum")
-    if other is not None:
-        other = checked(other, plan, "power_spectrum")
-        dtype = jnp.result_type(field, other)
-        field, other = field.astype(dtype), other.astype(dtype)
-    elif other_kernel is not None:
-        raise ValueError(f"{here}: other_kernel is that of `other`, and there is no such field")
-    dtype = field.dtype
-    fundamental = 2 * np.pi / max(lengths)
-    # The last shell is the one of the highest mode of the axis that has the lowest one.
-    highest = min(
-        n // 2 * max(lengths) / side for n, side in zip(plan.shape, lengths, strict=True)
-    )
-    shells = max(int(highest + 0.5), 1)
-
-    y = plan.forward(field)
-    if other is None:
-        square = y.real**2 + y.imag**2
-    else:
-        z = plan.forward(other)
-        square = y.real * z.real + y.imag * z.imag
-    n0, n1, n2 = plan.shape
-    volume = lengths[0] * lengths[1] * lengths[2]
-    power = square * np.asarray(volume / float(n0 * n1 * n2) ** 2, dtype)
-    ks = plan.wavenumbers(tuple(lengths), dtype)
-    for painted in (kernel, kernel if other is None else other_kernel):
-        if painted is not None:
-            points = assignment_of(painted, plan.input, "power_spectrum").points
-            for k, n, side in zip(ks, plan.shape, lengths, strict=True):
-                power = power / jnp.sinc(k * (side / n / (2 * np.pi))) ** points
-
-    # Wavenumbers in units of k_f: whole numbers in a cube, whose shells do not depend on rounding.
-    mx, my, mz = (
-        k * np.asarray(1 / fundamental, dtype)
-        if len(set(lengths)) > 1
-        else jnp.round(k * np.asarray(1 / fundamental, dtype))
-        for k in ks
-    )
-    m = jnp.sqrt(mx**2 + my**2 + mz**2)
-    shell = jnp.floor(m - 0.5).astype(jnp.int32)
-    shell = jnp.where((shell >= 0) & (shell < shells), shell, shells)
-    weights = jnp.broadcast_to(plan.hermitian_weights(dtype), m.shape)
-
-    def total(values: jax.Array) -> jax.Array:
-        # Plane by plane: a long sum in float32 would lose digits.
-        planes = jax.vmap(lambda v, s: jnp.zeros(shells + 1, v.dtype).at[s].add(v))(
-            values.reshape(values.shape[0], -1), shell.reshape(values.shape[0], -1)
-        )
-        return allreduce(planes.sum(0)[:shells], comm=plan.grid.comm)
-
-    modes = total(weights.astype(jnp.int32))
-    count = jnp.maximum(modes, 1).astype(dtype)
-    return PowerSpectrum(
-        k=total(weights * m) / count * np.asarray(fundamental, dtype),
-        power=total(weights * power) / count,
-        modes=modes,
-    )
-
-
-def _static(lengths: tuple[Number, ...], here: str) -> list[float]:
-    """The sides of the box as numbers: how many shells there are depends on them."""
-    if any(isinstance(side, Tracer) for side in lengths):
-        raise TypeError(f"{here}: box_size must be static, as the number of shells depends on it")
-    return [float(side) for side in lengths]
+    shells, y, z = shells_of(field, plan, box_size, other, other_kernel, "power_spectrum")
+    power = shells.power(y, z, kernel, kernel if z is None else other_kernel)
+    return PowerSpectrum(k=shells.k, power=shells.mean(power), modes=shells.modes)

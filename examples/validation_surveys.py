@@ -1,0 +1,212 @@
+"""What `validate.py` measures of what surveys see: redshift space, and bispectra."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+from validation_page import between, error
+from validation_theory import tree_bispectrum
+from validation_universe import COMM, Universe
+
+import pfftjax
+from pfftjax import observables, pm, spectral
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+# Particles lie close enough for the force between neighbours on their lattice, and it is early
+# enough for the next order of perturbation theory, to matter less than a per cent at k < 0.03.
+N, BOX = 64, 640.0
+SCALE_FACTORS = np.linspace(0.1, 0.2, 4)
+NAMES = ("monopole", "quadrupole", "hexadecapole")
+
+
+def fixed(universe, seed=0):
+    """The linear density contrast today of white noise of fixed amplitudes."""
+
+    def field():
+        noise = pm.white_noise(jax.random.key(seed), universe.plan.input)
+        noise = pm.fixed_amplitudes(noise, universe.plan)
+        return pm.linear_field(noise, universe.plan, universe.box, universe.power)
+
+    return jax.jit(field)()
+
+
+def surveys(table, picture=None):
+    """Runs from both signs of a field, in whose mean all is left out that has an odd number of
+    factors of the first order.
+    """
+    universe = Universe(table, N, BOX, finer=2)
+    initial = fixed(universe)
+    runs = [
+        universe.simulate(
+            universe.lpt(sign * initial, SCALE_FACTORS[0]), SCALE_FACTORS, pm.bullfrog
+        )
+        for sign in (1, -1)
+    ]
+    yield from kaiser(universe, initial, runs, table, picture)
+    yield from tree_level(universe, initial, runs, table)
+
+
+def kaiser(universe, initial, runs, table, picture):
+    """Multipoles in redshift space over Kaiser's of the same modes (Kaiser 1987)."""
+    plan, mesh, a = universe.plan, universe.mesh, float(SCALE_FACTORS[-1])
+    lines = {"an axis": 2, "a diagonal": (1.0, 1.0, 1.0)}
+
+    @jax.jit
+    def seen(particles):
+        found = []
+        for n in lines.values():
+            moved = observables.redshift_space(particles, mesh, BOX, universe.cosmology, n)
+            density = pm.density_contrast(moved, mesh, kernel="pcs")
+            found.append(observables.power_multipoles(density, mesh, BOX, n, kernel="pcs"))
+        return found
+
+    @jax.jit
+    def theory(delta):
+        now, today = (pm.growth(universe.cosmology, x) for x in (a, 1.0))
+        rate = now.d1_rate / now.d1
+        found = []
+        for n in lines.values():
+            unit = np.eye(3)[n] if isinstance(n, int) else np.array(n) / np.linalg.norm(n)
+
+            def factor(*k, unit=unit):
+                k2 = sum(q**2 for q in k)
+                along = sum(q * x for q, x in zip(k, unit, strict=True))
+                return 1 + rate * along**2 / jnp.where(k2 > 0, k2, 1)
+
+            linear = spectral.apply(delta * now.d1 / today.d1, plan, BOX, factor)
+            found.append(observables.power_multipoles(linear, plan, BOX, n))
+        return found, rate, now.d1 / today.d1
+
+    runs = [seen(run) for run in runs]
+    expected, rate, grown = theory(initial)
+    setting = f"L = {BOX:g}, {N}^3 on a mesh of {2 * N}^3, a = {a:g}"
+    what = "{} in redshift space over Kaiser's of the same modes, less 1: {}"
+    curves = []
+    for number, line in enumerate(lines):
+        power = np.mean([np.asarray(run[number].power) for run in runs], axis=0)
+        known = np.asarray(expected[number].power)
+        k, power = np.asarray(expected[number].k), power[:, : known.shape[1]]
+        curves.append((k, power, known))
+        ratio, where = power / known - 1, f"{setting}, along {line}"
+        for order in (0, 1):
+            worst = float(np.abs(ratio[order][k < 0.03]).max())
+            yield error(what.format(NAMES[order], "largest up to k = 0.03"), where, worst, 0.01)
+        # There is little of it, and much of that is the monopole in few modes.
+        off = np.abs(power[2] - known[2]) / known[0]
+        yield error(
+            "hexadecapole less Kaiser's, over the monopole: largest up to k = 0.03",
+            where,
+            float(off[k < 0.03].max()),
+            0.01,
+        )
+    if picture is not None and COMM.rank == 0:
+        draw(curves[0], table, float(rate), float(grown), picture)
+
+
+def draw(curve, table, rate, grown, picture):
+    """The multipoles beside Kaiser's: of the table's spectrum, and of the very modes."""
+    k, power, known = curve
+    low = k < 0.15
+    figure, (ax, below) = plt.subplots(
+        2, 1, figsize=(7, 6.5), sharex=True, layout="constrained", height_ratios=(3, 1)
+    )
+    fine = np.geomspace(k[0] / 1.2, 0.17, 200)
+    linear = grown**2 * np.exp(np.interp(np.log(fine), np.log(table.k), np.log(table.linear)))
+    factors = (
+        1 + 2 / 3 * rate + rate**2 / 5,
+        4 / 3 * rate + 4 / 7 * rate**2,
+        8 / 35 * rate**2,
+    )
+    for order, (factor, name) in enumerate(zip(factors, NAMES, strict=True)):
+        color = f"C{order}"
+        ax.plot(fine, fine * factor * linear, color=color, lw=1, label=f"{name}: Kaiser")
+        ax.plot(k[low], (k * known[order])[low], "_", color=color, ms=12)
+        ax.plot(k[low], (k * power[order])[low], "o", color=color, ms=4)
+        if order < 2:
+            below.plot(k[low], (power[order] / known[order])[low] - 1, "o-", color=color, ms=4)
+    ax.plot([], [], "_", color="0.4", ms=12, label="Kaiser, these modes")
+    ax.plot([], [], "o", color="0.4", ms=4, label="measured, mean of both signs")
+    ax.set(ylabel=r"$k\,P_\ell(k)$ [(Mpc/$h)^2$]")
+    ax.legend(fontsize=8)
+    below.axhspan(-0.01, 0.01, color="0.9")
+    below.set(
+        xscale="log", xlabel=r"$k$ [$h$/Mpc]", ylabel="over these, less 1", ylim=(-0.04, 0.04)
+    )
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=110)
+    plt.close(figure)
+
+
+def second_order(delta, plan, box):
+    """The density contrast of second order of a linear one, in space:
+    5/7 delta^2 + grad delta . grad phi + 2/7 (grad grad phi)^2, laplacian phi = delta.
+    """
+    phi = spectral.inverse_laplacian(delta, plan, box)
+    pushes = spectral.gradient(phi, plan, box)
+    slopes = spectral.gradient(delta, plan, box)
+    total = 5 / 7 * delta**2 + sum(x * y for x, y in zip(slopes, pushes, strict=True))
+    tides = (spectral.gradient(push, plan, box) for push in pushes)
+    return total + 2 / 7 * sum(x**2 for tide in tides for x in tide)
+
+
+def tree_level(universe, initial, runs, table):
+    """The bispectrum of matter over that of tree level, of the same modes and in the mean."""
+    plan, mesh, a = universe.plan, universe.mesh, float(SCALE_FACTORS[-1])
+    numbers = np.arange(1.5, 10, 2)
+    edges = tuple(numbers * 2 * np.pi / BOX)
+    triangles = [
+        (i, j, k)
+        for i, j, k in itertools.combinations_with_replacement(range(len(edges) - 1), 3)
+        if edges[k] < edges[i + 1] + edges[j + 1]
+    ]
+    options = {"triangles": triangles, "edges": edges}
+
+    @jax.jit
+    def measured(particles):
+        density = pm.density_contrast(particles, mesh, kernel="pcs")
+        return observables.bispectrum(density, mesh, BOX, kernel="pcs", **options)
+
+    @jax.jit
+    def predicted(delta):
+        """The mean of both signs of a field in second-order perturbation theory."""
+        now, today = (pm.growth(universe.cosmology, x).d1 for x in (a, 1.0))
+        # Products of its modes have no aliases on the finer mesh.
+        spectrum = pfftjax.pad_spectrum(plan.forward(delta * now / today), plan, mesh)
+        first = mesh.inverse(spectrum) * (math.prod(mesh.shape) / math.prod(plan.shape))
+        second = second_order(first, mesh, BOX)
+        both = [observables.bispectrum(s * first + second, mesh, BOX, **options) for s in (1, -1)]
+        return (both[0].bispectrum + both[1].bispectrum) / 2, now / today
+
+    found = np.mean([np.asarray(measured(run).bispectrum) for run in runs], axis=0)
+    same, grown = (np.asarray(x) for x in predicted(initial))
+    what = "bispectrum over tree level{}, less 1: {}"
+    setting = f"L = {BOX:g}, {N}^3 on a mesh of {2 * N}^3, a = {a:g}, k < {edges[-1]:.3f}"
+    import os
+    if os.environ.get('DBG') and COMM.rank == 0: print(np.c_[np.array(triangles), found, same, tree_bispectrum(numbers, triangles, BOX, table, float(grown))[0]])
+    ratio = np.abs(found / same - 1)
+    worst = f"largest of {len(triangles)} kinds of triangles"
+    yield error(what.format(" of the same modes", worst), setting, float(ratio.max()), 0.03)
+    # By how much the modes of one field differ from the mean is known to the lowest order.
+    expected, variance = tree_bispectrum(numbers, triangles, BOX, table, float(grown))
+    weight = expected / variance
+    fields = [same, *(np.asarray(predicted(fixed(universe, seed))[0]) for seed in range(1, 6))]
+
+    def amplitude(bispectrum):
+        return float(np.sum(weight * bispectrum) / np.sum(weight * expected))
+
+    one, mean = amplitude(found), amplitude(np.mean(fields, axis=0))
+    setting += f", all triangles, mean of {len(fields)} fields"
+    value = one / amplitude(same) * mean
+    yield between(
+        what.format(" in the mean", "weighted mean").replace(", less 1", ""),
+        setting,
+        value,
+        "1",
+        0.97,
+        1.03,
+    )

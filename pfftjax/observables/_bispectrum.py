@@ -1,0 +1,262 @@
+"""Bispectra of distributed fields."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from pfftjax._runtime.arrays import BoxSize, RealBlockLike, Reals, Series, SeriesLike
+from pfftjax._runtime.communicators import Communicator
+from pfftjax._runtime.primitive import static_ints, where
+from pfftjax.collectives import allreduce
+from pfftjax.fft import PencilFFT
+from pfftjax.pm.internal import Kernel, Shells, real_plan, shells_of
+
+Triangle: TypeAlias = tuple[int, int, int]
+Triangles: TypeAlias = Literal["equilateral", "all"] | Sequence[Sequence[int]]
+
+
+class Bispectrum(NamedTuple):
+    """A bispectrum in triangles of shells of wavenumbers, the same on every rank.
+
+    Attributes:
+        k: (triangles, 3), mean wavenumber of the shell of each side [h/Mpc].
+        power: (triangles, 3), the power spectrum of these shells [(Mpc/h)^3].
+        bispectrum: B(k1, k2, k3) [(Mpc/h)^6]; 0 where there is no triangle.
+        triangles: over how many triangles of modes it is the mean, each order of the modes counted
+            for itself; whole numbers, up to rounding.
+
+    """
+
+    k: Reals
+    power: Reals
+    bispectrum: Series
+    triangles: Series
+
+    @property
+    def reduced(self) -> Series:
+        """Q = B / (P1 P2 + P2 P3 + P3 P1), which depends little on scale and time."""
+        p1, p2, p3 = self.power.T
+        square = p1 * p2 + p2 * p3 + p3 * p1
+        return jnp.where(square > 0, self.bispectrum / jnp.where(square > 0, square, 1), 0)
+
+
+def bispectrum(
+    field: RealBlockLike,
+    plan: PencilFFT,
+    box_size: BoxSize,
+    triangles: Triangles = "equilateral",
+    *,
+    edges: SeriesLike | None = None,
+    kernel: Kernel | None = None,
+) -> Bispectrum:
+    """The bispectrum of a distributed field, by transforms.
+
+        B = <delta(q1) delta(q2) delta(q3)> / V    over q1 + q2 + q3 = 0, q_i in shell i
+
+    The sum over these triangles of modes is the sum over space of a product of three fields, each
+    with the modes of one shell; how many triangles there are, is found in the same way of modes
+    that are all 1 (Scoccimarro 2015; Sefusatti et al. 2016). That takes two inverse transforms for
+    each different shell, whatever the number of triangles.
+
+    Beside the spectrum, a rank holds one block of the mesh at a time for "equilateral" triangles,
+    and otherwise one for each different shell; reverse mode, as many again. While products are
+    formed there is one plane for each different pair of sides besides.
+
+    No shot noise is subtracted; that of N particles is (P1 + P2 + P3) V / N - 2 (V / N)^2, with
+    the spectra as they are measured.
+
+    Args:
+        field: this rank's block, ``(*plan.input.local_shape,)``.
+        plan: ``PencilFFT(shape, grid, real=True)``.
+        box_size: side of the box [Mpc/h]: a number, or one for each axis; static.
+        triangles: three numbers of shells, counted from 0, for each triangle, in any order of the
+            sides; or "equilateral", the triangles of one shell, or "all" of those that close, from
+            (0, 0, 0) on, each with rising numbers. The latter two end where aliases begin.
+        edges: of the shells [h/Mpc], rising: shell i has ``edges[i] <= |k| < edges[i + 1]``. By
+            default those of `pfftjax.pm.power_spectrum`, of width 2 pi / L.
+        kernel: by which `field` was painted, if it was; its smoothing is divided out. Aliases are
+            those of `pfftjax.pm.power_spectrum`.
+
+    Returns:
+        `Bispectrum`, the same on every rank.
+
+    Raises:
+        ValueError: a plan, a block, a kernel, a box, edges or triangles that do not fit: sides
+            that can form no triangle, or such that three modes can close only up to a period of
+            the mesh, k1 + k2 + k3 = 2 pi n / L, which is no triangle of the field.
+        TypeError: complex numbers, a dtype without a transform, or a box or edges that are traced.
+
+    Example:
+        Waves along the edges of a triangle, in phase:
+
+        >>> from pfftjax import ProcessGrid
+        >>> plan = PencilFFT((16, 16, 16), ProcessGrid(), real=True)
+        >>> x, y = (2 * jnp.pi / 16 * plan.input.indices(axis) for axis in (0, 1))
+        >>> waves = jnp.cos(3 * x) + jnp.cos(4 * y) + jnp.cos(3 * x + 4 * y)
+        >>> field = waves + jnp.zeros(plan.input.local_shape)
+        >>> result = bispectrum(field, plan, 100.0, [(2, 3, 4), (0, 1, 1)])
+        >>> result.bispectrum[0].item() > 1e6, abs(result.bispectrum[1].item()) < 1e-3
+        (True, True)
+
+    """
+    name = "bispectrum"
+    comm = real_plan(plan, name).grid.communicator
+    shells, y, _ = shells_of(field, plan, box_size, None, None, name)
+    bounds = _bounds(edges, shells, comm)
+    # Three modes close only up to a period where their sum can reach the mesh's sampling rate.
+    period = min(
+        n * max(shells.sides) / side for n, side in zip(plan.shape, shells.sides, strict=True)
+    )
+    chosen = _triangles(triangles, bounds, period, comm)
+    used = sorted(set(itertools.chain(*chosen)))
+    places = np.searchsorted(used, np.asarray(chosen))
+    ends = [np.asarray(x[used], shells.dtype) for x in (bounds[:-1], bounds[1:])]
+
+    def sums(spectrum: jax.Array) -> jax.Array:
+        """Sums over space of products of the fields of each triangle's three shells."""
+
+        def cut(ends: Sequence[jax.Array]) -> jax.Array:
+            inside = (shells.radius >= ends[0]) & (shells.radius < ends[1])
+            return plan.inverse(jnp.where(inside, spectrum, 0))
+
+        return allreduce(_products(cut, ends, places), comm=plan.grid.comm)
+
+    y = shells.deconvolved(y, kernel)
+    # Either sum is one over triangles of modes, times the same power of the number of points:
+    # of N delta(q) / V for the field, and of N for modes that are 1.
+    points = np.asarray(np.prod(plan.shape, dtype=float), shells.dtype)
+    found, ones = sums(y), sums(jnp.full_like(y, points))
+    counts = jnp.round(jax.lax.stop_gradient(ones) / points)
+    volume = np.asarray(shells.volume, shells.dtype)
+    mean = volume * (volume * found / (points * jnp.maximum(counts, 1)))
+    k, power = _of_shells(shells, shells.power(y, None), bounds)
+    return Bispectrum(
+        k=k[np.asarray(chosen)],
+        power=power[np.asarray(chosen)],
+        bispectrum=jnp.where(counts > 0, mean, 0),
+        triangles=counts,
+    )
+
+
+def _bounds(edges: SeriesLike | None, shells: Shells, comm: Communicator) -> np.ndarray:
+    """The ends of the shells in units of k_f."""
+    if edges is None:
+        return np.arange(shells.number + 1) + 0.5
+    here = where("bispectrum", comm)
+    if any(isinstance(x, Tracer) for x in jax.tree.leaves(edges)):
+        raise TypeError(f"{here}: edges must be static, as the number of shells depends on them")
+    bounds = np.asarray(edges, float) / shells.fundamental
+    if bounds.ndim != 1 or len(bounds) < 2 or not (bounds[0] > 0 and np.all(np.diff(bounds) > 0)):
+        raise ValueError(
+            f"{here}: edges must be two or more positive wavenumbers that rise, got {edges!r}"
+        )
+    return bounds
+
+
+def _triangles(
+    triangles: Triangles, bounds: np.ndarray, period: float, comm: Communicator
+) -> list[Triangle]:
+    """The numbers of the shells of each triangle, rising."""
+    here, last = where("bispectrum", comm), len(bounds) - 2
+    low, high = bounds[:-1], bounds[1:]
+
+    def closes(triangle: Triangle) -> bool:
+        i, j, k = triangle
+        return low[k] < high[i] + high[j]
+
+    def is_resolved(triangle: Triangle) -> bool:
+        return sum(high[i] for i in triangle) <= period
+
+    if isinstance(triangles, str):
+        if triangles not in ("equilateral", "all"):
+            raise ValueError(
+                f"{here}: triangles must be equilateral, all or a list of three numbers of shells "
+                f"for each, got {triangles!r}"
+            )
+        every: list[Triangle] = (
+            [(i, i, i) for i in range(last + 1)]
+            if triangles == "equilateral"
+            else list(itertools.combinations_with_replacement(range(last + 1), 3))
+        )
+        found = [x for x in every if closes(x) and is_resolved(x)]
+        if not found:
+            raise ValueError(
+                f"{here}: no triangle of these shells is resolved; take a finer mesh, or shells "
+                "of smaller wavenumbers"
+            )
+        return found
+    found = []
+    for each in triangles:
+        numbers = sorted(static_ints(each, "triangles", "bispectrum", comm))
+        if len(numbers) != 3 or not 0 <= numbers[0] <= numbers[2] <= last:
+            raise ValueError(
+                f"{here}: a triangle has three numbers of shells from 0 to {last}, got {each!r}"
+            )
+        i, j, k = numbers
+        if not closes((i, j, k)):
+            raise ValueError(
+                f"{here}: no triangle has its sides in the shells {each!r}: the longest is longer "
+                "than the others together"
+            )
+        if not is_resolved((i, j, k)):
+            raise ValueError(
+                f"{here}: modes of the shells {each!r} may close up to a period of the mesh; "
+                f"the upper edges of a triangle's shells add up to at most {period:g} times 2 pi "
+                "over the longest side: take a finer mesh, or smaller wavenumbers"
+            )
+        found.append((i, j, k))
+    if not found:
+        raise ValueError(f"{here}: there are no triangles")
+    return found
+
+
+def _products(
+    cut: Callable[[Sequence[jax.Array]], jax.Array], ends: list[np.ndarray], places: np.ndarray
+) -> jax.Array:
+    """Sums over this rank's block of products of three fields; `cut` makes that of a shell.
+
+    Sums are formed plane by plane: a long one in float32 would lose digits. Reverse mode makes
+    again what is not held.
+    """
+    if np.all(places == places[:, :1]):
+
+        def cubed(ends: Sequence[jax.Array]) -> jax.Array:
+            return jnp.sum(jnp.sum(cut(ends) ** 3, axis=(1, 2)))
+
+        return jax.lax.map(jax.checkpoint(cubed), ends)[places[:, 0]]
+
+    def held(stack: jax.Array, item: tuple[jax.Array, list[jax.Array]]) -> tuple[jax.Array, None]:
+        return jax.lax.dynamic_update_index_in_dim(stack, cut(item[1]), item[0], 1), None
+
+    shells = len(ends[0])
+    block = jax.eval_shape(cut, [jnp.asarray(x[0]) for x in ends])
+    # Planes come first, as they are what is looped over next.
+    stack = jnp.zeros((block.shape[0], shells, *block.shape[1:]), block.dtype)
+    stack, _ = jax.lax.scan(held, stack, (np.arange(shells), ends))
+    pairs, pair_of = np.unique(places[:, :2], axis=0, return_inverse=True)
+
+    def of_plane(plane: jax.Array) -> jax.Array:
+        x = plane.reshape(shells, -1)
+        return jnp.matmul(x[pairs[:, 0]] * x[pairs[:, 1]], x.T, precision="highest")
+
+    return jax.lax.map(jax.checkpoint(of_plane), stack).sum(0)[pair_of.ravel(), places[:, 2]]
+
+
+def _of_shells(shells: Shells, power: jax.Array, bounds: np.ndarray) -> tuple[Series, Series]:
+    """The mean wavenumber of each shell, and its power spectrum."""
+    number = len(bounds) - 1
+    ends = jnp.asarray(bounds, shells.dtype)
+    shell = jnp.searchsorted(ends, shells.radius, side="right").astype(jnp.int32) - 1
+    shell = jnp.where(shell < 0, number, shell)
+
+    def total(values: jax.Array) -> jax.Array:
+        return shells.total(shells.weights * values, shell, number)
+
+    modes = jnp.maximum(total(jnp.ones_like(power)), 1)
+    k = total(shells.radius) / modes * np.asarray(shells.fundamental, shells.dtype)
+    return k, total(power) / modes

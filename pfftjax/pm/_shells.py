@@ -1,0 +1,164 @@
+"""Modes of a spectrum in shells of wavenumbers, and what is measured of them."""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import DTypeLike
+
+from pfftjax._runtime.arrays import BoxSize, Counts, RealBlockLike, Reals, Series
+from pfftjax._runtime.primitive import where
+from pfftjax.collectives import allreduce
+from pfftjax.fft import PencilFFT
+from pfftjax.spectral.internal import sides
+
+from ._assignment import Kernel, assignment_of
+from ._spectral import field as checked
+from ._spectral import real_plan
+
+
+def static_sides(box_size: BoxSize, plan: PencilFFT, operation: str) -> list[float]:
+    """The sides of the box as numbers: how many shells there are depends on them."""
+    real_plan(plan, operation)
+    lengths = sides(box_size, plan, operation)
+    if any(isinstance(side, Tracer) for side in lengths):
+        raise TypeError(
+            f"{where(operation, plan.grid.communicator)}: box_size must be static, as the number "
+            "of shells depends on it"
+        )
+    return [float(side) for side in lengths]
+
+
+def fields_of_one_dtype(
+    field: RealBlockLike,
+    other: RealBlockLike | None,
+    other_kernel: Kernel | None,
+    plan: PencilFFT,
+    operation: str,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Both fields, if they are blocks of the plan."""
+    field = checked(field, plan, operation)
+    if other is not None:
+        other = checked(other, plan, operation)
+        dtype = jnp.result_type(field, other)
+        return field.astype(dtype), other.astype(dtype)
+    if other_kernel is not None:
+        raise ValueError(
+            f"{where(operation, plan.grid.communicator)}: other_kernel is that of `other`, and "
+            "there is no such field"
+        )
+    return field, None
+
+
+class Shells:
+    """The modes of this rank's spectrum by their wavenumbers, in units of k_f = 2 pi / L of the
+    longest side. Shell i has those with ``(i + 1/2) k_f <= |k| < (i + 3/2) k_f``.
+
+    Attributes:
+        plan: the transforms.
+        sides: of the box.
+        dtype: of the fields.
+        operation: whose name errors have.
+        fundamental: k_f.
+        number: how many shells there are: up to the highest mode that there is along every axis.
+        m: wavenumbers along the axes in units of k_f, which broadcast against the spectrum.
+        radius: their length, for each mode.
+        weights: how often each mode is in the whole spectrum.
+
+    """
+
+    def __init__(
+        self, plan: PencilFFT, lengths: Sequence[float], dtype: DTypeLike, operation: str
+    ) -> None:
+        self.plan, self.sides, self.dtype = plan, lengths, jnp.dtype(dtype)
+        self.operation = operation
+        self.fundamental = 2 * np.pi / max(lengths)
+        # The last shell is the one of the highest mode of the axis that has the lowest one.
+        highest = min(
+            n // 2 * max(lengths) / side for n, side in zip(plan.shape, lengths, strict=True)
+        )
+        self.number = max(int(highest + 0.5), 1)
+        self._k = plan.wavenumbers(tuple(lengths), dtype)
+        unit = np.asarray(1 / self.fundamental, dtype)
+        # These are whole numbers in a cube, whose shells do not depend on rounding.
+        self.m = [k * unit if len(set(lengths)) > 1 else jnp.round(k * unit) for k in self._k]
+        self.radius = jnp.sqrt(functools.reduce(jnp.add, [m**2 for m in self.m]))
+        self.weights = jnp.broadcast_to(plan.hermitian_weights(dtype), self.radius.shape)
+
+    @functools.cached_property
+    def shell(self) -> jax.Array:
+        """The shell of each mode; that after the last for those in none."""
+        shell = jnp.floor(self.radius - 0.5).astype(jnp.int32)
+        return jnp.where((shell >= 0) & (shell < self.number), shell, self.number)
+
+    @property
+    def volume(self) -> float:
+        """The volume of the box."""
+        return self.sides[0] * self.sides[1] * self.sides[2]
+
+    def power(self, y: jax.Array, z: jax.Array | None, *kernels: Kernel | None) -> jax.Array:
+        """The power of each mode of a spectrum, or that of two, without the smoothing of the
+        kernels by which the fields were painted, one for each.
+        """
+        if z is None:
+            square = y.real**2 + y.imag**2
+        else:
+            square = y.real * z.real + y.imag * z.imag
+        n0, n1, n2 = self.plan.shape
+        power = square * np.asarray(self.volume / float(n0 * n1 * n2) ** 2, self.dtype)
+        for kernel in kernels:
+            power = self.deconvolved(power, kernel)
+        return power
+
+    def deconvolved(self, spectrum: jax.Array, kernel: Kernel | None) -> jax.Array:
+        """A spectrum without the smoothing of the kernel by which its field was painted."""
+        if kernel is not None:
+            points = assignment_of(kernel, self.plan.input, self.operation).points
+            for k, n, side in zip(self._k, self.plan.shape, self.sides, strict=True):
+                spectrum = spectrum / jnp.sinc(k * (side / n / (2 * np.pi))) ** points
+        return spectrum
+
+    def total(self, values: jax.Array, bin_of: jax.Array | None = None, bins: int = 0) -> Reals:
+        """Sums of what each mode has over the shells, on every rank; or over other bins, of which
+        that after the last has the rest.
+        """
+        if bin_of is None:
+            bin_of, bins = self.shell, self.number
+        # Plane by plane: a long sum in float32 would lose digits.
+        planes = jax.vmap(lambda v, s: jnp.zeros(bins + 1, v.dtype).at[s].add(v))(
+            values.reshape(values.shape[0], -1), bin_of.reshape(values.shape[0], -1)
+        )
+        return allreduce(planes.sum(0)[:bins], comm=self.plan.grid.comm)
+
+    @functools.cached_property
+    def modes(self) -> Counts:
+        """How many modes are in each shell."""
+        return self.total(self.weights.astype(jnp.int32))
+
+    def mean(self, values: jax.Array) -> Series:
+        """The mean of what each mode has in each shell; 0 in one without modes."""
+        return self.total(self.weights * values) / jnp.maximum(self.modes, 1).astype(self.dtype)
+
+    @property
+    def k(self) -> Series:
+        """The mean wavenumber of each shell."""
+        return self.mean(self.radius) * np.asarray(self.fundamental, self.dtype)
+
+
+def shells_of(
+    field: RealBlockLike,
+    plan: PencilFFT,
+    box_size: BoxSize,
+    other: RealBlockLike | None,
+    other_kernel: Kernel | None,
+    operation: str,
+) -> tuple[Shells, jax.Array, jax.Array | None]:
+    """The shells for a field and perhaps another one, and the spectra of both."""
+    lengths = static_sides(box_size, plan, operation)
+    field, other = fields_of_one_dtype(field, other, other_kernel, plan, operation)
+    y = plan.forward(field)
+    z = None if other is None else plan.forward(other)
+    return Shells(plan, lengths, field.dtype, operation), y, z
