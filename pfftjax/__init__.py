@@ -14,8 +14,8 @@ Derivatives of programs on several ranks
     UndeclaredArgumentWarning
 Modules
     collectives (MPI's operations), pm (particle-mesh simulations), spectral (derivatives,
-    filters, Poisson's equation), observables (what telescopes see), io (files), sharded (global
-    arrays of jax.sharding); fft, pencils and autodiff have the above
+    filters, Poisson's equation), observables (what telescopes see), sampling (posteriors), io
+    (files), sharded (global arrays of jax.sharding); fft, pencils and autodiff have the above
 This job
     info, Info, of diagnostics; in a shell, `pfftjax doctor`
 
@@ -38,6 +38,7 @@ from . import io as io
 from . import observables as observables
 from . import pencils as pencils
 from . import pm as pm
+from . import sampling as sampling
 from . import sharded as sharded
 from . import spectral as spectral
 from .autodiff import UndeclaredArgumentWarning as UndeclaredArgumentWarning

@@ -23,6 +23,7 @@ LAYERS = [
     "pm",
     "nufft",
     "observables",
+    "sampling",
     "io",
 ]
 LAYERS += ["diagnostics"]

@@ -22,6 +22,7 @@ RECORDS = ROOT / "benchmarks" / "results" / "gallery"
 ENTRIES = {
     "universe": "main",
     "reconstruction": "Inference.loss",
+    "posterior": "sampled",
     "gradients": "main",
     "paired": "main",
     "nested": "main",

@@ -19,6 +19,7 @@ SIZES = {
     "nested": 16,
     "paired": 12,
     "poisson": 20,
+    "posterior": 12,
     "reconstruction": 12,
     "schroedinger": 128,
     "sizes": 23,

@@ -112,3 +112,27 @@ def test_reconstruction_finds_the_initial_conditions(tmp_path):
     # Better than the observed field as it is, which is what there would be without descent.
     assert min(found["r"][:3]) > 0.98
     assert sum(found["r"][:6]) > sum(found["r_observed"][:6]) + 0.2
+
+
+def test_inference_goes_on_with_the_same_chain_on_other_ranks(tmp_path):
+    """And its posterior has the truth where it says."""
+    script = (
+        "import runpy, sys\nsys.path.insert(0, 'examples')\n"
+        "runpy.run_path('examples/infer.py', run_name='__main__')\n"
+    )
+    how = compiling_once(tmp_path / "programs")
+    settings = ["--mesh", "12", "--box", "240", "--tuning", "60", "--dtype", "float64"]
+    settings += ["--every", "40"]
+
+    def infer(folder, samples, ranks):
+        arguments = [*settings, "--samples", str(samples), "--out", str(tmp_path / folder)]
+        assert_succeeds(script, ranks=ranks, limit=200, arguments=arguments, **how)
+        return json.loads((tmp_path / folder / "infer.json").read_text())
+
+    begun = infer("restarted", 40, 2)
+    restarted, whole = infer("restarted", 80, 1), infer("whole", 80, 1)
+    assert (begun["samples_before"], restarted["samples_before"]) == (0, 40)
+    np.testing.assert_allclose(restarted["trace_of_bias"], whole["trace_of_bias"], rtol=1e-8)
+    np.testing.assert_allclose(restarted["r_mean"], whole["r_mean"], rtol=1e-7)
+    assert 0.6 < whole["truth_over_deviation"] < 1.6
+    assert min(whole["r_mean"][:2]) > max(0.8, min(whole["r_observed"][:2]) - 0.05)
