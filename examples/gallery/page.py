@@ -24,6 +24,7 @@ ENTRIES = {
     "reconstruction": "Inference.loss",
     "gradients": "main",
     "paired": "main",
+    "redshift": "main",
     "nested": "main",
     "turbulence": "Flow.rate",
     "vorticity": "main",

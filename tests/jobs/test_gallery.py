@@ -20,6 +20,7 @@ SIZES = {
     "paired": 12,
     "poisson": 20,
     "reconstruction": 12,
+    "redshift": 12,
     "schroedinger": 128,
     "sizes": 23,
     "turbulence": 16,

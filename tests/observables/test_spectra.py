@@ -11,7 +11,7 @@ import pfftjax
 from pfftjax import PencilFFT
 from pfftjax.observables import cross_spectrum, power_multipoles, power_wedges
 from pfftjax.pm import power_spectrum
-from tests.distributed import grids, raised_everywhere
+from tests.distributed import grids
 from tests.helpers import CONTROL, assert_close, on_one_rank, random
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2)]
@@ -256,4 +256,5 @@ def test_wrong_arguments():
         ),
         (ValueError, "the plan must be a PencilFFT", lambda: power_multipoles(x, None, 1.0)),
     ):
-        raised_everywhere(error, text, call)
+        with pytest.raises(error, match=text):
+            call()
