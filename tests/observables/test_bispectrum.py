@@ -96,6 +96,7 @@ def test_bispectra_against_sums_over_triangles(shape, box, edges):
         assert len(set(CONTROL.allgather(np.asarray(every.bispectrum).tobytes()))) == 1
 
 
+@pytest.mark.ranks(2)
 def test_smoothing_is_divided_out():
     shape, side = (9, 10, 8), 100.0
     plan = PencilFFT(shape, grids()[0], real=True)
@@ -112,6 +113,7 @@ def test_smoothing_is_divided_out():
     assert_close(divided.power, plain.power, 1e-12)
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("triangles", ["equilateral", [(0, 1, 1), (0, 0, 1)]], ids=str)
 def test_derivatives(triangles):
     """Reverse mode is the adjoint of forward mode, and is that of a cubic form."""
@@ -148,6 +150,7 @@ def second_order(delta, side):
     return total + 2 / 7 * sum(back(-p * q * phi) ** 2 for p in k for q in k)
 
 
+@pytest.mark.ranks(2)
 def test_tree_level():
     """Particles of second-order theory have the bispectrum of tree level, of these very modes: in
     the mean of both signs of the field all is left out that has an odd number of first orders.

@@ -64,6 +64,7 @@ def test_particles_move_along_the_line_of_sight():
         assert_close(np.asarray(counts), np.asarray(delta) + mean, 1e-12)
 
 
+@pytest.mark.ranks(2)
 def test_kaiser():
     """Particles of linear theory have Kaiser's multipoles (Kaiser 1987), mode by mode: so small is
     the field. Also along a diagonal of the box.
@@ -105,6 +106,7 @@ def test_kaiser():
                 np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * real[shell])
 
 
+@pytest.mark.ranks(2)
 def test_derivatives():
     """In positions, momenta, the cosmology and the direction, through the exchange."""
     plan = small_plan(grids()[-1])

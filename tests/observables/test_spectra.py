@@ -180,6 +180,7 @@ def test_cross_spectra_are_three_power_spectra():
         assert not np.any(nothing.transfer)
 
 
+@pytest.mark.ranks(2)
 def test_derivatives():
     """In fields and in the line of sight; reverse mode is the adjoint of forward mode."""
     shape, side = (7, 5, 9), 60.0
@@ -212,6 +213,7 @@ def test_derivatives():
     np.testing.assert_allclose(along, difference / (2 * step), rtol=1e-6)
 
 
+@pytest.mark.ranks(2)
 def test_under_vmap():
     plan = PencilFFT((6, 6, 6), grids()[0], real=True)
     several = jnp.stack([plan.input.local_block(random((6, 6, 6), seed=s)) for s in range(3)])
