@@ -14,6 +14,7 @@ GPU = ROOT / "docs" / "gpu.md"
 SCALING = ROOT / "docs" / "scaling.md"
 VIEWER = ROOT / "docs" / "_static" / "viewer" / "index.html"
 SHARDING = ROOT / "docs" / "sharding.md"
+OBSERVABLES = ROOT / "docs" / "observables.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
 CASE = "256:complex64 forward"
 
@@ -260,12 +261,25 @@ def sharding() -> str:
     return _table(header, *rows)
 
 
+def observables() -> str:
+    """Statistics beside the force on as many particles."""
+    found = _results("observables")[-1]
+    size = f"{found['n']}^3"
+    rows = [
+        (name.replace("_", " "), _short(times["ms"]), f"{times['ms'] / found['force']['ms']:.2f}")
+        for name, times in found.items()
+        if isinstance(times, dict)
+    ]
+    return _table((size, "ms", "of the force on particles"), *rows)
+
+
 TABLES = {
     README: speed,
     PARTICLES: painting,
     GPU: gpu,
     SCALING: scaling,
     SHARDING: sharding,
+    OBSERVABLES: observables,
     VIEWER: viewer,
 }
 

@@ -21,7 +21,7 @@ import scipy.integrate
 from mpi4py import MPI
 from nbody_pm import TABLE, Input, conservation, gathered
 from tqdm import tqdm
-from validation_page import PICTURE, Row, between, document, error
+from validation_page import PICTURE, Row, between, document, error, with_rows
 from validation_surveys import surveys
 from validation_theory import amplitude_of_bispectrum, followed, one_loop
 from validation_universe import COMM, Universe, everybody
@@ -460,14 +460,18 @@ MEASUREMENTS = (
 def main():
     """Measure everything, print the table and write it."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--out", type=pathlib.Path, default=DOCUMENT, help="the page to write")
+    add = parser.add_argument
+    add("--out", type=pathlib.Path, default=DOCUMENT, help="the page to write")
+    names = [measurement.__name__ for measurement in MEASUREMENTS]
+    add("--only", nargs="+", choices=names, help="these, in the page as it is (default: all)")
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     table = Input(TABLE)
     first = COMM.rank == 0
     begin = time.perf_counter()
     rows = []
-    bar = tqdm(MEASUREMENTS, disable=not first, unit="measurement")
+    chosen = [m for m in MEASUREMENTS if m.__name__ in (arguments.only or names)]
+    bar = tqdm(chosen, disable=not first, unit="measurement")
     for measurement in bar:
         bar.set_postfix_str(measurement.__name__)
         options = {"picture": arguments.out.parent / PICTURE} if measurement is surveys else {}
@@ -475,6 +479,8 @@ def main():
     seconds = COMM.allreduce(time.perf_counter() - begin, MPI.MAX)
     if first:
         page = document(rows, seconds, COMM.size)
+        if arguments.only:
+            page = with_rows(arguments.out.read_text(), rows)
         print(page)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(page)

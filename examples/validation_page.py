@@ -12,6 +12,7 @@ from nbody_pm import TABLE
 
 # Beside the page.
 PICTURE = pathlib.Path("pictures") / "multipoles.png"
+HEADER = ("| what | setting | measured | expected | bound | ok |", "|---|---|---|---|---|---|")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,35 @@ def processor():
     return found[1] if found else platform.machine()
 
 
+def line(row):
+    """A row as a line of the table."""
+    ok = {None: "", True: "yes", False: "**no**"}[row.ok]
+    cells = (row.what, row.setting, row.measured, row.expected, row.bound, ok)
+    return f"| {' | '.join(cells)} |"
+
+
+def with_rows(page, rows):
+    """A page with these rows in place of those with the same names, or at its end."""
+    lines = page.splitlines()
+    for row in rows:
+        begin, new = f"| {row.what} | {row.setting} |", line(row)
+        old = [i for i, text in enumerate(lines) if text.startswith(begin)]
+        if old:
+            lines[old[0]] = new
+        else:
+            lines.append(new)
+    picture = picture_of_the_page()
+    if picture not in lines:
+        at = lines.index(HEADER[0])
+        lines[at:at] = [picture, ""]
+    return "\n".join(lines) + "\n"
+
+
+def picture_of_the_page():
+    """The picture as a line."""
+    return f"![Multipoles of the power spectrum in redshift space beside Kaiser's]({PICTURE})"
+
+
 def document(rows, seconds, ranks):
     """The page."""
     library = re.split(r"[,\n]", MPI.Get_library_version())[0].strip()
@@ -62,13 +92,5 @@ def document(rows, seconds, ranks):
     lines = ["# Validation", ""]
     for text in paragraphs:
         lines += [*textwrap.wrap(text, 99, break_long_words=False, break_on_hyphens=False), ""]
-    lines += [
-        f"![Multipoles of the power spectrum in redshift space beside Kaiser's]({PICTURE})",
-        "",
-    ]
-    lines += ["| what | setting | measured | expected | bound | ok |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        ok = {None: "", True: "yes", False: "**no**"}[row.ok]
-        cells = (row.what, row.setting, row.measured, row.expected, row.bound, ok)
-        lines.append(f"| {' | '.join(cells)} |")
+    lines += [picture_of_the_page(), "", *HEADER, *map(line, rows)]
     return "\n".join(lines) + "\n"

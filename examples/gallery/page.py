@@ -25,6 +25,7 @@ ENTRIES = {
     "posterior": "sampled",
     "gradients": "main",
     "paired": "main",
+    "redshift": "main",
     "nested": "main",
     "turbulence": "Flow.rate",
     "vorticity": "main",

@@ -237,7 +237,7 @@ def _products(
     block = jax.eval_shape(cut, [jnp.asarray(x[0]) for x in ends])
     # Planes come first, as they are what is looped over next.
     stack = jnp.zeros((block.shape[0], shells, *block.shape[1:]), block.dtype)
-    stack, _ = jax.lax.scan(held, stack, (np.arange(shells), ends))
+    stack, _ = jax.lax.scan(held, stack, (jnp.arange(shells), [jnp.asarray(x) for x in ends]))
     pairs, pair_of = np.unique(places[:, :2], axis=0, return_inverse=True)
 
     def of_plane(plane: jax.Array) -> jax.Array:

@@ -21,6 +21,7 @@ SIZES = {
     "poisson": 20,
     "posterior": 12,
     "reconstruction": 12,
+    "redshift": 12,
     "schroedinger": 128,
     "sizes": 23,
     "turbulence": 16,

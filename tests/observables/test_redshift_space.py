@@ -11,7 +11,7 @@ import pfftjax
 from pfftjax import PencilFFT
 from pfftjax.observables import power_multipoles, redshift_space
 from pfftjax.pm import density_contrast, growth, hubble, lpt, paint, power_spectrum
-from tests.distributed import grids, raised_everywhere
+from tests.distributed import grids
 from tests.helpers import assert_close, on_one_rank
 from tests.pm.universe import (
     BOX,
@@ -64,6 +64,7 @@ def test_particles_move_along_the_line_of_sight():
         assert_close(np.asarray(counts), np.asarray(delta) + mean, 1e-12)
 
 
+@pytest.mark.ranks(2)
 def test_kaiser():
     """Particles of linear theory have Kaiser's multipoles (Kaiser 1987), mode by mode: so small is
     the field. Also along a diagonal of the box.
@@ -105,6 +106,7 @@ def test_kaiser():
                 np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * real[shell])
 
 
+@pytest.mark.ranks(2)
 def test_derivatives():
     """In positions, momenta, the cosmology and the direction, through the exchange."""
     plan = small_plan(grids()[-1])
@@ -146,23 +148,20 @@ def test_particles_that_do_not_know_when_they_are():
     start = jax.jit(lambda: small_start(small_noise(plan), 0.26, plan))()
     known = float(start.scale_factor)
 
-    def moved(**options):
-        return redshift_space(start_of(options.pop("of")), plan, BOX, universe, **options)
+    def moved(known, given=None):
+        particles = dataclasses.replace(start, scale_factor=known)
+        return redshift_space(particles, plan, BOX, universe, scale_factor=given)
 
-    def start_of(a):
-        return dataclasses.replace(start, scale_factor=a)
-
-    for a in (None, 0.0):
-        text = "redshift_space.*do not know when they are; give their scale_factor"
-        raised_everywhere(ValueError, text, lambda a=a: moved(of=a))
-    raised_everywhere(
-        ValueError, "particles are at scale factor", lambda: moved(of=known, scale_factor=0.5)
-    )
-    raised_everywhere(
-        ValueError, "a positive number, got 0", lambda: moved(of=None, scale_factor=0)
-    )
-    traced = jax.jit(lambda a: moved(of=a).offset)
-    expected = moved(of=None, scale_factor=known).offset
+    for at, given, text in (
+        (None, None, "do not know when they are; give their scale_factor"),
+        (0.0, None, "do not know when they are; give their scale_factor"),
+        (None, 0, "a positive number, got 0"),
+        (known, 0.5, "the particles are at scale factor"),
+    ):
+        with pytest.raises(ValueError, match=f"redshift_space.*{text}"):
+            moved(at, given)
+    traced = jax.jit(lambda a: moved(a).offset)
+    expected = moved(None, known).offset
     assert_close(traced(known), expected, 1e-13)
     text = "redshift_space.*scale_factor is .*give their scale_factor"
     with pytest.raises(jax.errors.JaxRuntimeError, match=text):
@@ -191,4 +190,5 @@ def test_wrong_arguments():
         (TypeError, "cosmology must be", lambda: redshift_space(start, plan, BOX, 0.3)),
         (ValueError, "the axis 0, 1 or 2", lambda: redshift_space(start, plan, BOX, universe, -1)),
     ):
-        raised_everywhere(error, text, call)
+        with pytest.raises(error, match=text):
+            call()
