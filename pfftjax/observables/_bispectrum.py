@@ -163,7 +163,7 @@ def _triangles(
 ) -> list[Triangle]:
     """The numbers of the shells of each triangle, rising."""
     here, last = where("bispectrum", comm), len(bounds) - 2
-    low, high = bounds[:-1], bounds[1:]
+    low, high = bounds[:-1].tolist(), bounds[1:].tolist()
 
     def closes(triangle: Triangle) -> bool:
         i, j, k = triangle

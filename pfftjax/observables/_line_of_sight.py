@@ -8,12 +8,12 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
 
-from pfftjax._runtime.arrays import RealsLike
+from pfftjax._runtime.arrays import SeriesLike
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import static_int, where
 
 # The number of an axis, or a vector.
-LineOfSight: TypeAlias = int | RealsLike
+LineOfSight: TypeAlias = int | SeriesLike
 
 
 def direction(

@@ -70,7 +70,8 @@ def redshift_space(
         >>> import jax_cosmo
         >>> from pfftjax import ProcessGrid, pm
         >>> plan, planck = PencilFFT((8, 8, 8), ProcessGrid(), real=True), jax_cosmo.Planck15()
-        >>> wave = jnp.cos(2 * jnp.pi / 8 * plan.input.indices(2)) + 0 * plan.input.indices(0)
+        >>> wave = jnp.cos(2 * jnp.pi / 8 * plan.input.indices(2))
+        >>> wave = jnp.broadcast_to(wave, plan.input.local_shape)
         >>> start = pm.lpt(wave, plan, 100.0, planck, 0.1, order=1)
         >>> seen = redshift_space(start, plan, 100.0, planck, 2)
         >>> g = pm.growth(planck, 0.1)

@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
 
-from pfftjax._runtime.arrays import BoxSize, Counts, RealBlockLike, Reals, Series
+from pfftjax._runtime.arrays import BoxSize, Counts, Numbers, RealBlockLike, Series
 from pfftjax._runtime.primitive import where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT
@@ -121,7 +121,7 @@ class Shells:
                 spectrum = spectrum / jnp.sinc(k * (side / n / (2 * np.pi))) ** points
         return spectrum
 
-    def total(self, values: jax.Array, bin_of: jax.Array | None = None, bins: int = 0) -> Reals:
+    def total(self, values: jax.Array, bin_of: jax.Array | None = None, bins: int = 0) -> Numbers:
         """Sums of what each mode has over the shells, on every rank; or over other bins, of which
         that after the last has the rest.
         """

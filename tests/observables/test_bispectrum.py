@@ -12,7 +12,7 @@ from pfftjax import PencilFFT
 from pfftjax.observables import bispectrum
 from pfftjax.pm import density_contrast, growth, lpt
 from tests.distributed import grids
-from tests.helpers import CONTROL, assert_close, on_one_rank, random
+from tests.helpers import CONTROL, assert_close, random
 from tests.pm.universe import cosmology
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2)]
@@ -184,7 +184,8 @@ def test_tree_level():
     assert np.abs(one / tree - 1).min() > 1  # which one sign alone does not show
 
 
-@on_one_rank
+@pytest.mark.wrong_types
+@pytest.mark.ranks(2)
 def test_wrong_arguments():
     plan = PencilFFT((8, 8, 8), grids()[0], real=True)
     x = jnp.zeros(plan.input.local_shape)

@@ -12,7 +12,7 @@ from pfftjax import PencilFFT
 from pfftjax.observables import power_multipoles, redshift_space
 from pfftjax.pm import density_contrast, growth, hubble, lpt, paint, power_spectrum
 from tests.distributed import grids
-from tests.helpers import assert_close, on_one_rank
+from tests.helpers import assert_close
 from tests.pm.universe import (
     BOX,
     cosmology,
@@ -169,7 +169,8 @@ def test_particles_that_do_not_know_when_they_are():
     pfftjax.collectives.recover()
 
 
-@on_one_rank
+@pytest.mark.wrong_types
+@pytest.mark.ranks(2)
 def test_wrong_arguments():
     plan = small_plan(grids()[0])
     universe = cosmology()

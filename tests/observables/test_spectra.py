@@ -12,7 +12,7 @@ from pfftjax import PencilFFT
 from pfftjax.observables import cross_spectrum, power_multipoles, power_wedges
 from pfftjax.pm import power_spectrum
 from tests.distributed import grids
-from tests.helpers import CONTROL, assert_close, on_one_rank, random
+from tests.helpers import CONTROL, assert_close, random
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2)]
 
@@ -222,7 +222,8 @@ def test_under_vmap():
     assert_close(together[1], alone(several[1]), 1e-14)
 
 
-@on_one_rank
+@pytest.mark.wrong_types
+@pytest.mark.ranks(2)
 def test_wrong_arguments():
     plan = PencilFFT((6, 6, 6), grids()[0], real=True)
     x = jnp.zeros(plan.input.local_shape)
