@@ -14,6 +14,7 @@ GPU = ROOT / "docs" / "gpu.md"
 SCALING = ROOT / "docs" / "scaling.md"
 VIEWER = ROOT / "docs" / "_static" / "viewer" / "index.html"
 SHARDING = ROOT / "docs" / "sharding.md"
+NUFFT = ROOT / "docs" / "nufft.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
 CASE = "256:complex64 forward"
 
@@ -260,12 +261,27 @@ def sharding() -> str:
     return _table(header, *rows)
 
 
+def nufft() -> str:
+    """Non-uniform transforms beside finufft."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "nufft.json").read_text())
+    rows = []
+    for threads, cases in found.items():
+        for case, of in cases.items():
+            ours, same, own = of["pfftjax"], of["finufft"], of["finufft, its own choice"]
+            times = f"{ours['ms']:.0f}", f"{same['ms']:.0f} / {own['ms']:.0f}"
+            ratios = f"{same['ratio']:.2f} / {own['ratio']:.2f}"
+            errors = f"{ours['error']:.1e} / {same['error']:.1e}"
+            rows.append((f"{case}; {threads}", *times, ratios, errors))
+    return _table(("", "ms", "finufft, ms", "ratio", "errors"), *rows)
+
+
 TABLES = {
     README: speed,
     PARTICLES: painting,
     GPU: gpu,
     SCALING: scaling,
     SHARDING: sharding,
+    NUFFT: nufft,
     VIEWER: viewer,
 }
 
