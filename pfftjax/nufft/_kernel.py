@@ -1,9 +1,10 @@
 """The kernel that points are spread by: the exponential of a semicircle, exp(beta (sqrt(1 - z^2) -
-1)) for |z| <= 1 (Barnett, Magland & af Klinteberg 2019), and what follows from its width.
+1)) for |z| <= 1 (Barnett et al. 2019), and what follows from its width.
 """
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -70,22 +71,30 @@ def polynomials(width: int, upsampling: float) -> tuple[tuple[float, ...], ...]:
     polynomials that are closer to it than that.
     """
     beta = shape_of(width, upsampling)
+    degree = width
+    fits, worst = _fits(width, beta, degree)
+    while worst > max(math.exp(-beta), 1e-14) and degree < width + 3:
+        degree += 1
+        fits, worst = _fits(width, beta, degree)
+    return tuple(tuple(map(float, fit)) for fit in fits)
+
+
+def _fits(width: int, beta: float, degree: int) -> tuple[list[list[float]], float]:
+    """Polynomials through the Chebyshev points of each weight, and their largest error."""
     probes = np.linspace(-1, 1, 201)
-    for degree in range(width, width + 4):
-        fits, worst = [], 0.0
-        for i in range(width):
+    fits, worst = [], 0.0
+    for i in range(width):
 
-            def weight(s: np.ndarray, i: int = i) -> np.ndarray:
-                return _values((2 * i + 1 - width - s) / width, beta)
+        def weight(s: Any, i: int = i) -> Any:
+            return _values((2 * i + 1 - width - s) / width, beta)
 
-            fit = chebyshev.chebinterpolate(weight, degree)
-            worst = max(worst, np.abs(chebyshev.chebval(probes, fit) - weight(probes)).max())
-            # A coefficient that vanishes at the end would be left out.
-            power = chebyshev.cheb2poly(fit)
-            fits.append([*power, *(0.0,) * (degree + 1 - len(power))])
-        if worst <= max(math.exp(-beta), 1e-14):
-            break
-    return tuple(tuple(float(c) for c in fit) for fit in fits)
+        series = chebyshev.chebinterpolate(weight, degree)
+        errors = np.abs(chebyshev.chebval(probes, series) - weight(probes))
+        worst = max(worst, float(errors.max()))
+        # A coefficient that vanishes at the end would be left out.
+        powers = chebyshev.cheb2poly(series)
+        fits.append([*powers, *(0.0,) * (degree + 1 - len(powers))])
+    return fits, worst
 
 
 @functools.lru_cache

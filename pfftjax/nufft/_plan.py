@@ -51,7 +51,7 @@ class PencilNUFFT:
     default transposed in memory. Of an even n the mode -n / 2 stands for that sign alone.
 
     A point is spread to a mesh with twice as many cells as there are modes, with the kernel of
-    Barnett, Magland & af Klinteberg (2019), "exponential of semicircle"; the mesh is transformed,
+    Barnett et al. (2019), "exponential of semicircle"; the mesh is transformed,
     and the modes are divided by the transform of the kernel. Errors are relative to the norm of
     what is transformed, as those of finufft.
 

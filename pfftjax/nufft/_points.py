@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 
 from pfftjax._runtime.arrays import Count, Counts, Rows, RowsLike
 from pfftjax.pencils import note_type
@@ -48,8 +49,8 @@ class Points:
 
     def send(self, x: RowsLike) -> Rows:
         """Rows of the caller's points to where the points are."""
-        return self.route.send(x) if self.route else x
+        return self.route.send(x) if self.route else jnp.asarray(x)
 
     def send_back(self, y: RowsLike) -> Rows:
         """Rows of the points here to where they came from, in the order there."""
-        return self.route.send_back(y) if self.route else y
+        return self.route.send_back(y) if self.route else jnp.asarray(y)

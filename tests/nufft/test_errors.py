@@ -8,7 +8,8 @@ import pytest
 from pfftjax import ProcessGrid
 from pfftjax.nufft import PencilNUFFT
 from pfftjax.pm import Positions
-from tests.helpers import SIZE, on_one_rank
+from tests.distributed import alone
+from tests.helpers import SIZE
 
 pytestmark = pytest.mark.mpi
 
@@ -67,9 +68,8 @@ def test_a_tolerance_that_single_precision_does_not_reach():
         plan.type1(jnp.ones((3, 3), "float32"), jnp.ones(3, "float32"))
 
 
-@on_one_rank
 def test_points_that_are_nowhere():
-    plan = PencilNUFFT(SHAPE, ProcessGrid())
+    plan = PencilNUFFT(SHAPE, alone())
     with pytest.raises(jax.errors.JaxRuntimeError, match="point 1 has a position that is not fin"):
         plan.type1(jnp.array([[0.0, 1, 2], [0, np.nan, 1]]), jnp.ones(2)).block_until_ready()
     # Unused rows are not looked at.
