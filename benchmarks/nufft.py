@@ -54,7 +54,7 @@ Calls = dict[str, Callable[[], np.ndarray]]
 
 
 def milliseconds(call: Callable[[], object]) -> tuple[float, float]:
-    """Of a call, by the clock and by that of the processor."""
+    """What a call takes, by the clock and by that of the processor."""
     start, used = time.perf_counter(), time.process_time()
     jax.block_until_ready(call())
     return 1e3 * (time.perf_counter() - start), 1e3 * (time.process_time() - used)
