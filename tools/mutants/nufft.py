@@ -31,7 +31,7 @@ MUTANTS = [
         "all components are read from the first",
         CXX / "nufft" / "spreading.cc",
         "tile.CopyFrom(blocks + component * volume, at);",
-        "tile.CopyFrom(blocks, at);",
+        "tile.CopyFrom(blocks + 0 * component * volume, at);",
         "tests/nufft/test_values.py::test_components_and_batches",
         1,
     ),
