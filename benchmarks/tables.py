@@ -15,6 +15,7 @@ SCALING = ROOT / "docs" / "scaling.md"
 VIEWER = ROOT / "docs" / "_static" / "viewer" / "index.html"
 SHARDING = ROOT / "docs" / "sharding.md"
 OBSERVABLES = ROOT / "docs" / "observables.md"
+NUFFT = ROOT / "docs" / "nufft.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
 CASE = "256:complex64 forward"
 
@@ -271,6 +272,19 @@ def observables() -> str:
         if isinstance(times, dict)
     ]
     return _table((size, "ms", "of the force on particles"), *rows)
+def nufft() -> str:
+    """Non-uniform transforms beside finufft."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "nufft.json").read_text())
+    rows = []
+    for threads, cases in found.items():
+        for case, of in cases.items():
+            ours, same, own = of["pfftjax"], of["finufft"], of["finufft, its own choice"]
+            times = f"{ours['ms']:.0f}", f"{same['ms']:.0f} / {own['ms']:.0f}"
+            used = f"{ours['processor_ms'] / same['processor_ms']:.2f}"
+            ratios = f"{ours['ms'] / same['ms']:.2f} / {ours['ms'] / own['ms']:.2f}"
+            errors = f"{ours['error']:.1e} / {same['error']:.1e}"
+            rows.append((f"{case}; {threads}", *times, ratios, used, errors))
+    return _table(("", "ms", "finufft, ms", "ratio", "by processor", "errors"), *rows)
 
 
 TABLES = {
@@ -280,6 +294,7 @@ TABLES = {
     SCALING: scaling,
     SHARDING: sharding,
     OBSERVABLES: observables,
+    NUFFT: nufft,
     VIEWER: viewer,
 }
 

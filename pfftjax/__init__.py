@@ -16,6 +16,8 @@ Modules
     collectives (MPI's operations), pm (particle-mesh simulations), spectral (derivatives,
     filters, Poisson's equation), observables (what telescopes see), sampling (posteriors), io
     (files), sharded (global arrays of jax.sharding); fft, pencils and autodiff have the above
+    filters, Poisson's equation), nufft (transforms of points that are on no mesh), io (files),
+    sharded (global arrays of jax.sharding); fft, pencils and autodiff have the above
 This job
     info, Info, of diagnostics; in a shell, `pfftjax doctor`
 
@@ -36,6 +38,7 @@ from . import collectives as collectives
 from . import fft as fft
 from . import io as io
 from . import observables as observables
+from . import nufft as nufft
 from . import pencils as pencils
 from . import pm as pm
 from . import sampling as sampling

@@ -179,26 +179,8 @@ class Painter {
   }
 
   ffi::Error NotHere(const char* operation, std::int64_t row) const {
-    std::array<std::int64_t, kAxes> cell{};
-    std::array<std::int64_t, kAxes> start{};
-    std::array<std::int64_t, kAxes> count{};
-    bool finite = true;
-    for (int axis = 0; axis < kAxes; ++axis) {
-      Coordinate<T> at{};
-      finite &= Locate(cells_[kAxes * row + axis], offsets_[kAxes * row + axis], &at);
-      cell[axis] = Wrapped(at.cell, mesh_.shape[axis]);
-      start[axis] = block_[axis].start;
-      count[axis] = block_[axis].count;
-    }
-    const std::string where =
-        std::string(operation) + " on rank (" + std::to_string(mesh_.along[0].rank) + ", " +
-        std::to_string(mesh_.along[1].rank) + ") of a " + std::to_string(mesh_.along[0].size) +
-        " x " + std::to_string(mesh_.along[1].size) + " grid: particle " + std::to_string(row);
-    return Invalid(
-        finite ? where + " is in cell " + Tuple(cell) + ", but this rank's block starts at " +
-                     Tuple(start) + " and has " + Tuple(count) +
-                     " cells; send particles to their owners first (pm.to_owners, pm.Route)"
-               : where + " has a position that is not finite, or 2^30 cells or more away");
+    return pm::NotHere(operation, mesh_, cells_, offsets_, row,
+                       {"particle", "particles to their owners first (pm.to_owners, pm.Route)"});
   }
 
  private:

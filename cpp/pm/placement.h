@@ -5,10 +5,12 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "pm/assignment.h"
 #include "pm/mesh.h"
+#include "runtime/errors.h"
 #include "runtime/handlers.h"
 
 namespace pfftjax::pm {
@@ -105,6 +107,38 @@ inline std::optional<Placement> Place(const Particles& particles,
   std::copy(operands->field.begin() + 1, operands->field.end(), shapes.padded.begin());
   if (!Fits(*mesh, particles, shapes)) return std::nullopt;
   return Placement{*mesh, shapes};
+}
+
+// How an error calls a row, and what is to be sent.
+struct Wording {
+  const char* row;
+  const char* to_send;
+};
+
+// The error of a row that is not in this rank's block.
+template <typename T>
+ffi::Error NotHere(const char* operation, const Mesh& mesh, const std::int32_t* cells,
+                   const T* offsets, std::int64_t row, const Wording& wording) {
+  std::array<std::int64_t, kAxes> cell{};
+  std::array<std::int64_t, kAxes> start{};
+  std::array<std::int64_t, kAxes> count{};
+  bool finite = true;
+  for (int axis = 0; axis < kAxes; ++axis) {
+    Coordinate<T> at{};
+    finite &= Locate(cells[kAxes * row + axis], offsets[kAxes * row + axis], &at);
+    cell[axis] = Wrapped(at.cell, mesh.shape[axis]);
+    const Range block = mesh.BlockOnThisRank(axis);
+    start[axis] = block.start;
+    count[axis] = block.count;
+  }
+  const std::string where =
+      std::string(operation) + " on rank (" + std::to_string(mesh.along[0].rank) + ", " +
+      std::to_string(mesh.along[1].rank) + ") of a " + std::to_string(mesh.along[0].size) + " x " +
+      std::to_string(mesh.along[1].size) + " grid: " + wording.row + " " + std::to_string(row);
+  return Invalid(
+      finite ? where + " is in cell " + Tuple(cell) + ", but this rank's block starts at " +
+                   Tuple(start) + " and has " + Tuple(count) + " cells; send " + wording.to_send
+             : where + " has a position that is not finite, or 2^30 cells or more away");
 }
 
 // A handler of a function that takes the particles first, then what it asks of XLA's context, and

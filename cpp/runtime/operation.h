@@ -48,7 +48,10 @@ namespace pfftjax {
   X(kPaint, "paint")                       \
   X(kReadout, "readout")                   \
   X(kReadoutAlong, "readout_along")        \
-  X(kReadoutAcross, "readout_across")
+  X(kReadoutAcross, "readout_across")      \
+  X(kNufftOrder, "nufft_order")            \
+  X(kNufftSpread, "nufft_spread")          \
+  X(kNufftInterpolate, "nufft_interpolate")
 
 enum class Operation : std::int32_t {
 #define PFFTJAX_ENUMERATOR(enumerator, words) enumerator,

@@ -31,6 +31,10 @@ class Resize:
     last of "dct1" and of "dst2" has half the weight of the others in the inverse and is treated
     alike; others have no such coefficient.
 
+    Where a spectrum is that of points, and not of a mesh, the coefficient at -n / 2 of an even n
+    stands for that sign alone (`one_sign`): coefficients are left out, or zeros put in, and
+    nothing else, so that each way is the transpose of the other.
+
     Attributes:
         kind: what made the coefficients: "fft", "rfft", "dct1" to "dct4", "dst1" to "dst4".
         n: points in real space that there are coefficients of.
@@ -38,6 +42,7 @@ class Resize:
         norm: of the transforms on both sides.
         dimension: of the array, from the end.
         of_real_lines: whether "rfft" has been the first transform so far.
+        one_sign: as above; of the kind "fft" only, and without a factor.
 
     """
 
@@ -47,10 +52,13 @@ class Resize:
     norm: str
     dimension: int = -1
     of_real_lines: bool = False
+    one_sign: bool = False
 
     def __call__(self, y: Field) -> Field:
         if self.n == self.m:
             return y
+        if self.one_sign:
+            return self._signed(y)
         factor = logical_size(self.kind, self.m) / logical_size(self.kind, self.n)
         if self.kind == "fft":
             y = self._padded(y) if self.m > self.n else self._truncated(y)
@@ -68,6 +76,14 @@ class Resize:
         shape = list(y.shape)
         shape[self.dimension] = count
         return jnp.zeros(shape, y.dtype)
+
+    def _signed(self, y: Field) -> Field:
+        negative = min(self.n, self.m) // 2
+        positive = min(self.n, self.m) - negative
+        parts = [self._cut(y, 0, positive), self._cut(y, self.n - negative, self.n)]
+        if self.m > self.n:
+            parts.insert(1, self._zeros(y, self.m - self.n))
+        return self._joined(parts)
 
     def _padded(self, y: Field) -> Field:
         n, m, half = self.n, self.m, self.n // 2

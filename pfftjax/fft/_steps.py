@@ -71,13 +71,15 @@ def spectral_shape(shape: Sequence[int], kinds: Sequence[str]) -> tuple[int, ...
     return tuple(n // 2 + 1 if kind == "rfft" else n for n, kind in zip(shape, kinds, strict=True))
 
 
-def _steps(plan: Transform, shape: tuple[int, ...], direction: int) -> list[Step]:
+def _steps(
+    plan: Transform, shape: tuple[int, ...], direction: int, *, one_sign: bool = False
+) -> list[Step]:
     """The steps between an array of global shape `shape` in real space and the spectrum of `plan`,
     forward or back.
 
     Where `shape` has more points than `plan` along an axis, its coefficients are cut down to those
     of `plan` as soon as the axis has been transformed, and padded just before on the way back:
-    what is left out is not exchanged.
+    what is left out is not exchanged. `one_sign` is that of `Resize`.
     """
     kinds, last = plan.kinds, len(shape) - 1
     factors = _factors(plan, shape, direction)
@@ -120,7 +122,8 @@ def _steps(plan: Transform, shape: tuple[int, ...], direction: int) -> list[Step
             steps.append(_fourier(kind, n, factors[axis], direction))
         if n != kept:
             lengths = (kept, n) if direction == INVERSE else (n, kept)
-            steps.append(Resize(kind, *lengths, plan.norm, of_real_lines=True))
+            resize = Resize(kind, *lengths, plan.norm, of_real_lines=True, one_sign=one_sign)
+            steps.append(resize)
         sizes[axis] = spectral_shape([kept], [kind])[0]
     if plan.layout == "natural":
         # On slabs, the stage between is on the way of no message.
@@ -188,15 +191,15 @@ def steps_one_by_one(plan: Transform) -> list[Step]:
 
 
 @functools.lru_cache(maxsize=256)
-def forward_steps(plan: Transform, shape: tuple[int, ...]) -> Steps:
+def forward_steps(plan: Transform, shape: tuple[int, ...], *, one_sign: bool = False) -> Steps:
     """The steps from an array of global shape `shape` in real space to the spectrum of `plan`."""
-    return _fuse(_steps(plan, shape, FORWARD))
+    return _fuse(_steps(plan, shape, FORWARD, one_sign=one_sign))
 
 
 @functools.lru_cache(maxsize=256)
-def inverse_steps(plan: Transform, shape: tuple[int, ...]) -> Steps:
+def inverse_steps(plan: Transform, shape: tuple[int, ...], *, one_sign: bool = False) -> Steps:
     """The steps from the spectrum of `plan` to an array of global shape `shape` in real space."""
-    return _fuse(_steps(plan, shape, INVERSE))
+    return _fuse(_steps(plan, shape, INVERSE, one_sign=one_sign))
 
 
 @dataclasses.dataclass(frozen=True)

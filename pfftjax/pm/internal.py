@@ -6,8 +6,17 @@ from ._expected import expect as expect
 from ._growth import Cosmology as Cosmology
 from ._growth import are_positive as are_positive
 from ._growth import check_cosmology as check_cosmology
+from ._assignment import Assignment as Assignment
+from ._capacity import default_capacity as default_capacity
+from ._exchange import located as located
+from ._growth import Cosmology as Cosmology
+from ._painting import on as on
+from ._painting import one_by_one as one_by_one
 from ._particles import check_fits as check_fits
+from ._particles import scaled_index as scaled_index
 from ._particles import to_owners_with_room as to_owners_with_room
 from ._shells import Shells as Shells
 from ._shells import shells_of as shells_of
 from ._spectral import real_plan as real_plan
+from ._positions import Places as Places
+from ._positions import as_positions as as_positions

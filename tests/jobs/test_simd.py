@@ -1,4 +1,4 @@
-"""The FFT's code for other processors than this one."""
+"""The code of the FFT and of the NUFFT for other processors than this one."""
 
 import subprocess
 import sys
@@ -10,12 +10,13 @@ from tools import launcher
 
 pytestmark = pytest.mark.timeout(300)
 
-TESTS = "test_lengths or test_two_axes or bits"
+FILES = ("tests/fft/test_local.py", "tests/nufft/test_values.py")
+TESTS = "test_lengths or test_two_axes or bits or other_platforms"
 
 
 def _pytest(simd):
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "tests/fft/test_local.py", "-k", TESTS],
+        [sys.executable, "-m", "pytest", "-q", *FILES, "-k", TESTS],
         env=launcher.environment(PFFTJAX_SIMD=simd, JAX_DISABLE_MOST_OPTIMIZATIONS="1"),
         capture_output=True,
         text=True,

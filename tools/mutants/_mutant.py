@@ -11,6 +11,7 @@ PENCILS = launcher.ROOT / "pfftjax" / "pencils"
 FFT = launcher.ROOT / "pfftjax" / "fft"
 SPECTRAL = launcher.ROOT / "pfftjax" / "spectral"
 PM = launcher.ROOT / "pfftjax" / "pm"
+NUFFT = launcher.ROOT / "pfftjax" / "nufft"
 CXX = launcher.ROOT / "cpp"
 
 

@@ -1,0 +1,196 @@
+"""Points onto the mesh and back, with the wide kernel of `_kernel`: local, as `pfftjax.pm.paint`.
+
+    spread(u, c)[i]       = sum_p c_p psi(i - u_p)
+    interpolate(u, b)[p]  = sum_i b_i psi(i - u_p)
+
+For given points u each is the transpose of the other. Neither has a derivative in u: that of a
+transform is a transform (`_transforms`).
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir, xla
+
+from pfftjax._runtime.primitive import by_platform, constant
+from pfftjax.pencils import Pencil
+from pfftjax.pm.internal import Assignment, located, on, one_by_one
+
+from ._kernel import polynomials
+
+COMPLEX = {"float32": np.dtype("complex64"), "float64": np.dtype("complex128")}
+
+
+# ---- By XLA, on platforms that have no handler ------------------------------------------------
+
+
+def _stencil(
+    cell: jax.Array, offset: jax.Array, used: jax.Array, pencil: Pencil, width: int, sigma: float
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """First points (rows, 3) in the block with its ghosts, weights (rows, 3, width), which rows
+    count, and which of these are not in the block.
+    """
+    wrapped, fraction, somewhere = located(cell, offset, pencil)
+    reach = Assignment(width)
+    shape = jnp.asarray(pencil.global_shape, jnp.int32)
+    start = jnp.stack([pencil.indices(a).ravel()[:1].sum(dtype=jnp.int32) for a in range(3)])
+    local = wrapped - start
+    counts = jnp.asarray(pencil.local_shape, jnp.int32)
+    filled = jnp.arange(cell.shape[0]) < used
+    here = somewhere & jnp.all((local >= 0) & (local < counts), axis=1)
+    beyond = fraction + (2 - width) / 2
+    whole = jnp.floor(beyond)
+    first = local + whole.astype(jnp.int32) + jnp.asarray([reach.before] * 2 + [0], jnp.int32)
+    first = first.at[:, 2].set(first[:, 2] % shape[2])
+    s = (2 * (beyond - whole) - 1)[:, :, None]
+    coefficients = jnp.asarray(polynomials(width, sigma), offset.dtype).T  # (degree + 1, width)
+    weights = functools.reduce(
+        lambda sum_, c: sum_ * s + c,
+        coefficients[::-1][1:],
+        jnp.broadcast_to(coefficients[-1], (*offset.shape, width)),
+    )
+    return first, weights, filled & here, filled & ~here
+
+
+def _lines(
+    first: jax.Array, weights: jax.Array, shape: tuple[int, ...], width: int
+) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+    """A function from the number of a line to the places of its points in a block, and their
+    weights: both (rows, width).
+    """
+
+    def line(number: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, y = number // width, number % width
+        z = (first[:, 2:] + jnp.arange(width, dtype=jnp.int32)) % shape[2]
+        places = ((first[:, 0] + x) * shape[1] + first[:, 1] + y)[:, None] * shape[2] + z
+        return places, (weights[:, 0, x] * weights[:, 1, y])[:, None] * weights[:, 2]
+
+    return line
+
+
+def _spread_by_xla(
+    cell: jax.Array,
+    offset: jax.Array,
+    used: jax.Array,
+    order: jax.Array,
+    strengths: jax.Array,
+    *,
+    pencil: Pencil,
+    width: int,
+    sigma: float,
+) -> jax.Array:
+    del order
+    shape = Assignment(width).padded(pencil)
+    first, weights, counts, lost = _stencil(cell, offset, used, pencil, width, sigma)
+    line = _lines(first, weights, shape, width)
+    given = jnp.where(counts[:, None], strengths, 0)
+
+    def add(number: jax.Array, mesh: jax.Array) -> jax.Array:
+        places, each = line(number)
+        return mesh.at[places.ravel()].add(
+            (given[:, None, :] * each[:, :, None]).reshape(-1, given.shape[1]), mode="drop"
+        )
+
+    size = shape[0] * shape[1] * shape[2]
+    mesh = jnp.zeros((size, given.shape[1]), given.dtype)
+    mesh = jax.lax.fori_loop(0, width * width, add, mesh)
+    mesh = jnp.where(jnp.any(lost), jnp.nan, mesh)  # there is no error on these platforms
+    return mesh.T.reshape(given.shape[1], *shape)
+
+
+def _interpolated_by_xla(
+    cell: jax.Array,
+    offset: jax.Array,
+    used: jax.Array,
+    order: jax.Array,
+    mesh: jax.Array,
+    *,
+    pencil: Pencil,
+    width: int,
+    sigma: float,
+) -> jax.Array:
+    del order
+    first, weights, counts, lost = _stencil(cell, offset, used, pencil, width, sigma)
+    line = _lines(first, weights, mesh.shape[1:], width)
+    flat = mesh.reshape(mesh.shape[0], -1)
+
+    def add(number: jax.Array, values: jax.Array) -> jax.Array:
+        places, each = line(number)
+        return values + (flat.at[:, places].get(mode="clip") * each).sum(-1).T
+
+    values = jnp.zeros((cell.shape[0], mesh.shape[0]), mesh.dtype)
+    values = jax.lax.fori_loop(0, width * width, add, values)
+    values = jnp.where(counts[:, None], values, 0)
+    return jnp.where(lost[:, None], jnp.nan, values)
+
+
+# ---- Primitives -------------------------------------------------------------------------------
+
+
+def _primitive(
+    name: str,
+    result: Callable[..., ShapedArray],
+    by_xla: Callable[..., jax.Array],
+    attributes: Callable[..., dict[str, object]] = lambda **_: {},
+) -> Primitive:
+    """A primitive with a handler for CPUs, and what XLA makes of it elsewhere."""
+    primitive = Primitive(name)
+    primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
+    primitive.def_abstract_eval(result)
+    rule = jax.ffi.ffi_lowering(f"pfftjax_{name}")
+
+    def by_handler(
+        ctx: mlir.LoweringRuleContext,
+        *operands: mlir.ir.Value,
+        pencil: Pencil,
+        width: int,
+        **further: float,
+    ) -> Sequence[mlir.ir.Value]:
+        values = {"width": np.int64(width), **attributes(width=width, **further)}
+        lowered = rule(ctx, *operands, **values, **on(pencil))
+        return cast(Sequence[mlir.ir.Value], lowered)
+
+    elsewhere = mlir.lower_fun(by_xla, multiple_results=False)
+    mlir.register_lowering(primitive, by_platform(by_handler, elsewhere))
+    return primitive
+
+
+def _coefficients(*, width: int, sigma: float) -> dict[str, object]:
+    """The polynomials as cpp/nufft/points.h has them, the highest power first."""
+    rows = np.asarray(polynomials(width, sigma)).T[::-1]
+    return {"coefficients": np.ascontiguousarray(rows).reshape(-1)}
+
+
+# cell, offset, used -> order, int32 (rows,)
+order_p = _primitive(
+    "nufft_order",
+    lambda cell, *_, **__: ShapedArray((cell.shape[0],), jnp.int32),
+    lambda cell, *_, **__: jnp.arange(cell.shape[0], dtype=jnp.int32),
+)
+constant(order_p)
+batching.primitive_batchers[order_p] = functools.partial(one_by_one, order_p)
+
+# cell, offset (rows, 3), used, order, strengths (rows, components) -> (components, *padded)
+spread_p = _primitive(
+    "nufft_spread",
+    lambda cell, offset, used, order, strengths, *, pencil, width, sigma: ShapedArray(
+        (strengths.shape[1], *Assignment(width).padded(pencil)), strengths.dtype
+    ),
+    _spread_by_xla,
+    _coefficients,
+)
+# cell, offset, used, order, mesh (components, *padded) -> (rows, components)
+interpolate_p = _primitive(
+    "nufft_interpolate",
+    lambda cell, offset, used, order, mesh, **_: ShapedArray(
+        (cell.shape[0], mesh.shape[0]), mesh.dtype
+    ),
+    _interpolated_by_xla,
+    _coefficients,
+)
