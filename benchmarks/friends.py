@@ -1,8 +1,8 @@
 """Friends of friends against SciPy's trees, and their time: python -m benchmarks.friends
 
 A simulation of 256^3 particles is run once, and its groups are found on 1, 2 and 4 ranks and, in
-one process, by SciPy: pairs of a k-d tree and connected components, slab by slab. The status is not
-zero if a single particle is in another group, or if catalogues of different numbers of ranks
+one process, by SciPy: pairs of a k-d tree and connected components, slab by slab. The status is
+not zero if a single particle is in another group, or if catalogues of different numbers of ranks
 differ by more than rounding.
 
     mpirun -n 2 python -m benchmarks.friends --job groups --folder there    # one number of ranks
@@ -50,9 +50,7 @@ def simulate(folder, size):
         delta = pm.linear_field(noise, plan, box, pm.eisenstein_hu(planck))
         start = pm.lpt(delta, plan, box, planck, 0.1)
         capacity = 2 * start.rows
-        return pm.simulate(
-            start, plan, box, planck, np.linspace(0.1, 1, 9), capacity=capacity
-        )
+        return pm.simulate(start, plan, box, planck, np.linspace(0.1, 1, 9), capacity=capacity)
 
     particles = jax.jit(today)()
     pfftjax.io.save_particles(folder / "particles.h5", particles, plan.input, mode="w")
@@ -60,9 +58,8 @@ def simulate(folder, size):
 
 def groups(folder, size):
     """Find them on the ranks of this job; rank 0 keeps the catalogue, all ranks their members."""
-    from benchmarks.protocol import COMM
-
     import pfftjax
+    from benchmarks.protocol import COMM
     from pfftjax import observables
     from pfftjax.pm.internal import identities_of
 
@@ -150,8 +147,8 @@ def by_scipy(folder, size):
 
 
 def differences(folder, ranks, size, names):
-    """How many particles are in another group than by SciPy, and how far the catalogue is from that
-    of one rank, in units of rounding that it may have."""
+    """How many particles are in another group than by SciPy, and how far the catalogue is from
+    that of one rank, relative to the box and to the fastest group."""
     mine = np.concatenate(
         [np.load(folder / f"members-{ranks}-{rank}.npy") for rank in range(ranks)], 1
     )
