@@ -331,6 +331,21 @@ def test_bigfile_is_not_there_until_it_is_whole(folder):
         raised_everywhere(OSError, "is too short", pfftjax.io.load_bigfile, path, mesh)
 
 
+@pytest.mark.parametrize("files", [None, 1, 5])
+def test_checksums_are_those_of_the_bytes(folder, files):
+    """System V's `sum` of each file, whichever ranks have written to it."""
+    path, mesh = folder / "snapshot", mesh_on(grids()[0])
+    pfftjax.io.save_bigfile(path, scattered(), mesh, cosmology=cosmology(), files=files)
+    for name in ("Position", "Velocity", "ID"):
+        lines = (path / "1" / name / "header").read_text().splitlines()[3:]
+        assert len(lines) == (files or SIZE)
+        for line in lines:
+            number, _, folded, whole = (part.strip() for part in line.split(":"))
+            total = sum((path / "1" / name / number).read_bytes())
+            assert int(whole) == total
+            assert int(folded) == total % 65536 + total // 65536
+
+
 def test_velocities_of_mp_gadget_without_its_option(folder):
     """They are a^2 dx/dt where the header does not say that they are peculiar."""
     path, mesh = folder / "snapshot", mesh_on(grids()[0])

@@ -15,10 +15,10 @@ import tempfile
 
 from tools import launcher
 
-from . import arrays, collectives, gpus
+from . import arrays, collectives, gpus, observables
 from ._mutant import CXX
 
-MUTANTS = [*collectives.MUTANTS, *arrays.MUTANTS, *gpus.MUTANTS]
+MUTANTS = [*collectives.MUTANTS, *arrays.MUTANTS, *gpus.MUTANTS, *observables.MUTANTS]
 
 
 # Tests that compile what they test themselves.

@@ -11,6 +11,8 @@ PENCILS = launcher.ROOT / "pfftjax" / "pencils"
 FFT = launcher.ROOT / "pfftjax" / "fft"
 SPECTRAL = launcher.ROOT / "pfftjax" / "spectral"
 PM = launcher.ROOT / "pfftjax" / "pm"
+OBSERVABLES = launcher.ROOT / "pfftjax" / "observables"
+IO = launcher.ROOT / "pfftjax" / "io"
 CXX = launcher.ROOT / "cpp"
 
 
