@@ -20,7 +20,7 @@ import pfftjax
 from pfftjax import observables, pm
 
 SPACING = 1.0  # of particles [Mpc/h]
-DEPTH, SMOOTHING = 16.0, 0.4  # of the slab that is shown, and of its picture [Mpc/h]
+DEPTH, SMOOTHING = 16.0, 0.7  # of the slab that is shown, and of its picture [Mpc/h]
 STEPS = 20
 ENOUGH = 100  # particles of a halo that the force resolves
 UNIT = r" [Mpc/$h$]"
@@ -47,7 +47,7 @@ def main(size: int, out: Folder) -> list[Fact]:
     haloes = catalogue.whole(run.plan.input.grid)
 
     members = COMM.allreduce(int(np.sum(np.asarray(group) >= 0)))
-    facts = [Fact("members, less those that haloes say", members - haloes.length.sum(), 0)]
+    facts = [Fact("members, less those that haloes say", members - int(haloes.length.sum()), 0)]
     least = ENOUGH * CRITICAL * theory.cosmology.Omega_m * SPACING**3
     mass = np.geomspace(least / 20, 1e16, 400)
     number = sheth_tormen(mass, theory)
@@ -55,7 +55,7 @@ def main(size: int, out: Folder) -> list[Fact]:
         expected = box**3 * cumulative(mass, number)[np.searchsorted(mass, least)]
         found = int(np.sum(haloes.length >= ENOUGH))
         facts.append(
-            Fact("haloes of 100 particles over theory, less 1", found / expected - 1, 0.25)
+            Fact("haloes of 100 particles over theory, less 1", float(found / expected) - 1, 0.25)
         )
     if out:
         density = jax.jit(lambda p: pm.density_contrast(p, run.mesh, kernel="tsc"))(particles)
@@ -97,7 +97,7 @@ def draw(image, haloes, mass, number, least, box, out):
     density = least / ENOUGH / SPACING**3
     radius = (3 * haloes.mass / (4 * np.pi * 200 * density)) ** (1 / 3)
     for (x, y, _), r in zip(haloes.position[inside], radius[inside], strict=True):
-        left.add_patch(plt.Circle((x, y), r, fill=False, color="cyan", lw=0.8))
+        left.add_patch(plt.Circle((x, y), r, fill=False, color="cyan", lw=1.1))
     left.set_title(f"{inside.sum()} haloes in a slab of {DEPTH:.0f} Mpc/$h$")
 
     edges = np.geomspace(least / 5, max(haloes.mass.max() * 1.2, 10 * least), 14)

@@ -115,8 +115,10 @@ def _ranges(mesh: Pencil, axis: int) -> list[tuple[int, int]]:
     return [mesh.range_of(axis, at) for at in coords]
 
 
-def _apart(low: np.ndarray, high: np.ndarray, begin: float, end: float, side: float) -> np.ndarray:
-    """Distances between intervals in a periodic box."""
+def _apart(
+    low: np.ndarray, high: np.ndarray, begin: float, end: float, side: float
+) -> np.ndarray | np.floating:
+    """The distances of intervals from another one in a periodic box."""
     images = [
         np.maximum(begin - (high + shift), low + shift - end) for shift in (-side, 0.0, side)
     ]
@@ -138,7 +140,7 @@ def _near_others(
         for part, (begin, end, n) in enumerate(ranges):
             # Most blocks are far from all of this one, and none of its particles is looked at.
             if n and _apart(low, high, begin, end, side) <= reach:
-                found[part] = _apart(x, x, begin, end, side) <= reach
+                found[part] = np.asarray(_apart(x, x, begin, end, side) <= reach)
         near.append(found)
     rows, ranks = [], []
     for part0, is_near0 in near[0].items():
