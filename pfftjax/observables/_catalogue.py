@@ -161,10 +161,11 @@ def _parts(members: Members, groups: Groups) -> np.ndarray:
     parts = np.zeros(groups.parts, _PART)
     parts["root"] = groups.root
     parts["length"] = np.bincount(groups.part, minlength=groups.parts)
-    order = np.lexsort((members.identity, groups.part))
-    begins = np.searchsorted(groups.part[order], np.arange(groups.parts))
-    lowest = order[begins]
-    parts["identity"] = members.identity[lowest]
+    parts["identity"] = np.iinfo(np.uint64).max
+    np.minimum.at(parts["identity"], groups.part, members.identity)
+    rows = np.flatnonzero(members.identity == parts["identity"][groups.part])
+    lowest = np.zeros(groups.parts, np.int64)
+    lowest[groups.part[rows]] = rows
     parts["x"], parts["v"] = members.position[lowest], members.velocity[lowest]
     return parts
 

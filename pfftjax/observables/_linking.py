@@ -139,7 +139,9 @@ def _near_others(
         found = {}
         for part, (begin, end, n) in enumerate(ranges):
             # Most blocks are far from all of this one, and none of its particles is looked at.
-            if n and _apart(low, high, begin, end, side) <= reach:
+            if part == mesh.grid.coords[axis]:
+                found[part] = np.ones(len(x), bool)
+            elif n and _apart(low, high, begin, end, side) <= reach:
                 found[part] = np.asarray(_apart(x, x, begin, end, side) <= reach)
         near.append(found)
     rows, ranks = [], []
