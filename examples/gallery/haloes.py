@@ -14,6 +14,7 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from common import COMM, FIRST, Fact, Folder, draw_map, planck, save, slab, start
+from matplotlib.patches import Circle
 from scipy.ndimage import gaussian_filter
 
 import pfftjax
@@ -97,7 +98,7 @@ def draw(image, haloes, mass, number, least, box, out):
     density = least / ENOUGH / SPACING**3
     radius = (3 * haloes.mass / (4 * np.pi * 200 * density)) ** (1 / 3)
     for (x, y, _), r in zip(haloes.position[inside], radius[inside], strict=True):
-        left.add_patch(plt.Circle((x, y), r, fill=False, color="cyan", lw=1.1))
+        left.add_patch(Circle((x, y), r, fill=False, color="cyan", lw=1.1))
     left.set_title(f"{inside.sum()} haloes in a slab of {DEPTH:.0f} Mpc/$h$")
 
     edges = np.geomspace(least / 5, max(haloes.mass.max() * 1.2, 10 * least), 14)

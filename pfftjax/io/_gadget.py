@@ -453,9 +453,11 @@ def _read_share(
                             f"{path}: {table.name} has shape {table.shape}, but the header says "
                             f"that there are {rows} particles"
                         )
-                    pieces[name].append(table[low:high] if low < high else table[:0])
+                    pieces[name].append(np.asarray(table[low : max(low, high)]))
                 if f"{group}/Masses" in file and low < high:
-                    pieces["Masses"].append(_file.find(file, f"{group}/Masses")[low:high])
+                    pieces["Masses"].append(
+                        np.asarray(_file.find(file, f"{group}/Masses")[low:high])
+                    )
             if count == 0:
                 break
     empty = {name: np.zeros((0, 3) if name != "ParticleIDs" else 0) for name in wanted}
