@@ -12,6 +12,7 @@ README = ROOT / "README.md"
 PARTICLES = ROOT / "docs" / "design" / "particles.md"
 GPU = ROOT / "docs" / "gpu.md"
 SCALING = ROOT / "docs" / "scaling.md"
+OBSERVABLES = ROOT / "docs" / "observables.md"
 VIEWER = ROOT / "docs" / "_static" / "viewer" / "index.html"
 SHARDING = ROOT / "docs" / "sharding.md"
 OBSERVABLES = ROOT / "docs" / "observables.md"
@@ -285,9 +286,34 @@ def nufft() -> str:
             errors = f"{ours['error']:.1e} / {same['error']:.1e}"
             rows.append((f"{case}; {threads}", *times, ratios, used, errors))
     return _table(("", "ms", "finufft, ms", "ratio", "by processor", "errors"), *rows)
+def friends() -> str:
+    """Friends of friends on some ranks, beside SciPy's trees."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "friends.json").read_text())
+    rows = [
+        (
+            str(run["ranks"]),
+            f"{run['core_seconds']:.0f} s",
+            f"{run['more_bytes_a_particle']}",
+            f"{run['groups']:,}",
+            f"{run['particles_elsewhere']}",
+            f"{run['catalogue_differs_by']:.0e}",
+        )
+        for run in found["runs"]
+    ]
+    rows.append(("SciPy", f"{found['scipy_core_seconds']:.0f} s", "", "", "", ""))
+    header = (
+        f"ranks, {found['size']}^3 particles",
+        "time on cores",
+        "bytes more for each particle",
+        "groups of two and more",
+        "particles in other groups than by SciPy",
+        "rounding of the catalogue",
+    )
+    return _table(header, *rows)
 
 
 TABLES = {
+    OBSERVABLES: friends,
     README: speed,
     PARTICLES: painting,
     GPU: gpu,

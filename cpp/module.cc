@@ -1,10 +1,13 @@
 // The Python face of the C++ core, and the only file that uses nanobind.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
+#include <array>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -24,6 +27,7 @@
 #include "gpu/transport.h"
 #include "pencils/redistribute.h"
 #include "pencils/stream.h"
+#include "pm/friends.h"
 #include "pm/mesh.h"
 #include "runtime/agreement.h"
 #include "runtime/call_sites.h"
@@ -94,6 +98,21 @@ Communicator& Known(std::int64_t number) {
 void ThrowOn(int code, const char* what) {
   if (code == 0) return;
   throw std::runtime_error(std::string(what) + ": " + MpiErrorText(code));
+}
+
+using Positions = nb::ndarray<const double, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
+using RowNumbers = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void LinkFriends(Positions positions, std::array<double, 3> sides, double length,
+                 RowNumbers group) {
+  if (group.shape(0) != positions.shape(0)) {
+    throw nb::value_error("link_friends: positions and group must have as many rows");
+  }
+  const auto rows = static_cast<std::int64_t>(positions.shape(0));
+  const nb::gil_scoped_release released;
+  if (!pm::LinkFriends(positions.data(), rows, sides, length, group.data())) {
+    throw std::invalid_argument("link_friends: a linking length that does not fit the box");
+  }
 }
 
 // An enum.IntEnum of Python's with these values.
@@ -236,6 +255,9 @@ NB_MODULE(_native, m) {
       "calls", [](std::int64_t number) { return Known(number).progress.entered.load(); },
       "Operations that this rank has begun on a communicator.");
 
+  m.def("link_friends", &LinkFriends, nb::arg("positions"), nb::arg("sides"), nb::arg("length"),
+        nb::arg("group"), "Sets `group` to the lowest row in the group of friends of each row.");
+
   // Numbers that programs carry, and limits that Python tells users.
   nb::list elements;
   for (const ElementInfo& element : kElements) elements.append(element.name);
@@ -280,6 +302,7 @@ NB_MODULE(_native, m) {
   m.attr("default_tag") = kDefaultTag;
   m.attr("most_dimensions") = kMaxDims;
   m.attr("most_cells") = pm::kMostCells;
+  m.attr("most_link_cells") = pm::kMostLinkCells;
   m.attr("packed_alignment") = gpu::kPackedAlignment;
   m.attr("device_api_version") = gpu::kDeviceApiVersion;
   m.attr("raised_by_all") = kRaisedByAll;

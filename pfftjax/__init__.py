@@ -18,6 +18,8 @@ Modules
     (files), sharded (global arrays of jax.sharding); fft, pencils and autodiff have the above
     filters, Poisson's equation), nufft (transforms of points that are on no mesh), io (files),
     sharded (global arrays of jax.sharding); fft, pencils and autodiff have the above
+    filters, Poisson's equation), observables (groups of particles), io (files), sharded (global
+    arrays of jax.sharding); fft, pencils and autodiff have the above
 This job
     info, Info, of diagnostics; in a shell, `pfftjax doctor`
 

@@ -21,6 +21,7 @@ RECORDS = ROOT / "benchmarks" / "results" / "gallery"
 # Each entry, and the part of its program that the page shows.
 ENTRIES = {
     "universe": "main",
+    "haloes": "main",
     "reconstruction": "Inference.loss",
     "posterior": "sampled",
     "gradients": "main",

@@ -76,6 +76,8 @@ class Contents:
     coordinates: Mapping[str, np.ndarray]
     attributes: Mapping[str, object]
     compression: Compression | None = None
+    # Attributes of groups by the names of these, which HDF5 has and Zarr here does not.
+    groups: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
 
     def stored(self) -> dict[str, str | bool]:
         """How HDF5 stores a dataset: nobody reads what has not been written, so nothing is filled

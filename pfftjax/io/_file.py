@@ -10,7 +10,7 @@ import pathlib
 import re
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, cast
@@ -237,9 +237,15 @@ def _create(
             array.dims[d].attach_scale(file[name])
         for name, value in dataset.attributes.items():
             array.attrs[name] = value
-    for name, value in contents.attributes.items():
+    for name, attributes in contents.groups.items():
+        _set_attributes(file.require_group(name), attributes)
+    _set_attributes(file, contents.attributes)
+
+
+def _set_attributes(group: "h5py.Group", attributes: Mapping[str, object]) -> None:
+    for name, value in attributes.items():
         try:
-            file.attrs[name] = np.asarray(value) if isinstance(value, jax.Array) else value
+            group.attrs[name] = np.asarray(value) if isinstance(value, jax.Array) else value
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"attribute {name!r}: {type(value).__name__} cannot be stored in HDF5 ({error}); "

@@ -242,8 +242,14 @@ def load_particles(
         displacements=displacements,
         **known,
     )
+    return brought_home(shares, mesh, capacity)
+
+
+def brought_home(shares: Particles, mesh: Pencil, capacity: int | None) -> Particles:
+    """Particles of which each rank has read a share, on the ranks that own their cells."""
     if capacity is None:
-        room = default_capacity(total, mesh, known.get("box_size"))
+        sides = None if shares.box_size is None else np.asarray(shares.box_size)
+        room = default_capacity(shares.total, mesh, sides)
         return to_owners_with_room(shares, mesh, room)
     return to_owners(shares, mesh, capacity)
 

@@ -9,8 +9,6 @@ import json
 import math
 import os
 import pathlib
-import secrets
-import shutil
 from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -22,7 +20,7 @@ from mpi4py import MPI
 from pfftjax._runtime.agreement import together
 
 from ._contents import Contents, Dataset, Path, moved
-from ._mode import check_free
+from ._folder import new_folder
 
 if TYPE_CHECKING:
     import zarr
@@ -108,17 +106,12 @@ def write(
 
     Where `replace` is false, only under a name that is free.
     """
-    target = pathlib.Path(path)
     with together(comm, operation):
         zarr = zarr_module()
-        if comm.rank == 0 and target.exists() and not is_store(target):
-            raise FileExistsError(f"{target} is there and is no Zarr group; give another path")
-        if comm.rank == 0 and not replace:
-            check_free(target)
-    number = comm.bcast(secrets.token_hex(4))
-    temporary = target.with_name(f"{target.name}.tmp-{number}")
-    before = target.with_name(f"{target.name}.old-{number}")
-    try:
+    folder = new_folder(
+        pathlib.Path(path), comm, operation, replace=replace, is_ours=is_store, kind="Zarr group"
+    )
+    with folder as temporary:
         with together(comm, operation):
             if comm.rank == 0:
                 _create(zarr, temporary, contents, comm.size, compression)
@@ -128,21 +121,6 @@ def write(
                 group = zarr.open_group(os.fspath(temporary), mode="r+")
                 for dataset in contents.datasets:
                     _write_box(group[dataset.name], dataset, comm.rank)
-        with together(comm, operation):
-            if comm.rank == 0:
-                # A folder cannot take the place of one that is not empty in one step.
-                if not replace:
-                    check_free(target)
-                if target.exists():
-                    os.rename(target, before)
-                os.rename(temporary, target)
-                shutil.rmtree(before, ignore_errors=True)
-    except BaseException:
-        if comm.rank == 0:
-            if before.exists() and not target.exists():
-                os.rename(before, target)
-            shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def _create(

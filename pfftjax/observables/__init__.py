@@ -13,3 +13,7 @@ from ._spectra import PowerWedges as PowerWedges
 from ._spectra import cross_spectrum as cross_spectrum
 from ._spectra import power_multipoles as power_multipoles
 from ._spectra import power_wedges as power_wedges
+"""What telescopes see of a simulation: groups of particles."""
+
+from ._friends import GroupCatalogue as GroupCatalogue
+from ._friends import friends_of_friends as friends_of_friends

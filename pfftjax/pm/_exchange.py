@@ -28,14 +28,14 @@ from ._rows import move_rows_p, return_rows_p
 _Tree = TypeVar("_Tree")
 
 # Offsets of so many cells or more are in no box that has room for them.
-_MOST = float(native.most_cells)
+MOST_CELLS = float(native.most_cells)
 
 
 def located(
     cell: jax.Array, offset: jax.Array, pencil: Pencil
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Global cells (rows, 3), fractions of a cell in [0, 1], and which rows are somewhere."""
-    somewhere = jnp.all(jnp.abs(offset) < _MOST, axis=1)  # not NaN either
+    somewhere = jnp.all(jnp.abs(offset) < MOST_CELLS, axis=1)  # not NaN either
     offset = jnp.where(somewhere[:, None], offset, 0)
     whole = jnp.floor(offset)
     shape = jnp.asarray(pencil.global_shape, jnp.int32)

@@ -12,6 +12,11 @@ from ._exchange import located as located
 from ._growth import Cosmology as Cosmology
 from ._painting import on as on
 from ._painting import one_by_one as one_by_one
+from ._identity import cells_of as cells_of
+from ._identity import identities_of as identities_of
+from ._on_host import CRITICAL_DENSITY as CRITICAL_DENSITY
+from ._on_host import OnHost as OnHost
+from ._on_host import on_host as on_host
 from ._particles import check_fits as check_fits
 from ._particles import scaled_index as scaled_index
 from ._particles import to_owners_with_room as to_owners_with_room

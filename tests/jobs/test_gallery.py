@@ -15,6 +15,7 @@ FOLDER = launcher.ROOT / "examples" / "gallery"
 # Small enough to take a second or two each.
 SIZES = {
     "gradients": 12,
+    "haloes": 16,
     "layouts": 6,
     "nested": 16,
     "paired": 12,

@@ -19,6 +19,10 @@ from . import arrays, collectives, gpus, nufft
 from ._mutant import CXX
 
 MUTANTS = [*collectives.MUTANTS, *arrays.MUTANTS, *gpus.MUTANTS, *nufft.MUTANTS]
+from . import arrays, collectives, gpus, observables
+from ._mutant import CXX
+
+MUTANTS = [*collectives.MUTANTS, *arrays.MUTANTS, *gpus.MUTANTS, *observables.MUTANTS]
 
 
 # Tests that compile what they test themselves.

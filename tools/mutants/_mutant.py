@@ -12,6 +12,8 @@ FFT = launcher.ROOT / "pfftjax" / "fft"
 SPECTRAL = launcher.ROOT / "pfftjax" / "spectral"
 PM = launcher.ROOT / "pfftjax" / "pm"
 NUFFT = launcher.ROOT / "pfftjax" / "nufft"
+OBSERVABLES = launcher.ROOT / "pfftjax" / "observables"
+IO = launcher.ROOT / "pfftjax" / "io"
 CXX = launcher.ROOT / "cpp"
 
 

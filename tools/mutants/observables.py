@@ -1,0 +1,67 @@
+"""Mutants of what telescopes see, and of the files of other codes."""
+
+from ._mutant import CXX, IO, OBSERVABLES, Mutant
+
+FRIENDS = "tests/observables/test_friends.py::"
+SNAPSHOTS = "tests/io/test_snapshots.py::"
+
+MUTANTS = [
+    Mutant(
+        "ghosts do not come from around the box",
+        OBSERVABLES / "_linking.py",
+        "for shift in (-side, 0.0, side)",
+        "for shift in (0.0,)",
+        FRIENDS + "test_the_groups_of_all_pairs",
+    ),
+    Mutant(
+        "the lower end of an edge does not tell what stands for the other one",
+        OBSERVABLES / "_linking.py",
+        "        everywhere.lowered(root, high[differ], low[differ])\n",
+        "",
+        FRIENDS + "test_a_chain_through_all_blocks_and_around_the_box",
+        4,
+    ),
+    Mutant(
+        "parts take no short cut to what stands for them",
+        OBSERVABLES / "_linking.py",
+        "root[moved] = np.minimum(root[moved], of_root.send_back(answers))",
+        "of_root.send_back(answers)",
+        FRIENDS + "test_a_group_that_winds_through_hundreds_of_parts_takes_few_rounds",
+    ),
+    Mutant(
+        "a group is named by the part that stands for it",
+        OBSERVABLES / "_catalogue.py",
+        '    for name in ("identity", "x", "v"):\n        parts[name][at[lowest]]',
+        '    for name in ("x", "v"):\n        parts[name][at[lowest]]',
+        FRIENDS + "test_the_groups_of_all_pairs",
+    ),
+    Mutant(
+        "cells that wrap around the box are not linked",
+        CXX / "pm" / "friends.cc",
+        "      if (low < 0) {",
+        "      if (low < -n) {",
+        FRIENDS + "test_the_groups_of_all_pairs",
+        1,
+    ),
+    Mutant(
+        "Gadget's velocities are peculiar ones",
+        IO / "_gadget.py",
+        "rows.velocities_in(math.sqrt(header.scale_factor))",
+        "rows.velocities_in(1.0)",
+        SNAPSHOTS + "test_gadget_files_say_what_others_expect",
+    ),
+    Mutant(
+        "what a snapshot of more files has left stays",
+        IO / "_gadget.py",
+        "if found and int(found[1]) >= files:",
+        "if False:",
+        SNAPSHOTS + "test_a_snapshot_takes_the_place_of_another",
+    ),
+    Mutant(
+        "sums of bytes are of one rank",
+        IO / "_bigfile.py",
+        "sums = comm.allreduce(sums, MPI.SUM)",
+        "sums = comm.bcast(sums)",
+        SNAPSHOTS + "test_checksums_are_those_of_the_bytes",
+    ),
+]
