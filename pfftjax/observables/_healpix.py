@@ -6,6 +6,7 @@ every other of these rings is shifted by half a pixel. Near the poles all is com
 without cancellation, so that float32 is enough for every nside.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -182,15 +183,19 @@ def _ring(number: jax.Array, n: int, dtype: np.dtype) -> _Ring:
     count = 4 * jnp.minimum(i, n)
     start = jnp.where(is_south, 12 * n**2 - first - count, first)
     shift = jnp.where(is_cap | (((i - n) & 1) == 0), 0.5, 0.0).astype(dtype)
-    real = i.astype(dtype)
-    of_cap = 2 * jnp.arcsin(jnp.minimum(real, n) / (n * np.sqrt(6)))
-    theta = jnp.where(is_cap, of_cap, jnp.arccos(jnp.clip((4 - 2 * real / n) / 3, -1, 1)))
-    return _Ring(start, count, shift, jnp.where(is_south, np.pi - theta, theta))
+    return _Ring(start, count, shift, jnp.asarray(_colatitudes(n), dtype)[number])
 
 
-def interpolation_weights(
-    vectors: RealsLike, nside: int
-) -> tuple[Indices, Reals]:
+@functools.cache
+def _colatitudes(n: int) -> np.ndarray:
+    """(4 nside + 1,), of all rings, and of the poles."""
+    i = np.arange(2 * n + 1)
+    of_cap = 2 * np.arcsin(np.minimum(i, n) / (n * np.sqrt(6)))
+    north = np.where(i < n, of_cap, np.arccos(np.clip((4 - 2 * i / n) / 3, -1, 1)))
+    return np.concatenate([north, np.pi - north[-2::-1]])
+
+
+def interpolation_weights(vectors: RealsLike, nside: int) -> tuple[Indices, Reals]:
     """The four pixels around each vector and their weights, linear in colatitude and longitude.
 
     They are those of healpy's `get_interp_weights` in the order of rings: two neighbours on the
