@@ -13,7 +13,18 @@ from tools.mutants.__main__ import MUTANTS
 CPP_LAYERS = ["base", "mpi", "runtime", "collectives", "pencils", "fft", "pm", "gpu"]
 # These are not in cpp/: a header of XLA's, and two that tests put in the place of something.
 ELSEWHERE = {"xla/ffi/api/ffi.h", "simulated/process.h", "cuda_emulator.h"}
-LAYERS = ["_runtime", "collectives", "pencils", "autodiff", "fft", "spectral", "pm", "io"]
+LAYERS = [
+    "_runtime",
+    "collectives",
+    "pencils",
+    "autodiff",
+    "fft",
+    "spectral",
+    "pm",
+    "nufft",
+    "observables",
+    "io",
+]
 LAYERS += ["diagnostics"]
 
 

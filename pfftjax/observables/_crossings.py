@@ -26,7 +26,7 @@ from pfftjax.pm.internal import Passage
 # Neighbouring rows that are tested together.
 _ROWS = 8
 # Blocks that are looked at together: at least so many, and this part of all.
-_LEAST_BLOCKS, _PART = 128, 32
+_LEAST_BLOCKS, _PART = 32, 32
 # Light is so much faster than particles that each iteration gains three digits.
 _ITERATIONS = 3
 
