@@ -14,8 +14,8 @@ Derivatives of programs on several ranks
     UndeclaredArgumentWarning
 Modules
     collectives (MPI's operations), pm (particle-mesh simulations), spectral (derivatives,
-    filters, Poisson's equation), io (files), sharded (global arrays of jax.sharding); fft,
-    pencils and autodiff have the above
+    filters, Poisson's equation), observables (what telescopes see), io (files), sharded (global
+    arrays of jax.sharding); fft, pencils and autodiff have the above
 This job
     info, Info, of diagnostics; in a shell, `pfftjax doctor`
 
@@ -35,6 +35,7 @@ from . import autodiff as autodiff
 from . import collectives as collectives
 from . import fft as fft
 from . import io as io
+from . import observables as observables
 from . import pencils as pencils
 from . import pm as pm
 from . import sharded as sharded

@@ -31,7 +31,9 @@ def _documented():
     return names
 
 
-@pytest.mark.parametrize("module", ["", "collectives", "io", "pm", "sharded", "spectral"])
+@pytest.mark.parametrize(
+    "module", ["", "collectives", "io", "observables", "pm", "sharded", "spectral"]
+)
 def test_every_public_name_is_in_the_reference(module):
     path = f"pfftjax.{module}".rstrip(".")
     public = {

@@ -24,6 +24,7 @@ ENTRIES = {
     "reconstruction": "Inference.loss",
     "gradients": "main",
     "paired": "main",
+    "light_cone": "main",
     "nested": "main",
     "turbulence": "Flow.rate",
     "vorticity": "main",

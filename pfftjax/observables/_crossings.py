@@ -83,6 +83,8 @@ def added(
     shifts: np.ndarray,
     ends: tuple[float, float],
     deposit: Deposit,
+    *,
+    is_smooth: bool,
 ) -> Reals:
     """Maps (shells, pixels), and what light deposits on them of the first `used` rows.
 
@@ -93,6 +95,10 @@ def added(
         shifts: (copies, 3).
         ends: the smallest and the largest distance that is on the maps.
         deposit: of particles that are passed.
+        is_smooth: whether what it deposits has a derivative.
+
+    Raises:
+        TypeError: a derivative of what has none, which would be silently zero.
 
     """
 
@@ -136,6 +142,12 @@ def added(
 
     @function.defjvp
     def _(primals: tuple, tangents: tuple) -> tuple[Reals, Reals]:
+        if not is_smooth:
+            raise TypeError(
+                "a LightCone of interpolation 'nearest' has no derivative, as a particle is in one "
+                "pixel of one shell: take 'linear', or leave the light cone out of what is "
+                "differentiated"
+            )
         maps, passed, used = primals
         _, change = jax.jvp(lambda x: alone(x, used)[0], (passed,), (tangents[1],))
         return function(maps, passed, used), tangents[0] + change

@@ -158,7 +158,15 @@ class LightCone:
         def look(particles: Particles, pull: Vectors, passage: Passage, seen: Reals) -> Reals:
             place = particles.coordinates(jnp.asarray(sides, dtype)) - jnp.asarray(observer, dtype)
             passed = Passed(place, particles.momentum, pull, particles.displacements, passage)
-            return added(seen, passed, particles.used, shifts, ends, self._deposit)
+            return added(
+                seen,
+                passed,
+                particles.used,
+                shifts,
+                ends,
+                self._deposit,
+                is_smooth=self.interpolation == "linear",
+            )
 
         return jax.lax.cond(
             (passage.near <= ends[1]) & (passage.far >= ends[0]),

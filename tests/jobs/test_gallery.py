@@ -16,6 +16,7 @@ FOLDER = launcher.ROOT / "examples" / "gallery"
 SIZES = {
     "gradients": 12,
     "layouts": 6,
+    "light_cone": 12,
     "nested": 16,
     "paired": 12,
     "poisson": 20,

@@ -1,5 +1,6 @@
 """Light cones of small runs, beside crossings that are searched for among many outputs."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -219,6 +220,15 @@ def test_what_is_refused():
                 lambda x, o=options: run(x, **{"light_cone": _cone(), **o}),
                 start,
             )
+    for adjoint in ("stored", "reversible"):
+        options = {"light_cone": _cone("nearest"), "adjoint": adjoint}
+
+        def total(momentum, options=options):
+            moved = dataclasses.replace(simulation.start(noise), momentum=momentum)
+            return run(moved, **options)[1].counts.sum()
+
+        with pytest.raises(TypeError, match="'nearest' has no derivative"):
+            jax.eval_shape(jax.grad(total), start.momentum)
     with pytest.raises(TypeError, match="the box is traced"):
         jax.eval_shape(lambda x, box: run(x, box, light_cone=_cone()), start, jnp.array(BOX))
     with pytest.raises(ValueError, match="known while the program is traced"):

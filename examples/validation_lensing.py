@@ -1,0 +1,110 @@
+"""Lensing by a light cone, beside the integral over the run's own spectra."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.integrate
+from validation_page import Row, between, error
+from validation_universe import COMM
+
+import pfftjax
+from pfftjax import pm
+from pfftjax.observables import LightCone, convergence
+
+HUBBLE_DISTANCE = 2997.92458  # c/H0 [Mpc/h]
+
+
+def angular_power(sky, nside, highest):
+    """C_l up to l = `highest` of maps (..., pixels) in the order of rings: those of the transform
+    along each ring and of normalised Legendre functions over the rings.
+    """
+    count = 4 * np.minimum(nside, np.r_[1 : 2 * nside + 1, 2 * nside - 1 : 0 : -1])
+    start = np.cumsum(count) - count
+    ring = np.arange(1, 4 * nside)
+    z = np.where(ring < nside, 1 - ring**2 / (3 * nside**2), (4 - 2 * ring / nside) / 3)
+    z = np.where(ring > 3 * nside, (4 * nside - ring) ** 2 / (3 * nside**2) - 1, z)
+    is_shifted = (ring < nside) | (ring > 3 * nside) | ((ring - nside) % 2 == 0)
+    m = np.arange(highest + 1)
+    waves = np.zeros((*sky.shape[:-1], highest + 1, len(ring)), complex)
+    for i, (first, n) in enumerate(zip(start, count, strict=True)):
+        modes = np.fft.fft(sky[..., first : first + n])
+        shift = np.exp(-1j * np.pi / n * m) if is_shifted[i] else 1
+        waves[..., i] = modes[..., m % n] * shift
+    area = 4 * np.pi / sky.shape[-1]
+    power = np.zeros((*sky.shape[:-1], highest + 1))
+    seed = np.full(len(ring), math.sqrt(1 / (4 * np.pi)))
+    for order in m:
+        if order:
+            seed = -seed * np.sqrt((1 - z**2) * (2 * order + 1) / (2 * order))
+        before, now = np.zeros_like(seed), seed
+        for degree in range(order, highest + 1):
+            if degree > order:
+                a, b = (4 * degree**2 - 1) / (degree**2 - order**2), (degree - 1) ** 2 - order**2
+                b = math.sqrt(a * b / (4 * (degree - 1) ** 2 - 1)) if degree > 1 else 0.0
+                before, now = now, math.sqrt(a) * z * now - b * before
+            amplitude = area * (waves[..., order, :] @ now)
+            power[..., degree] += (1 if order == 0 else 2) * np.abs(amplitude) ** 2
+    return power / (2 * m + 1)
+
+
+def limber(ell, cosmology, ends, redshift, spectra):
+    """C_l of the convergence by Limber's approximation, with spectra (a, k, P) in time order."""
+    times = np.array([a for a, _, _ in spectra])
+    k = spectra[0][1]
+    table = np.log([power for _, _, power in spectra])
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    distance = ends[0] + (ends[1] - ends[0]) * (nodes + 1) / 2
+    weights = weights * (ends[1] - ends[0]) / 2
+    a = np.asarray(pm.scale_factor_at(cosmology, distance))
+    source = float(pm.comoving_distance(cosmology, 1 / (1 + redshift)))
+    kernel = 1.5 * float(cosmology.Omega_m) / HUBBLE_DISTANCE**2 * distance
+    kernel *= np.maximum(0, 1 - distance / source) / a
+    found = np.zeros(len(ell))
+    for x, w, time, strength in zip(distance, weights, a, kernel, strict=True):
+        at = np.array([np.interp(np.log(time), np.log(times), column) for column in table.T])
+        power = np.exp(np.interp(np.log((ell + 0.5) / x), np.log(k), at))
+        found += w * strength**2 / x**2 * power
+    return found
+
+
+def lensing_of(table, n, box, nside, ends, shells, redshift, steps, seeds, highest):
+    """(measured C_l, those of Limber's integral with the runs' own spectra), means of runs."""
+    plan = pfftjax.PencilFFT((n,) * 3, pfftjax.ProcessGrid(comm=COMM), real=True)
+    cosmology = table.cosmology
+    observers = [tuple(box * np.array(x)) for x in ((0.5, 0.5, 0.5), (0.1, 0.9, 0.3))]
+    edges = np.linspace(*ends, shells + 1)
+    scale_factors = np.linspace(0.1, 1.0, steps + 1)
+    simulation = pm.Simulation(
+        plan, box, cosmology, scale_factors, power=pm.tabulated(table.k, table.linear)
+    )
+    times = np.asarray(pm.scale_factor_at(cosmology, np.linspace(ends[1], ends[0], 6)))
+
+    def measured(noise, cone):
+        spectra, sky = simulation.run(
+            noise, outputs=times, observe=simulation.power_spectrum, light_cone=cone
+        )
+        return spectra, convergence(sky, cosmology, redshift), sky.counts
+
+    found, spectra = [], []
+    for seed in seeds:
+        noise = jax.jit(
+            lambda seed=seed: pm.fixed_amplitudes(
+                pm.white_noise(jax.random.key(seed), plan.input), plan
+            )
+        )()
+        for sign in (1, -1):
+            for observer in observers:
+                cone = LightCone(edges, nside, observer=observer)
+                its, kappa, _ = jax.jit(measured, static_argnums=1)(sign * noise, cone)
+                found.append(np.asarray(kappa))
+            spectra.append(its)
+    powers = np.mean([[np.asarray(x.power) for x in its] for its in spectra], axis=0)
+    k = np.asarray(spectra[0][0].k)
+    power = angular_power(np.stack(found), nside, highest).mean(0)
+    ell = np.arange(highest + 1)
+    theory = limber(
+        ell, cosmology, ends, redshift, [(a, k, p) for a, p in zip(times, powers, strict=True)]
+    )
+    return power, theory
