@@ -3,10 +3,7 @@
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import scipy.integrate
-from validation_page import Row, between, error
 from validation_universe import COMM
 
 import pfftjax
@@ -69,42 +66,40 @@ def limber(ell, cosmology, ends, redshift, spectra):
     return found
 
 
-def lensing_of(table, n, box, nside, ends, shells, redshift, steps, seeds, highest):
-    """(measured C_l, those of Limber's integral with the runs' own spectra), means of runs."""
+def lensing_of(table, n, box, nside, ends, redshift, steps, highest, observers):
+    """Return C_l of convergence maps and those of Limber's integral with the run's own spectra:
+    means of two runs of fixed amplitudes and opposite phases, and of observers in each.
+    """
     plan = pfftjax.PencilFFT((n,) * 3, pfftjax.ProcessGrid(comm=COMM), real=True)
-    cosmology = table.cosmology
-    observers = [tuple(box * np.array(x)) for x in ((0.5, 0.5, 0.5), (0.1, 0.9, 0.3))]
-    edges = np.linspace(*ends, shells + 1)
-    scale_factors = np.linspace(0.1, 1.0, steps + 1)
+    cosmology, edges = table.cosmology, np.linspace(ends[0], ends[1], 13)
     simulation = pm.Simulation(
-        plan, box, cosmology, scale_factors, power=pm.tabulated(table.k, table.linear)
+        plan,
+        box,
+        cosmology,
+        np.linspace(0.1, 1, steps + 1),
+        power=pm.tabulated(table.k, table.linear),
     )
     times = np.asarray(pm.scale_factor_at(cosmology, np.linspace(ends[1], ends[0], 6)))
 
     def measured(noise, cone):
-        spectra, sky = simulation.run(
+        spectra, shells = simulation.run(
             noise, outputs=times, observe=simulation.power_spectrum, light_cone=cone
         )
-        return spectra, convergence(sky, cosmology, redshift), sky.counts
+        return [(x.k, x.power) for x in spectra], convergence(shells, cosmology, redshift)
 
-    found, spectra = [], []
-    for seed in seeds:
-        noise = jax.jit(
-            lambda seed=seed: pm.fixed_amplitudes(
-                pm.white_noise(jax.random.key(seed), plan.input), plan
-            )
-        )()
+    program = jax.jit(measured, static_argnums=1)
+    noise = jax.jit(
+        lambda: pm.fixed_amplitudes(pm.white_noise(jax.random.key(0), plan.input), plan)
+    )()
+    spectra, maps = [], []
+    for place in observers:
+        cone = LightCone(edges, nside, observer=tuple(box * x for x in place))
         for sign in (1, -1):
-            for observer in observers:
-                cone = LightCone(edges, nside, observer=observer)
-                its, kappa, _ = jax.jit(measured, static_argnums=1)(sign * noise, cone)
-                found.append(np.asarray(kappa))
-            spectra.append(its)
-    powers = np.mean([[np.asarray(x.power) for x in its] for its in spectra], axis=0)
-    k = np.asarray(spectra[0][0].k)
-    power = angular_power(np.stack(found), nside, highest).mean(0)
+            its, kappa = program(sign * noise, cone)
+            spectra.append(np.asarray(its, float))
+            maps.append(np.asarray(kappa, float))
+    k, powers = np.mean(spectra, axis=0).swapaxes(0, 1)
     ell = np.arange(highest + 1)
-    theory = limber(
-        ell, cosmology, ends, redshift, [(a, k, p) for a, p in zip(times, powers, strict=True)]
-    )
-    return power, theory
+    known = [(a, k[0], p) for a, p in zip(times, powers, strict=True)]
+    theory = limber(ell, cosmology, ends, redshift, known)
+    return angular_power(np.stack(maps), nside, highest).mean(0), theory

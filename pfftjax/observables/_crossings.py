@@ -13,7 +13,7 @@ mode goes through the same loops again: nothing is kept of them.
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ _ROWS = 8
 # Blocks that are looked at together: at least so many, and this part of all.
 _LEAST_BLOCKS, _PART = 32, 32
 # Light is so much faster than particles that each iteration gains three digits.
-_ITERATIONS = 3
+_ITERATIONS = 2
 
 _Carry = TypeVar("_Carry", bound=PyTree)
 # (distance from the observer, vector from there) of particles -> indices of a map's two axes, and
@@ -58,6 +58,11 @@ class Passed(NamedTuple):
     def of_rows(self) -> tuple:
         """What has a row for each particle."""
         return self.place, self.momentum, self.pull, self.displacements
+
+    def with_rows(self, of_rows: tuple, passage: Passage) -> "Passed":
+        """Others in their place."""
+        place, momentum, pull, displacements = of_rows
+        return Passed(place, momentum, pull, displacements, passage)
 
 
 def copies(sides: Sequence[float], observer: Sequence[float], farthest: float) -> np.ndarray:
@@ -123,7 +128,7 @@ def added(
             summed = jax.tree.map(
                 lambda x, more: x.at[rows].add(more, mode="drop"), to.of_rows, to_rows
             )
-            return Passed(*summed, jax.tree.map(jnp.add, to.passage, to_passage))
+            return to.with_rows(summed, jax.tree.map(jnp.add, to.passage, to_passage))
 
         return _over_candidates(
             body, jax.tree.map(jnp.zeros_like, passed), passed, used, shifts, ends
@@ -131,21 +136,20 @@ def added(
 
     alone = differentiated_by_hand(
         lambda passed, used: (deposited(passed, used, jnp.zeros_like(maps)), ()),
-        lambda passed, used: ((deposited(passed, used, jnp.zeros_like(maps)), ()), ()),
+        # Only derivatives are taken of it: where they are, its value is not computed.
+        lambda passed, used: ((jnp.zeros_like(maps), ()), ()),
         backward,
     )
 
     # The maps to which is added are no operand of the derivative, which would keep them.
-    @jax.custom_jvp
-    def function(maps: Reals, passed: Passed, used: jax.Array) -> Reals:
-        return deposited(passed, used, maps)
+    function: Any = jax.custom_jvp(lambda maps, passed, used: deposited(passed, used, maps))
 
     @function.defjvp
     def _(primals: tuple, tangents: tuple) -> tuple[Reals, Reals]:
         if not is_smooth:
             raise TypeError(
-                "a LightCone of interpolation 'nearest' has no derivative, as a particle is in one "
-                "pixel of one shell: take 'linear', or leave the light cone out of what is "
+                "a LightCone of interpolation 'nearest' has no derivative, as a particle is in "
+                "one pixel of one shell: take 'linear', or leave the light cone out of what is "
                 "differentiated"
             )
         maps, passed, used = primals
@@ -180,21 +184,26 @@ def _values(
     place, *moving = at.of_rows
     place = place + at.shift
 
-    def seen(distance: Reals) -> tuple[Reals, Vectors]:
-        """Where they are when light comes from a distance."""
-        vector = place + passage.way(distance, *moving)
-        square = (vector**2).sum(-1)
-        return jnp.sqrt(jnp.where(square > 0, square, 1)), vector
+    def seen(distance: Reals) -> Reals:
+        """How far away they are when light comes from a distance."""
+        return _length(place + passage.way(distance, *moving))
 
-    first = jnp.full(place.shape[:-1], passage.far)
-    last = jnp.full(place.shape[:-1], passage.near)
-    is_passed = at.is_there & (seen(first)[0] <= passage.far) & (seen(last)[0] > passage.near)
-    distance, vector = jnp.clip(jnp.sqrt((place**2).sum(-1)), passage.near, passage.far), place
+    far, near = (_length(place + passage.way_at_end(n, *moving)) for n in (False, True))
+    is_passed = at.is_there & (far <= passage.far) & (near > passage.near)
+    distance = jnp.clip(_length(place), passage.near, passage.far)
+    distance = jax.lax.fori_loop(0, _ITERATIONS, lambda _, x: seen(x), distance)
+    # Newton's step has the derivatives of the crossing.
     distance = jax.lax.stop_gradient(distance)
-    for _ in range(_ITERATIONS):
-        distance, vector = seen(distance)
-    shell, pixel, value = deposit(distance, vector)
+    gap = seen(distance) - distance
+    slope = jax.jvp(seen, (distance,), (jnp.ones_like(distance),))[1]
+    distance += gap / jax.lax.stop_gradient(1 - slope)
+    shell, pixel, value = deposit(distance, place + passage.way(distance, *moving))
     return shell, pixel, jnp.where(is_passed[:, None], value, 0)
+
+
+def _length(x: Vectors) -> Reals:
+    square = (x**2).sum(-1)
+    return jnp.sqrt(jnp.where(square > 0, square, 1))
 
 
 def _over_candidates(

@@ -169,7 +169,7 @@ class _Ring(NamedTuple):
     """
 
     start: jax.Array
-    count: jax.Array
+    pixels: jax.Array
     shift: jax.Array
     theta: jax.Array
 
@@ -235,11 +235,11 @@ def interpolation_weights(vectors: RealsLike, nside: int) -> tuple[Indices, Real
     def along(number: jax.Array) -> tuple[_Ring, jax.Array, jax.Array]:
         """A ring, its two pixels beside each longitude, and their weights."""
         ring = _ring(number, n, dtype)
-        place = at.longitude * (ring.count / (2 * np.pi)).astype(dtype) - ring.shift
+        place = at.longitude * (ring.pixels / (2 * np.pi)).astype(dtype) - ring.shift
         left = jnp.floor(place)
         part = place - jax.lax.stop_gradient(left)
         left = left.astype(jnp.int32)
-        pair = jnp.stack([left, left + 1], -1) % ring.count[..., None]
+        pair = jnp.stack([left, left + 1], -1) % ring.pixels[..., None]
         return ring, ring.start[..., None] + pair, jnp.stack([1 - part, part], -1)
 
     upper, of_upper, upper_weights = along(jnp.maximum(above, 1))

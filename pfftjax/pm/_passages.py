@@ -6,7 +6,7 @@ the distance from which light arrives: so each particle is seen where it is when
 """
 
 import dataclasses
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -58,13 +58,35 @@ class Passage(NamedTuple):
         comes from a distance (...).
         """
         u = (2 * distance - self.near - self.far) / (self.far - self.near)
-        way = _chebyshev(self.drift, u)[..., None] * momentum
-        way += _chebyshev(self.fall, u)[..., None] * pull
+        terms = [jnp.ones_like(u), u]
+        for _ in range(2, self.drift.shape[0]):
+            terms.append(2 * u * terms[-1] - terms[-2])
+        return self._along(jnp.stack(terms, -1), momentum, pull, displacements)
+
+    def way_at_end(
+        self,
+        is_near: bool,
+        momentum: Vectors,
+        pull: Vectors,
+        displacements: Displacements | None,
+    ) -> Vectors:
+        """`way` when light comes from `near`, or from `far`."""
+        u = -1.0 if is_near else 1.0
+        terms = jnp.asarray(u ** np.arange(self.drift.shape[0]), self.drift.dtype)
+        return self._along(terms, momentum, pull, displacements)
+
+    def _along(
+        self,
+        terms: Reals,
+        momentum: Vectors,
+        pull: Vectors,
+        displacements: Displacements | None,
+    ) -> Vectors:
+        way = (terms @ self.drift)[..., None] * momentum + (terms @ self.fall)[..., None] * pull
         if self.paths is None or displacements is None:
             return way
-        for order in range(2):
-            way += _chebyshev(self.paths[order], u)[..., None] * displacements[..., order, :]
-        return way
+        along = terms @ self.paths.T
+        return way + (along[..., None] * displacements).sum(-2)
 
     def farthest(
         self, momentum: Vectors, pull: Vectors, displacements: Displacements | None
@@ -78,14 +100,6 @@ class Passage(NamedTuple):
         if self.paths is not None and displacements is not None:
             most += sum(bound(self.paths[n], displacements[..., n, :]) for n in range(2))
         return most
-
-
-def _chebyshev(coefficients: Reals, u: Reals) -> Reals:
-    """A sum of Chebyshev polynomials, by Clenshaw's recurrence."""
-    later, last = jnp.zeros_like(u), jnp.zeros_like(u)
-    for c in coefficients[:0:-1]:
-        later, last = c + 2 * u * later - last, later
-    return coefficients[0] + u * later - last
 
 
 @runtime_checkable
@@ -155,7 +169,8 @@ def passages_of(
 
     An integrator's outputs in the two halves of a step may belong to different stages.
     """
-    ends = as_known(scale_factors)
+    given: Any = scale_factors
+    ends = as_known(given)
     if not isinstance(ends, np.ndarray) or ends.ndim != 1 or not np.all(np.diff(ends) > 0):
         raise ValueError(
             f"{here}: a light cone needs scale factors that grow from each to the next and are "

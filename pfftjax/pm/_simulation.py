@@ -415,8 +415,7 @@ class _Course(NamedTuple):
             "kick": np.asarray(kick, float),
             "drift": np.asarray(drift, float),
             "momentum": np.ones(kick.shape) if momentum is None else np.asarray(momentum, float),
-            # The sum over stages is compared: the terms of one stage nearly cancel, and
-            # another compiler may round them differently.
+            # The terms of one stage nearly cancel, and another compiler may round them otherwise.
             "paths": np.zeros(0) if paths is None else np.asarray(paths, float).sum(1),
             "first_drift": 0.0 if self.first_drift is None else float(self.first_drift),
             "outputs": np.asarray(() if views is None else views.scale_factor, float),
