@@ -21,6 +21,7 @@ import scipy.integrate
 from mpi4py import MPI
 from nbody_pm import TABLE, Input, conservation, gathered
 from tqdm import tqdm
+from validation_lensing import lensing
 from validation_page import Row, between, document, error
 from validation_theory import amplitude_of_bispectrum, followed, one_loop
 from validation_universe import COMM, Universe, everybody
@@ -447,6 +448,7 @@ MEASUREMENTS = (
     convergence,
     nonlinear_spectrum,
     aliases,
+    lensing,
     pancake,
     conserved,
     reversal,

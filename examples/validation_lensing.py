@@ -4,6 +4,7 @@ import math
 
 import jax
 import numpy as np
+from validation_page import Row, between
 from validation_universe import COMM
 
 import pfftjax
@@ -103,3 +104,28 @@ def lensing_of(table, n, box, nside, ends, redshift, steps, highest, observers):
     known = [(a, k[0], p) for a, p in zip(times, powers, strict=True)]
     theory = limber(ell, cosmology, ends, redshift, known)
     return angular_power(np.stack(maps), nside, highest).mean(0), theory
+
+
+def lensing(table):
+    """The angular spectrum of the convergence beside Limber's integral over the run's spectra."""
+    n, box, nside, ends, steps = 48, 400.0, 256, (300.0, 1100.0), 8
+    low, high = 30, 100
+    observers = ((0.5, 0.5, 0.5), (0.1, 0.9, 0.3), (0.7, 0.2, 0.8), (0.3, 0.4, 0.1))
+    measured, theory = lensing_of(table, n, box, nside, ends, 0.45, steps, high, observers)
+    ell = np.arange(high + 1)
+    # Bilinear weights smooth maps as a tent along each axis, of a pixel's side.
+    window = np.exp(-ell * (ell + 1) * (4 * np.pi / (12 * nside**2)) / 6)
+    ratio = (measured / (theory * window))[low:]
+    weights = 2 * ell[low:] + 1
+    setting = (
+        f"L = {box:g}, {n}^3, {steps} BullFrog steps, matter {ends[0]:g} to {ends[1]:g} away, "
+        f"nside {nside}, sources at z = 0.45, {len(observers)} observers in two runs of fixed amplitudes"
+    )
+    what = "C_l of the convergence over Limber's integral over the runs' own P(k, z)"
+    mean = float(np.average(ratio, weights=weights))
+    yield between(f"{what}: mean of {low} <= l <= {high}", setting, mean, "1", 0.98, 1.02)
+    for first in (30, 50, 75):
+        inside = (ell[low:] >= first) & (ell[low:] < first + 25)
+        value = float(np.average(ratio[inside], weights=weights[inside]))
+        where = f"{what}: mean of {first} <= l < {first + 25}"
+        yield Row(where, setting, f"{value:.4f}", "1 with many observers")
