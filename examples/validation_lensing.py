@@ -119,7 +119,8 @@ def lensing(table):
     weights = 2 * ell[low:] + 1
     setting = (
         f"L = {box:g}, {n}^3, {steps} BullFrog steps, matter {ends[0]:g} to {ends[1]:g} away, "
-        f"nside {nside}, sources at z = 0.45, {len(observers)} observers in two runs of fixed amplitudes"
+        f"nside {nside}, sources at z = 0.45, two runs of fixed amplitudes, "
+        f"{len(observers)} observers in each"
     )
     what = "C_l of the convergence over Limber's integral over the runs' own P(k, z)"
     mean = float(np.average(ratio, weights=weights))
