@@ -54,7 +54,7 @@ def draw(contrast, kappa, cone, source, cosmology, out):
     )
     pixel = np.asarray(pixels_of(directions(np.pi / 2 - latitude, longitude), cone.nside))
     figure, axes = plt.subplots(
-        2, 2, figsize=(10, 5.6), layout="constrained", subplot_kw={"projection": "mollweide"}
+        2, 2, figsize=(9.2, 5.2), layout="constrained", subplot_kw={"projection": "mollweide"}
     )
     for ax, shell in zip(axes.flat[:3], (9, 5, 2), strict=True):
         low, high = cone.edges[shell : shell + 2]
