@@ -85,8 +85,14 @@ def _maps(distance, vectors, interpolation):
     return maps
 
 
-@pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("integrator", [pm.fastpm, pm.bullfrog, pm.cola])
+@pytest.mark.parametrize(
+    "integrator",
+    [
+        pytest.param(pm.fastpm, marks=pytest.mark.ranks(1)),
+        pytest.param(pm.bullfrog, marks=pytest.mark.ranks(3)),
+        pm.cola,
+    ],
+)
 def test_crossings_are_those_between_many_outputs(integrator):
     simulation = _simulation(grids()[-1], integrator=integrator)
     times = np.unique(np.concatenate([np.linspace(a, b, 5) for a, b in itertools.pairwise(ENDS)]))
@@ -108,10 +114,10 @@ def test_crossings_are_those_between_many_outputs(integrator):
     assert abs(float(shells.counts.sum()) - total) < 1e-6 * total
 
 
-@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.ranks(2, 4)
 def test_shells_are_the_same_on_any_number_of_ranks():
     maps = []
-    for grid in (alone(), *grids()):
+    for grid in (alone(), grids()[len(grids()) // 2]):
         simulation = _simulation(grid, finer=2)
         noise = _noise(simulation)
         _, shells = jax.jit(lambda x, s=simulation: s.run(x, light_cone=_cone()))(noise)
@@ -119,8 +125,7 @@ def test_shells_are_the_same_on_any_number_of_ranks():
         # Those of a constant density are as many as the volume has.
         mean = np.asarray(shells.counts).mean(1) / np.asarray(shells.expected())
         assert np.all(np.abs(mean - 1) < [0.3, 0.05, 0.02])
-    for other in maps[1:]:
-        assert_close(other, maps[0], 1e-12)
+    assert_close(maps[1], maps[0], 1e-12)
 
 
 def test_float32_has_the_same_shells():
@@ -136,34 +141,27 @@ def test_float32_has_the_same_shells():
 
 
 def test_gradients_are_those_of_forward_mode_and_of_differences():
-    """By both adjoints, in the noise and in the cosmology, which moves the cone."""
+    """In the noise and in the cosmology, which moves the cone, too: those of the way back, beside
+    those along a direction, of a run that is followed forward."""
     grid = grids()[-1]
     noise = _noise(_simulation(grid))
-    way = _noise(_simulation(grid)) ** 2 - 1
+    way = noise**2 - 1
     sky = jnp.asarray(np.random.default_rng(8).normal(size=(3, 192)))
 
-    def loss(noise, omega_c, adjoint):
-        simulation = _simulation(grid, omega_c, integrator=pm.cola, adjoint=adjoint)
+    def loss(noise, omega_c):
+        simulation = _simulation(grid, omega_c, integrator=pm.cola)
         end, shells = simulation.run(noise, light_cone=_cone())
         value = (sky * shells.contrast() ** 2).sum()  # every rank has it
         return value + pfftjax.vdot(end.momentum, end.momentum, grid)
 
-    def gradient(adjoint):
-        return pfftjax.value_and_grad(
-            lambda noise, omega_c: loss(noise, omega_c, adjoint),
-            argnums=(0, 1),
-            shared="omega_c",
-        )(noise, OMEGA_C)
-
     @jax.jit
     def along(t):
-        return jax.jvp(lambda t: loss(noise + t * way, OMEGA_C + 0.1 * t, "stored"), (t,), (1.0,))
+        return jax.jvp(lambda t: loss(noise + t * way, OMEGA_C + 0.1 * t), (t,), (1.0,))
 
-    stored, reversible = jax.jit(lambda: [gradient(x) for x in ("stored", "reversible")])()
-    assert_close(reversible, stored, 1e-9)
-    of_noise, of_omega = stored[1]
+    gradient = pfftjax.value_and_grad(loss, argnums=(0, 1), shared="omega_c")
+    found, (of_noise, of_omega) = jax.jit(gradient)(noise, OMEGA_C)
     value, slope = along(0.0)
-    assert_close(stored[0], value, 1e-12)
+    assert_close(found, value, 1e-12)
     assert_close(pfftjax.vdot(of_noise, way, grid) + 0.1 * of_omega, slope, 1e-9)
     step = 1e-6
     difference = (along(step)[0] - along(-step)[0]) / (2 * step)
