@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,7 @@ def _simulation(grid, omega_c=OMEGA_C, **options):
     plan = PencilFFT(SHAPE, grid, real=True)
     options = {"power": pm.tabulated(*table()), "finer": 1, **options}
     universe = cosmology(Omega_c=omega_c)
-    return pm.Simulation(plan, BOX, universe, ENDS, capacity=np.prod(SHAPE), **options)
+    return pm.Simulation(plan, BOX, universe, ENDS, capacity=math.prod(SHAPE), **options)
 
 
 def _noise(simulation, dtype="float64"):
