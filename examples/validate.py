@@ -21,6 +21,7 @@ import scipy.integrate
 from mpi4py import MPI
 from nbody_pm import TABLE, Input, conservation, gathered
 from tqdm import tqdm
+from validation_lensing import lensing
 from validation_page import PICTURE, Row, between, document, error, with_rows
 from validation_surveys import surveys
 from validation_theory import amplitude_of_bispectrum, followed, one_loop
@@ -448,6 +449,7 @@ MEASUREMENTS = (
     convergence,
     nonlinear_spectrum,
     aliases,
+    lensing,
     pancake,
     conserved,
     reversal,

@@ -19,6 +19,7 @@ Modules
     filters, Poisson's equation), nufft (transforms of points that are on no mesh), io (files),
     sharded (global arrays of jax.sharding); fft, pencils and autodiff have the above
     filters, Poisson's equation), observables (groups of particles), io (files), sharded (global
+    filters, Poisson's equation), observables (what telescopes see), io (files), sharded (global
     arrays of jax.sharding); fft, pencils and autodiff have the above
 This job
     info, Info, of diagnostics; in a shell, `pfftjax doctor`

@@ -27,6 +27,7 @@ ENTRIES = {
     "gradients": "main",
     "paired": "main",
     "redshift": "main",
+    "light_cone": "main",
     "nested": "main",
     "turbulence": "Flow.rate",
     "vorticity": "main",

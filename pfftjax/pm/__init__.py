@@ -4,6 +4,8 @@ Lengths are in Mpc/h, H0 = 1, and momenta are a^2 dx/dt. Cosmologies are those o
 (``pip install pfftjax[pm]``).
 """
 
+from ._distances import comoving_distance as comoving_distance
+from ._distances import scale_factor_at as scale_factor_at
 from ._exchange import Route as Route
 from ._field import eisenstein_hu as eisenstein_hu
 from ._field import linear_field as linear_field

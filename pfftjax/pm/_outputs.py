@@ -11,23 +11,18 @@ from pfftjax._runtime.arrays import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class Views:
-    """The outputs of a run, known while a program is traced.
+class Staged:
+    """Things that are seen in a run, known while a program is traced.
 
     Attributes:
         stage: the stage of each.
-        scale_factor: of each.
-        observe: (particles, sides of the box where they are traced, *given) -> what is kept of
-            them; None keeps offsets and momenta, in the rows in which the run began.
 
     """
 
     stage: tuple[int, ...]
-    scale_factor: tuple[float, ...]
-    observe: Callable[..., PyTree] | None
 
     def slots(self, stages: int) -> np.ndarray:
-        """(stages, most outputs of a stage), their numbers; -1 for none."""
+        """(stages, most of them in a stage), their numbers; -1 for none."""
         numbers = [self.of(stage) for stage in range(stages)]
         slots = np.full((stages, max(map(len, numbers))), -1, np.int32)
         for row, found in zip(slots, numbers, strict=True):
@@ -35,8 +30,23 @@ class Views:
         return slots
 
     def of(self, stage: int) -> list[int]:
-        """The numbers of the outputs of a stage."""
+        """The numbers of those in a stage."""
         return [number for number, its in enumerate(self.stage) if its == stage]
+
+
+@dataclasses.dataclass(frozen=True)
+class Views(Staged):
+    """The outputs of a run.
+
+    Attributes:
+        scale_factor: of each.
+        observe: (particles, sides of the box where they are traced, *given) -> what is kept of
+            them; None keeps offsets and momenta, in the rows in which the run began.
+
+    """
+
+    scale_factor: tuple[float, ...]
+    observe: Callable[..., PyTree] | None
 
 
 def parted(tree: PyTree) -> tuple[PyTree, PyTree]:

@@ -23,6 +23,7 @@ from ._expected import expect
 from ._motion import Motion, Stage, drift_of, kick_undone, kicked
 from ._outputs import Views, joined, parted
 from ._particles import Particles
+from ._passages import Sights
 from ._run import Ends, Follower, Run, Shared
 
 # `jax.vjp`, or its like for programs of `pfftjax.grad`.
@@ -53,12 +54,13 @@ def follow(
     first_drift: jax.Array | None,
     shared: Shared,
     views: Views | None,
+    sights: Sights | None = None,
     *,
     capacity: int,
     is_reversible: bool,
-) -> tuple[Particles, PyTree]:
-    """Particles after all stages, on the ranks that own them, and what outputs have seen, with a
-    leading axis.
+) -> tuple[Particles, PyTree, PyTree]:
+    """Particles after all stages, on the ranks that own them, what outputs have seen, with a
+    leading axis, and what this rank has seen of light.
 
     Args:
         particles: on any ranks; their scale factor and box are not known here.
@@ -67,35 +69,36 @@ def follow(
         first_drift: before the first stage.
         shared: of the run.
         views: its outputs.
+        sights: its passages of light.
         capacity: particles that each rank has room for.
         is_reversible: whether reverse mode follows the run back. Else it keeps each stage.
 
     """
-    follower = Follower(motion, views, particles.rows, capacity, particles.total)
+    follower = Follower(motion, views, particles.rows, capacity, particles.total, sights)
     run = Run(Ends.of(particles), stages, first_drift, shared)
     fixed = particles.cell, particles.used
 
-    def parts(end: Particles, seen: PyTree) -> tuple[tuple, tuple]:
+    def parts(end: Particles, seen: PyTree, sky: PyTree) -> tuple[tuple, tuple]:
         moving, others = parted(seen)
-        return (Ends.of(end), moving), (end.cell, end.used, others)
+        return (Ends.of(end), moving, sky), (end.cell, end.used, others)
 
     def plain(run: Run, fixed: tuple[jax.Array, jax.Array]) -> tuple[tuple, tuple]:
         home = follower.homes() if follower.sees_rows else None
-        end, _, seen = follower.end(run, fixed, home)
-        return parts(end, seen)
+        end, _, seen, sky = follower.end(run, fixed, home)
+        return parts(end, seen, sky)
 
     def forward(run: Run, fixed: tuple[jax.Array, jax.Array]) -> tuple[tuple, tuple]:
-        end, home, seen = follower.end(run, fixed, follower.homes())
-        results = parts(end, seen)
+        end, home, seen, sky = follower.end(run, fixed, follower.homes())
+        results = parts(end, seen, sky)
         return results, (end, home, results[0][1])
 
     def backward(run: Run, fixed: tuple, kept: tuple, cotangents: tuple, vjp: Vjp) -> Run:
         return _backward(follower, vjp, run, fixed, *kept, *cotangents)
 
     function = differentiated_by_hand(plain, forward, backward) if is_reversible else plain
-    (ends, moving), (cell, used, others) = function(run, fixed)
+    (ends, moving, sky), (cell, used, others) = function(run, fixed)
     end = ends.on(dataclasses.replace(particles, cell=cell, used=used))
-    return end, joined(moving, others)
+    return end, joined(moving, others), sky
 
 
 class _Back(NamedTuple):
@@ -116,12 +119,13 @@ def _undone(
     run: Run,
     seen: PyTree,
     to_seen: PyTree,
+    to_sky: PyTree,
     at: _Back,
-    xs: tuple[Stage, jax.Array | None],
+    xs: tuple[Stage, jax.Array | None, jax.Array | None],
 ) -> tuple[_Back, Stage]:
     """One stage back, and the cotangents of the stage."""
     motion, after, to, constants = follower.motion, at.particles, at.to, run.shared.constants
-    stage, slots = xs
+    stage, slots, passing = xs
     # Particles go back to where the drift began, and to the ranks that own them there.
     drift, to_moving = vjp(
         drift_of, after.momentum, after.displacements, stage, constants.per_cell
@@ -158,6 +162,14 @@ def _undone(
             run.shared,
         )
     (to, to_pull, to_shared), apart = found
+    if passing is not None:
+        # Sums over passages have the same cotangent in each.
+        def looked(its: Ends, pull: Vectors, shared: Shared) -> PyTree:
+            blank = jax.tree.map(jnp.zeros_like, to_sky)
+            return follower.looked(blank, tuple(passing), its.on(before), pull, shared)
+
+        _, back = vjp(looked, Ends.of(before), pull, run.shared)
+        to, to_pull, to_shared = jax.tree.map(jnp.add, (to, to_pull, to_shared), back(to_sky))
     add_offset, add_constants = to_places(to_pull)
     to_constants = jax.tree.map(jnp.add, to_shared.constants, add_constants)
     to_constants = to_constants._replace(per_cell=to_constants.per_cell + to_per_cell)
@@ -205,6 +217,7 @@ def _backward(
     seen: PyTree,
     to_end: Ends,
     to_seen: PyTree,
+    to_sky: PyTree,
 ) -> Run:
     """The cotangents of a run. Its first stage is done again from the start, which is known."""
     first = jax.tree.map(lambda x: x[0], run.stages)
@@ -221,25 +234,32 @@ def _backward(
         )
     none = jax.tree.map(jnp.zeros_like, run.shared)
     at = _Back(end, home, to_end._replace(momentum=to_momentum), none, jnp.zeros((), float))
-    slots, at_first = None, []
+    stages = run.stages.kick.shape[0]
+    slots, at_first, passing, first_passing = None, [], None, []
     if follower.views is not None:
-        slots = jnp.asarray(follower.views.slots(run.stages.kick.shape[0])[1:])
+        slots = jnp.asarray(follower.views.slots(stages)[1:])
         at_first = follower.views.of(0)
-    undone = functools.partial(_undone, follower, vjp, run, seen, to_seen)
-    at, to_others = jax.lax.scan(undone, at, (others, slots), reverse=True)
+    if follower.sights is not None:
+        passing = jnp.asarray(follower.sights.slots(stages)[1:])
+        first_passing = follower.sights.of(0)
+    undone = functools.partial(_undone, follower, vjp, run, seen, to_seen, to_sky)
+    at, to_others = jax.lax.scan(undone, at, (others, slots, passing), reverse=True)
 
-    def begun(x: Run, stage: Stage) -> tuple[Ends, list]:
-        """After the first stage, in the order of the start, and what outputs see of it."""
+    def begun(x: Run, stage: Stage) -> tuple[Ends, list, PyTree]:
+        """After the first stage, in the order of the start, and what is seen of it."""
         home = follower.homes() if follower.sees_rows and at_first else None
         owned, (home,), back = follower.to_owners(follower.start(x, fixed), home)
 
         def view(*args: PyTree) -> PyTree:
             return parted(follower.view(*args))[0]
 
-        moved, found = follower.moved(owned, home, stage, x.shared, at_first, view)
-        return jax.tree.map(back, Ends.of(moved)), found
+        sky = jax.tree.map(jnp.zeros_like, to_sky)
+        moved, found, sky = follower.moved(
+            owned, home, stage, x.shared, at_first, view, sky, first_passing
+        )
+        return jax.tree.map(back, Ends.of(moved)), found, sky
 
-    (known, _), to_start = vjp(begun, run, first)
+    (known, _, _), to_start = vjp(begun, run, first)
     found, *to = follower.sent_home(
         at.home, at.particles.used, at.particles.offset, *jax.tree.leaves(at.to)
     )
@@ -253,7 +273,7 @@ def _backward(
             follower, to_offset, apart, _OUTPUTS_DIFFER, what, _ROWS_DIFFER + _REMEDY
         )
     to_found = [jax.tree.map(lambda to, n=number: to[n], to_seen) for number in at_first]
-    to_run, to_first = to_start((Ends(to_offset, *to[1:]), to_found))
+    to_run, to_first = to_start((Ends(to_offset, *to[1:]), to_found, to_sky))
     return to_run._replace(
         stages=jax.tree.map(
             lambda one, more: jnp.concatenate([one[None], more]), to_first, to_others

@@ -20,6 +20,7 @@ from ._exchange import Route
 from ._motion import Constants, Motion, Shift, Stage
 from ._outputs import Views
 from ._particles import Particles, sent_to_owners, stay_in_place
+from ._passages import Passage, Sights
 
 
 class Shared(NamedTuple):
@@ -29,12 +30,14 @@ class Shared(NamedTuple):
         constants: of the run.
         shifts: of its outputs, with a leading axis.
         given: what the function that observes takes besides particles.
+        passages: of the light, with a leading axis.
 
     """
 
     constants: Constants
     shifts: Shift | None = None
     given: tuple[jax.Array, ...] = ()
+    passages: Passage | None = None
 
 
 class Ends(NamedTuple):
@@ -75,6 +78,7 @@ class Follower(NamedTuple):
     rows: int
     capacity: int
     total: int
+    sights: Sights | None = None
 
     def start(self, run: Run, fixed: tuple[jax.Array, jax.Array]) -> Particles:
         """The particles before the first stage, on any ranks."""
@@ -97,26 +101,34 @@ class Follower(NamedTuple):
 
     def end(
         self, run: Run, fixed: tuple[jax.Array, jax.Array], home: jax.Array | None
-    ) -> tuple[Particles, jax.Array | None, PyTree]:
-        """The particles after the last stage, their homes if they have some, and what was seen."""
+    ) -> tuple[Particles, jax.Array | None, PyTree, PyTree]:
+        """The particles after the last stage, their homes if they have some, what outputs have
+        seen, and what was seen of light.
+        """
         begun, (home,), _ = self.to_owners(self.start(run, fixed), home)
 
-        def body(state: tuple, xs: tuple[Stage, jax.Array | None]) -> tuple[tuple, None]:
-            (particles, home, kept), (stage, slots) = state, xs
-            numbers = () if slots is None else tuple(slots)
-            moved, found = self.moved(particles, home, stage, run.shared, numbers, self.view_if)
+        def body(state: tuple, xs: tuple) -> tuple[tuple, None]:
+            (particles, home, kept, sky), (stage, slots, passing) = state, xs
+            numbers, passing = (() if x is None else tuple(x) for x in (slots, passing))
+            moved, found, sky = self.moved(
+                particles, home, stage, run.shared, numbers, self.view_if, sky, passing
+            )
             moved, (home_after,), _ = self.to_owners(moved, home)
             for number, new in zip(numbers, found, strict=True):
                 kept = jax.lax.cond(number >= 0, _with, lambda kept, *_: kept, kept, number, new)
-            return (moved, home_after, kept), None
+            return (moved, home_after, kept, sky), None
 
-        kept = slots = None
+        kept = slots = sky = passing = None
+        number = run.stages.kick.shape[0]
         if self.views is not None:
-            number = len(self.views.stage)
+            outputs = len(self.views.stage)
             like = self.seen_like(begun, home, run.shared)
-            kept = jax.tree.map(lambda x: jnp.zeros((number, *x.shape), x.dtype), like)
-            slots = jnp.asarray(self.views.slots(run.stages.kick.shape[0]))
-        return jax.lax.scan(body, (begun, home, kept), (run.stages, slots))[0]
+            kept = jax.tree.map(lambda x: jnp.zeros((outputs, *x.shape), x.dtype), like)
+            slots = jnp.asarray(self.views.slots(number))
+        if self.sights is not None:
+            sky = self.sights.blank(begun.offset.dtype)
+            passing = jnp.asarray(self.sights.slots(number))
+        return jax.lax.scan(body, (begun, home, kept, sky), (run.stages, slots, passing))[0]
 
     def moved(
         self,
@@ -126,15 +138,34 @@ class Follower(NamedTuple):
         shared: Shared,
         numbers: Sequence[int | jax.Array],
         view: Callable[..., PyTree],
-    ) -> tuple[Particles, list[PyTree]]:
-        """Particles after a stage, on the ranks where they are, and what outputs of these numbers
-        see by `view`.
+        sky: PyTree = None,
+        passing: Sequence[int | jax.Array] = (),
+    ) -> tuple[Particles, list[PyTree], PyTree]:
+        """Particles after a stage, on the ranks where they are, what outputs of these numbers see
+        by `view`, and `sky` with what is seen in passages of these numbers.
         """
 
-        def seen(at: Particles, pull: Vectors) -> list[PyTree]:
-            return [view(number, at, pull, home, shared) for number in numbers]
+        def seen(at: Particles, pull: Vectors) -> tuple[list[PyTree], PyTree]:
+            found = [view(number, at, pull, home, shared) for number in numbers]
+            return found, self.looked(sky, passing, at, pull, shared)
 
-        return self.motion.advanced(particles, stage, shared.constants, seen)
+        moved, (found, sky) = self.motion.advanced(particles, stage, shared.constants, seen)
+        return moved, found, sky
+
+    def looked(
+        self,
+        sky: PyTree,
+        passing: Sequence[int | jax.Array],
+        at: Particles,
+        pull: Vectors,
+        shared: Shared,
+    ) -> PyTree:
+        """`sky`, with what is seen of particles before the kick of a stage in its passages."""
+        for number in passing:
+            assert self.sights is not None
+            assert shared.passages is not None
+            sky = self.sights.added(number, sky, at, pull, shared.passages)
+        return sky
 
     def view(
         self,

@@ -7,10 +7,10 @@ from typing import Any, Literal, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from pfftjax._runtime.arrays import BoxSize, Number, PyTree, RealBlock, Scalar, SeriesLike, Vectors
 from pfftjax._runtime.primitive import static_int, where
+from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import sides
 
@@ -20,16 +20,17 @@ from ._exchange import Route
 from ._expected import as_known
 from ._gravity import Gradient, checked_gradient
 from ._growth import Cosmology, check_cosmology
-from ._integrators import Integrator, Outputs, Paths, Steps, fastpm
+from ._integrators import Integrator, fastpm
 from ._interlacing import paint_interlaced
-from ._motion import Motion, Shift, Stage, contrast
-from ._outputs import Views
+from ._motion import Motion, Stage, contrast
 from ._painting import paint
 from ._particles import Particles, check_fits, to_owners
+from ._passages import Observer, Passage, Sights, passages_of
 from ._positions import Positions
 from ._reversible import follow
 from ._run import Shared
 from ._spectral import real_plan
+from ._stages import stages_of, with_displacements_if
 
 Adjoint = Literal["reversible", "stored"]
 
@@ -214,6 +215,7 @@ def simulate(
     adjoint: Adjoint = "reversible",
     outputs: None = None,
     observe: None = None,
+    light_cone: None = None,
 ) -> Particles: ...
 @overload
 def simulate(
@@ -230,7 +232,9 @@ def simulate(
     adjoint: Adjoint = "reversible",
     outputs: SeriesLike,
     observe: Callable[[Particles], PyTree] | None = None,
+    light_cone: None = None,
 ) -> list[PyTree]: ...
+@overload
 def simulate(
     particles: Particles,
     plan: PencilFFT,
@@ -245,7 +249,24 @@ def simulate(
     adjoint: Adjoint = "reversible",
     outputs: SeriesLike | None = None,
     observe: Callable[[Particles], PyTree] | None = None,
-) -> Particles | list[PyTree]:
+    light_cone: Observer,
+) -> tuple[Any, PyTree]: ...
+def simulate(
+    particles: Particles,
+    plan: PencilFFT,
+    box_size: BoxSize,
+    cosmology: Cosmology,
+    scale_factors: SeriesLike | object,
+    *,
+    integrator: Integrator = fastpm,
+    kernel: Kernel = "cic",
+    gradient: Gradient = "finite-difference",
+    capacity: int | None = None,
+    adjoint: Adjoint = "reversible",
+    outputs: SeriesLike | None = None,
+    observe: Callable[[Particles], PyTree] | None = None,
+    light_cone: Observer | None = None,
+) -> Particles | list[PyTree] | tuple[Any, PyTree]:
     """Follow particles under their own gravity from one scale factor to another.
 
     Args:
@@ -277,6 +298,9 @@ def simulate(
             them at the nearest stage; it returns a pytree of arrays, as a density on a mesh, that
             must not depend on the order of rows (reverse mode checks that). Then nothing else is
             kept of an output.
+        light_cone: `pfftjax.observables.LightCone`: where particles are when the light passes
+            them that its observer sees today. The scale factors must grow and be known while a
+            program is traced, and so must the box.
 
     Returns:
         `Particles` at ``scale_factors[-1]``, positions and momenta at the same time, on the ranks
@@ -286,6 +310,8 @@ def simulate(
         With `outputs` a list, with one element for each: what `observe` has returned, or else
         `Particles` on the ranks and in the rows where they were when the run began, so that a row
         is the same particle in all of them.
+
+        With `light_cone` a pair: what is returned without, and what the light cone has seen.
 
     Raises:
         ValueError, TypeError: what does not fit; particles of another box, or at another scale
@@ -325,27 +351,68 @@ def simulate(
     if views is not None and observe is not None:
         look, given = _closed(observe, particles, room, motion.sides, constants.sides)
         views = dataclasses.replace(views, observe=look)
-    end, seen = follow(
+    sights = passages = None
+    if light_cone is not None:
+        sights, passages = _sights(
+            light_cone, motion, constants.sides, integrator, cosmology, scale_factors, dtype, here
+        )
+    end, seen, sky = follow(
         dataclasses.replace(particles, scale_factor=None, box_size=None),
         motion,
         stages,
         first_drift,
-        Shared(constants, shifts, given),
+        Shared(constants, shifts, given, passages),
         views if views is not None and views.stage else None,
+        sights,
         capacity=room,
         is_reversible=adjoint == "reversible",
     )
-    if views is None:
-        return dataclasses.replace(end, scale_factor=after, box_size=particles.box_size)
-    found = [jax.tree.map(lambda x, n=n: x[n], seen) for n in range(len(views.stage))]
-    if observe is not None:
-        return found
-    return [
-        dataclasses.replace(
-            particles, offset=x.offset, momentum=x.momentum, scale_factor=jnp.asarray(a, dtype)
+    result: Any = dataclasses.replace(end, scale_factor=after, box_size=particles.box_size)
+    if views is not None:
+        found = [jax.tree.map(lambda x, n=n: x[n], seen) for n in range(len(views.stage))]
+        result = (
+            found
+            if observe is not None
+            else [
+                dataclasses.replace(
+                    particles,
+                    offset=x.offset,
+                    momentum=x.momentum,
+                    scale_factor=jnp.asarray(a, dtype),
+                )
+                for a, x in zip(views.scale_factor, found, strict=True)
+            ]
         )
-        for a, x in zip(views.scale_factor, found, strict=True)
-    ]
+    if sights is None:
+        return result
+    whole = jax.tree.map(lambda x: allreduce(x, comm=comm), sky)
+    return result, sights.observer.result(whole, particles.total, sights.sides)
+
+
+def _sights(
+    observer: Observer,
+    motion: Motion,
+    traced: tuple[Scalar, ...] | None,
+    integrator: Integrator,
+    cosmology: Cosmology,
+    scale_factors: SeriesLike | object,
+    dtype: np.dtype,
+    here: str,
+) -> tuple[Sights, Passage]:
+    """Who looks at a run, and through which passages."""
+    if not isinstance(observer, Observer):
+        raise TypeError(
+            f"{here}: light_cone must be a pfftjax.observables.LightCone, got {observer!r}"
+        )
+    if traced is not None:
+        raise TypeError(
+            f"{here}: the box is traced, and with it which of its copies a light cone meets; with "
+            "light_cone=, give a box_size that is known"
+        )
+    stage, passages = passages_of(integrator, cosmology, scale_factors, dtype, here)
+    sights = Sights(stage, observer, tuple(float(x) for x in motion.sides))
+    jax.eval_shape(lambda: sights.blank(dtype, here))
+    return sights, passages
 
 
 def _closed(
@@ -371,84 +438,3 @@ def _closed(
     example = jax.tree.map(like, dataclasses.replace(particles, scale_factor=known, box_size=None))
     function, given = jax.closure_convert(look, example, traced)
     return function, tuple(given)
-
-
-def with_displacements_if(stages: Stage, particles: Particles, here: str) -> Particles:
-    """The particles, with their displacements if the stages go along them, else without."""
-    if stages.paths is None:
-        return dataclasses.replace(particles, displacements=None)
-    if particles.displacements is None:
-        raise ValueError(
-            f"{here}: this integrator moves particles along psi1 and psi2, which these do not "
-            "keep; start from pm.lpt(..., keep_displacements=True), or give a Simulation order=2 "
-            "or 3"
-        )
-    return particles
-
-
-def _are_outputs(outputs: object, number: int) -> bool:
-    if not isinstance(outputs, Outputs):
-        return False
-    if any(jnp.shape(x) != (number,) for x in outputs[:-1]):
-        return False
-    return outputs.paths is None or _are_paths(outputs.paths, number)
-
-
-def _are_paths(paths: object, number: int) -> bool:
-    return isinstance(paths, Paths) and all(jnp.shape(x) == (number, 2) for x in paths)
-
-
-def stages_of(
-    integrator: Integrator,
-    cosmology: Cosmology,
-    scale_factors: SeriesLike | object,
-    outputs: SeriesLike | None,
-    dtype: np.dtype,
-    here: str,
-) -> tuple[Stage, jax.Array | None, Shift | None, Views | None]:
-    """The stages of an integrator and the drift before them, and its outputs and what they see."""
-    if not callable(integrator):
-        raise TypeError(
-            f"{here}: the integrator must be a function as pm.fastpm, got {integrator!r}"
-        )
-    wanted = {} if outputs is None else {"outputs": outputs}
-    steps: Any = integrator(cosmology, scale_factors, **wanted)
-    times = tuple(np.asarray(() if outputs is None else outputs, float).tolist())
-    fits = isinstance(steps, Steps) and jnp.ndim(steps.kick) == 1
-    if fits:
-        of_stages = [x for x in (steps.drift, steps.momentum) if x is not None]
-        fits = all(jnp.shape(x) == jnp.shape(steps.kick) for x in of_stages)
-        fits &= steps.first_drift is None or jnp.ndim(steps.first_drift) == 0
-        fits &= steps.paths is None or _are_paths(steps.paths, jnp.shape(steps.kick)[0])
-    if not fits:
-        raise TypeError(
-            f"{here}: the integrator must return pm.Steps of vectors of one length, with pm.Paths "
-            f"of two numbers for each, if any; got {steps!r}"
-        )
-    number, found = len(times), steps.outputs
-    if number and not _are_outputs(found, number):
-        raise TypeError(
-            f"{here}: for outputs the integrator must return pm.Steps with pm.Outputs of vectors "
-            f"as long as them, {number}; got {found!r}"
-        )
-    steps = steps._replace(outputs=None)
-    kick, drift, momentum, first_drift, _, paths = jax.tree.map(
-        lambda x: jnp.asarray(x, dtype), steps
-    )
-    stages = Stage(kick, drift, momentum, paths)
-    if not number or found is None:
-        return stages, first_drift, None, None if outputs is None else Views((), (), None)
-    stage, *shifts = found
-    if paths is None and found.paths is not None:
-        raise TypeError(
-            f"{here}: the integrator's outputs have pm.Paths, and its stages have none"
-        )
-    known = np.zeros(0) if isinstance(stage, Tracer) else np.asarray(stage)
-    last = kick.shape[0] - 1
-    if known.dtype.kind not in "iu" or not np.all((known >= 0) & (known <= last)):
-        raise TypeError(
-            f"{here}: the stages of pm.Outputs must be integers from 0 to {last}, known while the "
-            f"program is traced; got {stage!r}"
-        )
-    shift = Shift(*jax.tree.map(lambda x: jnp.asarray(x, dtype), shifts))
-    return stages, first_drift, shift, Views(tuple(int(i) for i in known), times, None)

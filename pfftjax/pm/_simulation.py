@@ -28,6 +28,7 @@ from ._integrators import Integrator, bullfrog
 from ._lpt import lpt
 from ._motion import Stage
 from ._particles import Particles, to_owners_with_room
+from ._passages import Observer
 from ._power_spectrum import PowerSpectrum, power_spectrum
 from ._primordial import local_non_gaussianity
 from ._run import Ends, Follower, Run, Shared
@@ -37,10 +38,9 @@ from ._simulate import (
     checked_motion,
     density_contrast,
     simulate,
-    stages_of,
-    with_displacements_if,
 )
 from ._spectral import real_plan
+from ._stages import stages_of, with_displacements_if
 
 Progress = Callable[[int, int], None]
 
@@ -163,7 +163,12 @@ class Simulation:
 
     @overload
     def run(
-        self, noise: RealBlockLike, *, outputs: None = None, observe: None = None
+        self,
+        noise: RealBlockLike,
+        *,
+        outputs: None = None,
+        observe: None = None,
+        light_cone: None = None,
     ) -> Particles: ...
 
     @overload
@@ -173,7 +178,18 @@ class Simulation:
         *,
         outputs: SeriesLike,
         observe: Callable[[Particles], PyTree] | None = None,
+        light_cone: None = None,
     ) -> list[PyTree]: ...
+
+    @overload
+    def run(
+        self,
+        noise: RealBlockLike,
+        *,
+        outputs: SeriesLike | None = None,
+        observe: Callable[[Particles], PyTree] | None = None,
+        light_cone: Observer,
+    ) -> tuple[Any, PyTree]: ...
 
     def run(
         self,
@@ -181,20 +197,22 @@ class Simulation:
         *,
         outputs: SeriesLike | None = None,
         observe: Callable[[Particles], PyTree] | None = None,
-    ) -> Particles | list[PyTree]:
+        light_cone: Observer | None = None,
+    ) -> Particles | list[PyTree] | tuple[Any, PyTree]:
         """The particles at the last scale factor, or those of outputs or what is observed of them,
-        all as `simulate` returns them.
+        and what a light cone sees: all as `simulate` takes the other arguments and returns them.
 
         Args:
             noise: a block of `white_noise` or `nested_noise` on `plan`.
-            outputs: scale factors, as in `simulate`.
-            observe: a function of the `Particles` of an output, as in `simulate`.
+            outputs: scale factors.
+            observe: a function of the `Particles` of an output.
+            light_cone: `pfftjax.observables.LightCone`.
 
         Raises:
             ValueError, TypeError, jax.errors.JaxRuntimeError: as `lpt` and `simulate`.
 
         """
-        wanted: dict[str, Any] = {"outputs": outputs, "observe": observe}
+        wanted: Any = {"outputs": outputs, "observe": observe, "light_cone": light_cone}
         # Those that the integrator does not use are dropped, and in a jitted program never made.
         return simulate(
             self.start(noise, keep_displacements=self.order > 1),
@@ -397,8 +415,7 @@ class _Course(NamedTuple):
             "kick": np.asarray(kick, float),
             "drift": np.asarray(drift, float),
             "momentum": np.ones(kick.shape) if momentum is None else np.asarray(momentum, float),
-            # The sum over stages is compared: the terms of one stage nearly cancel, and
-            # another compiler may round them differently.
+            # The terms of one stage nearly cancel, and another compiler may round them otherwise.
             "paths": np.zeros(0) if paths is None else np.asarray(paths, float).sum(1),
             "first_drift": 0.0 if self.first_drift is None else float(self.first_drift),
             "outputs": np.asarray(() if views is None else views.scale_factor, float),
@@ -420,7 +437,7 @@ def _advanced(
     """The particles after a stage, on the ranks that owned them before, and its outputs of these
     numbers.
     """
-    return follower.moved(particles, None, stage, shared, numbers, follower.view)
+    return follower.moved(particles, None, stage, shared, numbers, follower.view)[:2]
 
 
 def _bar(rank: int) -> Progress:

@@ -3,6 +3,7 @@
 from ._assignment import Kernel as Kernel
 from ._capacity import default_capacity as default_capacity
 from ._expected import expect as expect
+from ._distances import HUBBLE_DISTANCE as HUBBLE_DISTANCE
 from ._growth import Cosmology as Cosmology
 from ._growth import are_positive as are_positive
 from ._growth import check_cosmology as check_cosmology
@@ -25,3 +26,4 @@ from ._shells import shells_of as shells_of
 from ._spectral import real_plan as real_plan
 from ._positions import Places as Places
 from ._positions import as_positions as as_positions
+from ._passages import Passage as Passage

@@ -17,6 +17,7 @@ SIZES = {
     "gradients": 12,
     "haloes": 16,
     "layouts": 6,
+    "light_cone": 12,
     "nested": 16,
     "paired": 12,
     "poisson": 20,

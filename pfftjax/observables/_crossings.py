@@ -1,0 +1,271 @@
+"""Which particles light passes on its way to an observer, where, and how maps are made of them.
+
+A passage is an interval of distances. In it every copy of a particle in the periodic universe that
+comes to lie between light and observer is passed once: it is inside of the sphere from which light
+comes when the passage begins, and outside when it ends.
+
+Few particles are passed in one passage. Blocks of rows are tested against each copy of the box
+that can be met, which is cheap; those that may have such particles are gathered and looked at in
+detail. Loops end where they have seen all, so that no number of particles is too large. Reverse
+mode goes through the same loops again: nothing is kept of them.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pfftjax._runtime.arrays import Displacements, PyTree, Reals, Vectors
+from pfftjax.autodiff.internal import differentiated_by_hand
+from pfftjax.pm.internal import Passage
+
+# Neighbouring rows that are tested together.
+_ROWS = 8
+# Blocks that are looked at together: at least so many, and this part of all.
+_LEAST_BLOCKS, _PART = 32, 32
+# Light is so much faster than particles that each iteration gains three digits.
+_ITERATIONS = 2
+
+_Carry = TypeVar("_Carry", bound=PyTree)
+# (distance from the observer, vector from there) of particles -> indices of a map's two axes, and
+# what is added to it there.
+Deposit = Callable[[Reals, Vectors], tuple[jax.Array, jax.Array, jax.Array]]
+
+
+class Passed(NamedTuple):
+    """Particles in a passage, as far as they can be differentiated.
+
+    Attributes:
+        place: (rows, 3), from the observer, in the box's own copy [Mpc/h].
+        momentum: (rows, 3).
+        pull: (rows, 3), the force on them.
+        displacements: (rows, 2, 3), or None.
+        passage: how they go through it.
+
+    """
+
+    place: Vectors
+    momentum: Vectors
+    pull: Vectors
+    displacements: Displacements | None
+    passage: Passage
+
+    @property
+    def of_rows(self) -> tuple:
+        """What has a row for each particle."""
+        return self.place, self.momentum, self.pull, self.displacements
+
+    def with_rows(self, of_rows: tuple, passage: Passage) -> "Passed":
+        """Others in their place."""
+        place, momentum, pull, displacements = of_rows
+        return Passed(place, momentum, pull, displacements, passage)
+
+
+def copies(sides: Sequence[float], observer: Sequence[float], farthest: float) -> np.ndarray:
+    """(copies, 3) shifts of the box whose particles may come within a distance of the observer.
+
+    In a passage a particle goes less far than half of the shortest side.
+    """
+    reach = farthest + min(sides) / 2
+    numbers = [
+        range(-math.ceil((reach - o) / side) - 1, math.ceil((reach + o) / side) + 1)
+        for side, o in zip(sides, observer, strict=True)
+    ]
+    shifts = np.array(list(itertools.product(*numbers))) * np.asarray(sides)
+    low = shifts - np.asarray(observer)
+    gap = np.maximum(0, np.maximum(low, -(low + np.asarray(sides))))
+    return shifts[(gap**2).sum(1) <= reach**2]
+
+
+def added(
+    maps: Reals,
+    passed: Passed,
+    used: jax.Array,
+    shifts: np.ndarray,
+    ends: tuple[float, float],
+    deposit: Deposit,
+    *,
+    is_smooth: bool,
+) -> Reals:
+    """Maps (shells, pixels), and what light deposits on them of the first `used` rows.
+
+    Args:
+        maps: to which is added.
+        passed: the particles.
+        used: how many rows are particles.
+        shifts: (copies, 3).
+        ends: the smallest and the largest distance that is on the maps.
+        deposit: of particles that are passed.
+        is_smooth: whether what it deposits has a derivative.
+
+    Raises:
+        TypeError: a derivative of what has none, which would be silently zero.
+
+    """
+
+    def deposited(passed: Passed, used: jax.Array, maps: Reals) -> Reals:
+        def body(maps: Reals, at: "_Chunk", _: jax.Array) -> Reals:
+            shell, pixel, value = _values(at, passed.passage, deposit)
+            return maps.at[shell, pixel].add(value, mode="drop")
+
+        return _over_candidates(body, maps, passed, used, shifts, ends)
+
+    def backward(
+        passed: Passed, used: jax.Array, _: object, to_maps: Reals, vjp: Callable
+    ) -> Passed:
+        def body(to: Passed, at: "_Chunk", rows: jax.Array) -> Passed:
+            def values(of_rows: tuple, passage: Passage) -> jax.Array:
+                return _values(at.on(of_rows), passage, deposit)[2]
+
+            shell, pixel, _ = _values(at, passed.passage, deposit)
+            _, back = vjp(values, at.of_rows, passed.passage)
+            got = to_maps.at[shell, pixel].get(mode="fill", fill_value=0)
+            to_rows, to_passage = back(got)
+            summed = jax.tree.map(
+                lambda x, more: x.at[rows].add(more, mode="drop"), to.of_rows, to_rows
+            )
+            return to.with_rows(summed, jax.tree.map(jnp.add, to.passage, to_passage))
+
+        return _over_candidates(
+            body, jax.tree.map(jnp.zeros_like, passed), passed, used, shifts, ends
+        )
+
+    alone = differentiated_by_hand(
+        lambda passed, used: (deposited(passed, used, jnp.zeros_like(maps)), ()),
+        # Only derivatives are taken of it: where they are, its value is not computed.
+        lambda passed, used: ((jnp.zeros_like(maps), ()), ()),
+        backward,
+    )
+
+    # The maps to which is added are no operand of the derivative, which would keep them.
+    function: Any = jax.custom_jvp(lambda maps, passed, used: deposited(passed, used, maps))
+
+    @function.defjvp
+    def _(primals: tuple, tangents: tuple) -> tuple[Reals, Reals]:
+        if not is_smooth:
+            raise TypeError(
+                "a LightCone of interpolation 'nearest' has no derivative, as a particle is in "
+                "one pixel of one shell: take 'linear', or leave the light cone out of what is "
+                "differentiated"
+            )
+        maps, passed, used = primals
+        _, change = jax.jvp(lambda x: alone(x, used)[0], (passed,), (tangents[1],))
+        return function(maps, passed, used), tangents[0] + change
+
+    return function(maps, passed, used)
+
+
+class _Chunk(NamedTuple):
+    """Some particles of a copy of the box, which light may pass.
+
+    Attributes:
+        of_rows: as of `Passed`.
+        shift: (3,), of the copy.
+        is_there: whether there is one in the row.
+
+    """
+
+    of_rows: tuple
+    shift: jax.Array
+    is_there: jax.Array
+
+    def on(self, of_rows: tuple) -> "_Chunk":
+        return self._replace(of_rows=of_rows)
+
+
+def _values(
+    at: _Chunk, passage: Passage, deposit: Deposit
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Where particles that are passed are deposited, and what."""
+    place, *moving = at.of_rows
+    place = place + at.shift
+
+    def seen(distance: Reals) -> Reals:
+        """How far away they are when light comes from a distance."""
+        return _length(place + passage.way(distance, *moving))
+
+    far, near = (_length(place + passage.way_at_end(n, *moving)) for n in (False, True))
+    is_passed = at.is_there & (far <= passage.far) & (near > passage.near)
+    distance = jnp.clip(_length(place), passage.near, passage.far)
+    distance = jax.lax.fori_loop(0, _ITERATIONS, lambda _, x: seen(x), distance)
+    # Newton's step has the derivatives of the crossing.
+    distance = jax.lax.stop_gradient(distance)
+    gap = seen(distance) - distance
+    slope = jax.jvp(seen, (distance,), (jnp.ones_like(distance),))[1]
+    distance += gap / jax.lax.stop_gradient(1 - slope)
+    shell, pixel, value = deposit(distance, place + passage.way(distance, *moving))
+    return shell, pixel, jnp.where(is_passed[:, None], value, 0)
+
+
+def _length(x: Vectors) -> Reals:
+    square = (x**2).sum(-1)
+    return jnp.sqrt(jnp.where(square > 0, square, 1))
+
+
+def _over_candidates(
+    body: Callable[[_Carry, _Chunk, jax.Array], _Carry],
+    carry: _Carry,
+    passed: Passed,
+    used: jax.Array,
+    shifts: np.ndarray,
+    ends: tuple[float, float],
+) -> _Carry:
+    """Go through all that light may pass: `body` of a carry, a chunk of particles and copies, and
+    their rows, which are no rows of the particles where there is nobody.
+    """
+    place = jax.lax.stop_gradient(passed.place)
+    rows, dtype = place.shape[0], place.dtype
+    if rows == 0:
+        return carry
+    passage = passed.passage
+    margin = passage.farthest(*passed.of_rows[1:])
+    low = jnp.maximum(passage.near, ends[0]) - margin
+    high = jnp.minimum(passage.far, ends[1]) + margin
+    # Rounding must not leave anybody out.
+    low, high = jnp.maximum(low * (1 - 1e-5), 0), high * (1 + 1e-5)
+
+    blocks = -(-rows // _ROWS)
+    is_used = (jnp.arange(rows) < used)[:, None]
+    largest = jnp.asarray(jnp.finfo(dtype).max, dtype)
+    beyond = jnp.asarray(1e15, dtype)  # has a square
+    least = jnp.where(is_used, place, largest).min(0)
+    most = jnp.where(is_used, place, -largest).max(0)
+    padded = jnp.pad(
+        jnp.where(is_used, place, beyond),
+        ((0, blocks * _ROWS - rows), (0, 0)),
+        constant_values=1e15,
+    )
+    lanes = padded.reshape(blocks, _ROWS, 3).transpose(2, 1, 0)
+
+    # The copies of this rank's particles that come near the sphere.
+    shift = jnp.asarray(shifts, dtype)
+    nearest = jnp.maximum(0, jnp.maximum(least + shift, -(most + shift)))
+    corner = jnp.maximum(jnp.abs(least + shift), jnp.abs(most + shift))
+    is_met = ((nearest**2).sum(1) <= high**2) & ((corner**2).sum(1) >= low**2) & (low <= high)
+    is_met &= used > 0
+    shift = shift[jnp.nonzero(is_met, size=len(shifts), fill_value=0)[0]]
+
+    size = min(blocks, max(_LEAST_BLOCKS, blocks // _PART))
+    in_block = jnp.arange(_ROWS)
+
+    def met_copy(number: jax.Array, carry: _Carry) -> _Carry:
+        its = shift[number]
+        square = sum((lanes[axis] + its[axis]) ** 2 for axis in range(3))
+        may_be = ((square >= low**2) & (square <= high**2)).any(0)
+        order = jnp.nonzero(may_be, size=blocks + size, fill_value=blocks)[0]
+
+        def look(first: jax.Array, carry: _Carry) -> _Carry:
+            block = jax.lax.dynamic_slice_in_dim(order, first * size, size)
+            row = (block[:, None] * _ROWS + in_block).reshape(-1)
+            is_there = row < used
+            place = jnp.minimum(row, rows - 1)
+            chunk = _Chunk(jax.tree.map(lambda x: x[place], passed.of_rows), its, is_there)
+            return body(carry, chunk, jnp.where(is_there, row, rows))
+
+        return jax.lax.fori_loop(0, -(-may_be.sum() // size), look, carry)
+
+    return jax.lax.fori_loop(0, is_met.sum(), met_copy, carry)
