@@ -12,9 +12,9 @@ README = ROOT / "README.md"
 PARTICLES = ROOT / "docs" / "design" / "particles.md"
 GPU = ROOT / "docs" / "gpu.md"
 SCALING = ROOT / "docs" / "scaling.md"
-OBSERVABLES = ROOT / "docs" / "observables.md"
 VIEWER = ROOT / "docs" / "_static" / "viewer" / "index.html"
 SHARDING = ROOT / "docs" / "sharding.md"
+CATALOGUES = ROOT / "docs" / "catalogues.md"
 OBSERVABLES = ROOT / "docs" / "observables.md"
 NUFFT = ROOT / "docs" / "nufft.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
@@ -273,6 +273,8 @@ def observables() -> str:
         if isinstance(times, dict)
     ]
     return _table((size, "ms", "of the force on particles"), *rows)
+
+
 def nufft() -> str:
     """Non-uniform transforms beside finufft."""
     found = json.loads((ROOT / "benchmarks" / "results" / "nufft.json").read_text())
@@ -286,6 +288,8 @@ def nufft() -> str:
             errors = f"{ours['error']:.1e} / {same['error']:.1e}"
             rows.append((f"{case}; {threads}", *times, ratios, used, errors))
     return _table(("", "ms", "finufft, ms", "ratio", "by processor", "errors"), *rows)
+
+
 def friends() -> str:
     """Friends of friends on some ranks, beside SciPy's trees."""
     found = json.loads((ROOT / "benchmarks" / "results" / "friends.json").read_text())
@@ -313,7 +317,7 @@ def friends() -> str:
 
 
 TABLES = {
-    OBSERVABLES: friends,
+    CATALOGUES: friends,
     README: speed,
     PARTICLES: painting,
     GPU: gpu,

@@ -14,13 +14,9 @@ Derivatives of programs on several ranks
     UndeclaredArgumentWarning
 Modules
     collectives (MPI's operations), pm (particle-mesh simulations), spectral (derivatives,
-    filters, Poisson's equation), observables (what telescopes see), sampling (posteriors), io
-    (files), sharded (global arrays of jax.sharding); fft, pencils and autodiff have the above
-    filters, Poisson's equation), nufft (transforms of points that are on no mesh), io (files),
-    sharded (global arrays of jax.sharding); fft, pencils and autodiff have the above
-    filters, Poisson's equation), observables (groups of particles), io (files), sharded (global
-    filters, Poisson's equation), observables (what telescopes see), io (files), sharded (global
-    arrays of jax.sharding); fft, pencils and autodiff have the above
+    filters, Poisson's equation), nufft (transforms of points that are on no mesh), observables
+    (what telescopes see), sampling (posteriors), io (files), sharded (global arrays of
+    jax.sharding); fft, pencils and autodiff have the above
 This job
     info, Info, of diagnostics; in a shell, `pfftjax doctor`
 
@@ -40,8 +36,8 @@ from . import autodiff as autodiff
 from . import collectives as collectives
 from . import fft as fft
 from . import io as io
-from . import observables as observables
 from . import nufft as nufft
+from . import observables as observables
 from . import pencils as pencils
 from . import pm as pm
 from . import sampling as sampling

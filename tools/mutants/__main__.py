@@ -15,14 +15,11 @@ import tempfile
 
 from tools import launcher
 
-from . import arrays, collectives, gpus, nufft
+from . import arrays, collectives, gpus, nufft, observables
 from ._mutant import CXX
 
-MUTANTS = [*collectives.MUTANTS, *arrays.MUTANTS, *gpus.MUTANTS, *nufft.MUTANTS]
-from . import arrays, collectives, gpus, observables
-from ._mutant import CXX
-
-MUTANTS = [*collectives.MUTANTS, *arrays.MUTANTS, *gpus.MUTANTS, *observables.MUTANTS]
+_MODULES = (collectives, arrays, gpus, nufft, observables)
+MUTANTS = [mutant for module in _MODULES for mutant in module.MUTANTS]
 
 
 # Tests that compile what they test themselves.
