@@ -10,7 +10,7 @@ import pytest
 from tools.launcher import ROOT
 from tools.mutants.__main__ import MUTANTS
 
-CPP_LAYERS = ["base", "mpi", "runtime", "collectives", "pencils", "fft", "pm", "gpu"]
+CPP_LAYERS = ["base", "mpi", "runtime", "collectives", "pencils", "fft", "pm", "nufft", "gpu"]
 # These are not in cpp/: a header of XLA's, and two that tests put in the place of something.
 ELSEWHERE = {"xla/ffi/api/ffi.h", "simulated/process.h", "cuda_emulator.h"}
 LAYERS = [

@@ -15,7 +15,7 @@ DOCS = ROOT / "docs"
 # These are parts of other objects, or functions that make them.
 NOT_FOR_USERS = {"collectives": {"Pending"}}
 # The modules that users name; those of fft, pencils and autodiff are pfftjax's own names.
-MODULES = ("collectives", "io", "observables", "pm", "sampling", "sharded", "spectral")
+MODULES = ("collectives", "io", "nufft", "observables", "pm", "sampling", "sharded", "spectral")
 
 
 def _documented():
