@@ -286,7 +286,8 @@ def nufft() -> str:
             used = f"{ours['processor_ms'] / same['processor_ms']:.2f}"
             ratios = f"{ours['ms'] / same['ms']:.2f} / {ours['ms'] / own['ms']:.2f}"
             errors = f"{ours['error']:.1e} / {same['error']:.1e}"
-            rows.append((f"{case}; {threads}", *times, ratios, used, errors))
+            name = f"{case}, {threads}".replace(" 1 threads", " 1 thread")
+            rows.append((name, *times, ratios, used, errors))
     return _table(("", "ms", "finufft, ms", "ratio", "by processor", "errors"), *rows)
 
 

@@ -11,12 +11,12 @@ from tools import launcher
 pytestmark = pytest.mark.timeout(300)
 
 FILES = ("tests/fft/test_local.py", "tests/nufft/test_values.py")
-TESTS = "test_lengths or test_two_axes or bits or other_platforms"
+TESTS = "test_lengths or test_two_axes or bits or several_tiles"
 
 
 def _pytest(simd):
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *FILES, "-k", TESTS],
+        [sys.executable, "-m", "pytest", "-q", "--with-mpi", *FILES, "-k", TESTS],
         env=launcher.environment(PFFTJAX_SIMD=simd, JAX_DISABLE_MOST_OPTIMIZATIONS="1"),
         capture_output=True,
         text=True,

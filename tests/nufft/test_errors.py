@@ -11,12 +11,13 @@ from pfftjax.pm import Positions
 from tests.distributed import alone
 from tests.helpers import SIZE
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2)]
 
 SHAPE = (6, 5, 4)
 
 
 @pytest.mark.wrong_types
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     ("text", "options"),
     [
@@ -37,6 +38,7 @@ def test_plans_that_make_no_sense(text, options):
 
 
 @pytest.mark.wrong_types
+@pytest.mark.ranks(2)
 def test_arguments_that_do_not_fit():
     plan = PencilNUFFT(SHAPE, ProcessGrid())
     x, c = jnp.ones((3, 3)), jnp.ones(3)
@@ -79,7 +81,7 @@ def test_points_that_are_nowhere():
     assert np.asarray(plan.type2(at, modes))[1] == 0
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2)
 def test_points_that_are_elsewhere():
     plan = PencilNUFFT(SHAPE, ProcessGrid((SIZE, 1)))
     x = jnp.full((1, 3), 0.1)  # of rank 0

@@ -33,7 +33,7 @@ MUTANTS = [
         "tile.CopyFrom(blocks + component * volume, at);",
         "tile.CopyFrom(blocks + 0 * component * volume, at);",
         "tests/nufft/test_values.py::test_components_and_batches",
-        1,
+        2,
     ),
     Mutant(
         "neighbouring columns of tiles are spread at the same time",
