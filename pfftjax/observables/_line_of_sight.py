@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from pfftjax._runtime.arrays import SeriesLike
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import static_int, where
+from pfftjax.pm.internal import as_known
 
 # The number of an axis, or a vector.
 LineOfSight: TypeAlias = int | SeriesLike
@@ -20,7 +21,8 @@ def direction(
     line_of_sight: LineOfSight, dtype: DTypeLike, operation: str, comm: Communicator
 ) -> jax.Array:
     """The unit vector along an axis, or along a vector of any length, which may be traced."""
-    if np.ndim(line_of_sight) == 0:
+    vector = as_known(line_of_sight)
+    if vector.ndim == 0:
         axis = static_int(line_of_sight, "line_of_sight", operation, comm)
         if axis not in (0, 1, 2):
             raise ValueError(
@@ -28,15 +30,11 @@ def direction(
                 f"of three numbers, got {axis}"
             )
         return jnp.asarray(np.eye(3)[axis], dtype)
-    known = None if isinstance(line_of_sight, Tracer) else np.asarray(line_of_sight, float)
-    if np.shape(line_of_sight) != (3,) or (
-        known is not None and not 0 < np.sum(known**2) < np.inf
-    ):
+    is_possible = isinstance(vector, Tracer) or 0 < np.sum(np.square(vector)) < np.inf
+    if vector.shape != (3,) or not is_possible:
         raise ValueError(
             f"{where(operation, comm)}: a vector as line_of_sight has three finite numbers that "
             f"are not all zero, got {line_of_sight!r}"
         )
-    if known is not None:
-        return jnp.asarray(known / np.sqrt(np.sum(known**2)), dtype)
-    vector = jnp.asarray(line_of_sight, dtype)
-    return vector / jnp.sqrt(jnp.sum(vector**2))
+    unit = jnp.asarray(vector, dtype)
+    return unit / jnp.sqrt(jnp.sum(unit**2))

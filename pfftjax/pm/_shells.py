@@ -73,20 +73,26 @@ class Shells:
     def __init__(
         self, plan: PencilFFT, lengths: Sequence[float], dtype: DTypeLike, operation: str
     ) -> None:
-        self.plan, self.sides, self.dtype = plan, lengths, jnp.dtype(dtype)
-        self.operation = operation
-        self.fundamental = 2 * np.pi / max(lengths)
+        self.plan: PencilFFT = plan
+        self.sides: Sequence[float] = lengths
+        self.dtype: np.dtype = jnp.dtype(dtype)
+        self.operation: str = operation
+        self.fundamental: float = 2 * np.pi / max(lengths)
         # The last shell is the one of the highest mode of the axis that has the lowest one.
         highest = min(
             n // 2 * max(lengths) / side for n, side in zip(plan.shape, lengths, strict=True)
         )
-        self.number = max(int(highest + 0.5), 1)
+        self.number: int = max(int(highest + 0.5), 1)
         self._k = plan.wavenumbers(tuple(lengths), dtype)
         unit = np.asarray(1 / self.fundamental, dtype)
         # These are whole numbers in a cube, whose shells do not depend on rounding.
-        self.m = [k * unit if len(set(lengths)) > 1 else jnp.round(k * unit) for k in self._k]
-        self.radius = jnp.sqrt(functools.reduce(jnp.add, [m**2 for m in self.m]))
-        self.weights = jnp.broadcast_to(plan.hermitian_weights(dtype), self.radius.shape)
+        self.m: list[jax.Array] = [
+            k * unit if len(set(lengths)) > 1 else jnp.round(k * unit) for k in self._k
+        ]
+        self.radius: jax.Array = jnp.sqrt(functools.reduce(jnp.add, [m**2 for m in self.m]))
+        self.weights: jax.Array = jnp.broadcast_to(
+            plan.hermitian_weights(dtype), self.radius.shape
+        )
 
     @functools.cached_property
     def shell(self) -> jax.Array:
