@@ -112,7 +112,7 @@ def clumps(rng, number, total):
     return np.concatenate([near, rng.uniform(0, MESH, (total - total // 2, 3))]) % MESH
 
 
-@drawn(12)
+@drawn(8)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 300),
