@@ -18,7 +18,7 @@ from tests.helpers import CONTROL, RANK, SIZE, drawn, on_one_rank
 from tests.observables.groups import catalogue_of, groups_of
 from tests.pm.universe import cosmology
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 3, 4)]
 
 MESH, BOX = (6, 7, 5), (12.0, 21.0, 10.0)
 SIDES = np.asarray(BOX)
@@ -112,7 +112,7 @@ def clumps(rng, number, total):
     return np.concatenate([near, rng.uniform(0, MESH, (total - total // 2, 3))]) % MESH
 
 
-@drawn(12)
+@drawn(8)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 300),
