@@ -98,9 +98,9 @@ def pixels_of(vectors: RealsLike, nside: int, *, nested: bool = False) -> Indice
 
     Example:
         >>> pixels_of(jnp.array([[0.0, 0.0, 1.0], [1.0, 0.2, 0.1]]), 16).tolist()
-        [0, 1377]
+        [0, 1314]
         >>> int(pixels_of(directions(0.5, 0.1), 16, nested=True))
-        225
+        190
 
     """
     n = checked_nside(nside, "pixels_of", nested=nested)
@@ -215,7 +215,7 @@ def interpolation_weights(vectors: RealsLike, nside: int) -> tuple[Indices, Real
     Example:
         >>> pixels, weights = interpolation_weights(jnp.array([1.0, 0.2, 0.1]), 16)
         >>> pixels.tolist(), bool(jnp.isclose(weights.sum(), 1))
-        ([1313, 1314, 1377, 1378], True)
+        ([1314, 1315, 1377, 1378], True)
 
     """
     n = checked_nside(nside, "interpolation_weights")
