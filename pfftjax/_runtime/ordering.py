@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import jax
 import numpy as np
@@ -117,11 +117,9 @@ def ordered_ffi_rule(
         )
         before = ctx.tokens_in.get(communication)
         after: Any
-        make = jax.ffi.ffi_lowering(
-            target,
-            has_side_effect=True,
-            operand_output_aliases=in_place(ctx, *operands, **params),
-        )
+        shared = in_place(ctx, *operands, **params)
+        lower = jax.ffi.ffi_lowering(target, has_side_effect=True, operand_output_aliases=shared)
+        make = cast(Rule, lower)
         on_gpus = platforms_of(ctx) != ("cpu",)
         taken = _apart(operands) if on_gpus else operands
         *results, after = make(with_tokens, *taken, before, **attributes(**params))

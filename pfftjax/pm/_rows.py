@@ -6,6 +6,7 @@ Both ways are linear in the rows, and each is the other's adjoint.
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +53,11 @@ def _agreement(*operands: ShapedArray, **_: object) -> str:
 def _in_place(ctx: mlir.LoweringRuleContext, *_: mlir.ir.Value, **__: object) -> dict[int, int]:
     """Where arrays keep their number of rows, those that stay on their rank are not touched."""
     pairs = zip(ctx.avals_in[_WAY:], ctx.avals_out, strict=True)
-    return {_WAY + i: i for i, (x, y) in enumerate(pairs) if x.shape == y.shape}
+    return {
+        _WAY + i: i
+        for i, (x, y) in enumerate(pairs)
+        if cast(ShapedArray, x).shape == cast(ShapedArray, y).shape
+    }
 
 
 # ---- On GPUs -----------------------------------------------------------------------------------
@@ -164,7 +169,8 @@ def _linear_in_rows(primitive: Primitive, back: Primitive) -> None:
         wanted = [i for i, x in enumerate(operands) if ad.is_undefined_primal(x)]
         known = (ad.instantiate_zeros(cotangents[i - _WAY]) for i in wanted)
         way = operands[:_WAY]
-        params["capacity"] = operands[wanted[0]].aval.shape[rows_axis(way[-1])]
+        sent = cast(ad.UndefinedPrimal, operands[wanted[0]]).aval
+        params["capacity"] = sent.shape[rows_axis(cast(jax.Array, way[-1]))]
         found: list[jax.Array | None] = [None] * len(operands)
         for i, x in zip(wanted, back.bind(*way, *known, **params), strict=True):
             found[i] = x

@@ -1,6 +1,6 @@
 """What tells BlackJAX's samplers of ranks."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import jax
 import jax.numpy as jnp
@@ -71,20 +71,21 @@ def metric(space: Space, inverse_mass: PyTree = 1.0) -> "Metric":
         return space.vdot(momentum, scaled(momentum, 1.0)) / 2
 
     def check_turning(
-        left: PyTree,
-        right: PyTree,
-        total: PyTree,
+        momentum_left: PyTree,
+        momentum_right: PyTree,
+        momentum_sum: PyTree,
         position_left: PyTree | None = None,
         position_right: PyTree | None = None,
-    ) -> jax.Array:
+    ) -> bool:
         del position_left, position_right
         # NUTS keeps momenta as vectors of their numbers.
         left, right, total = (
-            space.unravel(x) if is_raveled(x) else x for x in (left, right, total)
+            space.unravel(x) if is_raveled(x) else x
+            for x in (momentum_left, momentum_right, momentum_sum)
         )
         between = jax.tree.map(lambda s, a, b: s - (a + b) / 2, total, left, right)
         along = space.vdots((scaled(left, 1.0), between), (scaled(right, 1.0), between))
-        return jnp.any(along <= 0)
+        return cast(bool, jnp.any(along <= 0))  # for BlackJAX's types; it is an array
 
     def scale(position: PyTree, element: PyTree, *, inv: bool, trans: bool) -> PyTree:
         del position, trans  # the matrix is diagonal

@@ -176,6 +176,7 @@ def _step(
     inverse_mass: PyTree,
 ) -> tuple[MCLMCState, MCLMCInfo]:
     position, momentum, logdensity, gradient = state
+    value = logdensity
     dimensions = space.size
     step = jnp.asarray(step_size, logdensity.dtype)
     kinetic = jnp.zeros_like(logdensity)
@@ -190,8 +191,8 @@ def _step(
         kinetic += gain
     energy = kinetic - (value - logdensity)
     # The momentum forgets its direction over `length`.
-    length = dimensions**0.5 if length is None else length
-    spread = jnp.sqrt(jnp.expm1(2 * step / length) / dimensions)
+    forgotten = jnp.asarray(dimensions**0.5 if length is None else length, step.dtype)
+    spread = jnp.sqrt(jnp.expm1(2 * step / forgotten) / dimensions)
     drawn = space.normal(key, momentum)
     mixed = jax.tree.map(lambda u, z: u + spread.astype(u.dtype) * z, momentum, drawn)
     after = MCLMCState(position, _unit(mixed, space), value, gradient)
