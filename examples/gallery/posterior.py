@@ -41,7 +41,7 @@ def main(size: int, out: Folder) -> list[Fact]:
     """Observe, sample, and compare with the truth."""
     settings = {"mesh": size, "box": SPACING * size, "noise": NOISE, "dtype": "float64"}
     survey = Survey(types.SimpleNamespace(**settings, seed=0, grid=None, linear_power=TABLE))
-    tuning, steps = (200, 400) if size >= 32 else (60, 120)
+    tuning, steps = (500, 400) if size >= 32 else (60, 120)
     truth, observed, mean, deviation, last, bias = sampled(survey, tuning, steps)
     away = pfftjax.norm(mean - truth, survey.grid) / pfftjax.norm(deviation, survey.grid)
     k, of_mean, _ = survey.correlation(mean, truth)
