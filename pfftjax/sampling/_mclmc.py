@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from pfftjax._runtime.arrays import Number, PyTree, Scalar
+from pfftjax._runtime.primitive import where
 
 from ._space import Density, Space
 
@@ -94,6 +95,7 @@ def mclmc(
         `MCLMC`.
 
     Raises:
+        ValueError: a space of less than two dimensions.
         ValueError, TypeError: when it starts: positions that are not of `space`.
 
     The same key must be given on every rank. A chain is then the same on any process grid, but
@@ -112,6 +114,12 @@ def mclmc(
         True
 
     """
+    if space.size < 2:
+        here = where("mclmc", space.grid.communicator)
+        raise ValueError(
+            f"{here}: a direction needs two dimensions or more, and {space!r} has "
+            f"{space.size}; use sampling.metric with BlackJAX"
+        )
     of_all = jax.value_and_grad(space.density(logdensity))
 
     def init(position: PyTree, key: PRNGKeyArray) -> MCLMCState:

@@ -173,6 +173,8 @@ def test_what_is_refused():
         alone = ProcessGrid((1, 1), MPI.COMM_SELF)
         with pytest.raises(ValueError, match="is on another process grid"):
             Space(model.plan.input, alone)
+    with pytest.raises(ValueError, match="mclmc" + here + "a direction needs two dimensions"):
+        mclmc(model.logdensity, Space({"bias": ()}, model.plan.grid), 1.0)
     good = model.start()
     with pytest.raises(ValueError, match="a position must be a pytree as"):
         model.space.normal(jax.random.key(0), [good["white"]])
