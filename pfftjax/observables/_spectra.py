@@ -90,7 +90,7 @@ def power_multipoles(
 ) -> PowerMultipoles:
     """Multipoles of the power spectrum of a distributed field, or of the cross spectrum of two.
 
-        P_l(k) = (2l + 1) <P(k) L_l(mu)>,    mu = k . n / |k|
+        P_l(k) = (2l + 1) <P(k) L_l(mu)>,    mu = k . n / k
 
     over the modes of each shell, L_l being Legendre's polynomials and n the line of sight, the
     same everywhere. Shells, the smoothing of kernels and aliases are those of
@@ -167,7 +167,7 @@ def power_wedges(
         plan: ``PencilFFT(shape, grid, real=True)``.
         box_size: side of the box [Mpc/h]: a number, or one for each axis; static.
         line_of_sight: as in `redshift_space`.
-        wedges: into how many parts |mu|, from 0 to 1, is divided.
+        wedges: into how many parts the size of mu, from 0 to 1, is divided.
         other: a second field.
         kernel: by which `field` was painted.
         other_kernel: the same for `other`.
