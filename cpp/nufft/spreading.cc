@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/copies.h"
@@ -83,8 +84,7 @@ ffi::Error WithTiles(const char* operation, const On& on, const Cells& cells,
   return Invalid(std::string(operation) + " works on float32 and float64");
 }
 
-// ---- Order
-// ---------------------------------------------------------------------------------------
+// ---- Order -------------------------------------------------------------------------------------
 
 // Sorts the rows by their bins, rows of one bin by their number; the same on any number of
 // threads. The first row that is not in the block, or -1.
@@ -148,8 +148,7 @@ ffi::Error OrderPoints(const On& on, ffi::ThreadPool pool, Cells cells, Operand 
   });
 }
 
-// ---- Tile by tile
-// --------------------------------------------------------------------------------
+// ---- Tile by tile ------------------------------------------------------------------------------
 
 template <typename T>
 nufft::Polynomials<T> PolynomialsOf(ffi::Span<const double> coefficients, std::int64_t width) {
@@ -388,8 +387,7 @@ bool ReadTiles(ffi::ThreadPool& pool, const Tiles& tiles, const Given<T>& given,
   return is_order;
 }
 
-// ---- Handlers
-// ------------------------------------------------------------------------------------
+// ---- Handlers ----------------------------------------------------------------------------------
 
 // Spreads (kRead: reads). `values` are those of points, `blocks` the mesh with its ghosts.
 template <bool kRead>
