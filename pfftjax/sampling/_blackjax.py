@@ -1,6 +1,6 @@
 """What tells BlackJAX's samplers of ranks."""
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +76,7 @@ def metric(space: Space, inverse_mass: PyTree = 1.0) -> "Metric":
         momentum_sum: PyTree,
         position_left: PyTree | None = None,
         position_right: PyTree | None = None,
-    ) -> bool:
+    ) -> PyTree:
         del position_left, position_right
         # NUTS keeps momenta as vectors of their numbers.
         left, right, total = (
@@ -85,7 +85,7 @@ def metric(space: Space, inverse_mass: PyTree = 1.0) -> "Metric":
         )
         between = jax.tree.map(lambda s, a, b: s - (a + b) / 2, total, left, right)
         along = space.vdots((scaled(left, 1.0), between), (scaled(right, 1.0), between))
-        return cast(bool, jnp.any(along <= 0))  # for BlackJAX's types; it is an array
+        return jnp.any(along <= 0)
 
     def scale(position: PyTree, element: PyTree, *, inv: bool, trans: bool) -> PyTree:
         del position, trans  # the matrix is diagonal

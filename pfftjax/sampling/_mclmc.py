@@ -245,7 +245,7 @@ def tune_mclmc(
         >>> keys = jax.random.split(jax.random.key(0))
         >>> state = mclmc(log, space, 1.0).init(jnp.ones(pencil.local_shape), keys[0])
         >>> state, step = tune_mclmc(log, space, state, keys[1], steps=200, step_size=0.1)
-        >>> bool((0.5 < step) & (step < 8))
+        >>> bool((2 < step) & (step < 16))
         True
 
     """

@@ -1,4 +1,4 @@
-"""HEALPix, beside what healpy says (make_healpy_reference.py)."""
+"""HEALPix, beside what healpy says (tools/healpy_reference.py)."""
 
 import pathlib
 
