@@ -40,7 +40,7 @@ for variable in [name for name in os.environ if "LOCAL" in name]:
 
 @pytest.mark.parametrize("more", ["", NO_NODE])
 def test_waiting_for_an_import_says_what_to_do(more):
-    script = SOME_RANKS.replace("time.sleep(14)", "time.sleep(14); MPI.COMM_WORLD.Abort(5)")
+    script = SOME_RANKS.replace("time.sleep(14)", "time.sleep(20); MPI.COMM_WORLD.Abort(5)")
     script = script.replace("import time\n", "import time\n" + more)
     ended = run(script, ranks=3, preamble="")
     assert "waits for all ranks of MPI_COMM_WORLD to import pfftjax" in ended.output
