@@ -426,9 +426,9 @@ ffi::Error Transfer(const char* operation, const On& on, ffi::ThreadPool& pool,
   });
 }
 
-ffi::Error Spread(const On& on, ffi::ThreadPool pool, ffi::Span<const double> coefficients,
-                  Cells cells, Operand offsets, Count used, Order order, Operand values,
-                  Result blocks) {
+ffi::Error SpreadPoints(const On& on, ffi::ThreadPool pool, ffi::Span<const double> coefficients,
+                        Cells cells, Operand offsets, Count used, Order order, Operand values,
+                        Result blocks) {
   const Timed timed(Operation::kNufftSpread, BytesOf(values));
   AdviseHugePages(blocks->untyped_data(), blocks->size_bytes());
   Clear(blocks->untyped_data(), blocks->size_bytes());
@@ -436,9 +436,9 @@ ffi::Error Spread(const On& on, ffi::ThreadPool pool, ffi::Span<const double> co
                          values, *blocks);
 }
 
-ffi::Error Interpolate(const On& on, ffi::ThreadPool pool, ffi::Span<const double> coefficients,
-                       Cells cells, Operand offsets, Count used, Order order, Operand blocks,
-                       Result values) {
+ffi::Error InterpolatePoints(const On& on, ffi::ThreadPool pool,
+                             ffi::Span<const double> coefficients, Cells cells, Operand offsets,
+                             Count used, Order order, Operand blocks, Result values) {
   const Timed timed(Operation::kNufftInterpolate, BytesOf(blocks));
   AdviseHugePages(values->untyped_data(), values->size_bytes());
   return Transfer<true>("nufft_interpolate", on, pool, coefficients, cells, offsets, used, order,
@@ -456,8 +456,8 @@ Registration MeshHandler(const char* name, Names... further) {
 
 std::vector<Registration> NufftHandlers() {
   return {MeshHandler<OrderPoints>("pfftjax_nufft_order"),
-          MeshHandler<Spread>("pfftjax_nufft_spread", "coefficients"),
-          MeshHandler<Interpolate>("pfftjax_nufft_interpolate", "coefficients")};
+          MeshHandler<SpreadPoints>("pfftjax_nufft_spread", "coefficients"),
+          MeshHandler<InterpolatePoints>("pfftjax_nufft_interpolate", "coefficients")};
 }
 
 }  // namespace pfftjax

@@ -89,10 +89,10 @@ struct Bounds {
 };
 
 // The particles in the order of the cells that have any, and these cells in rows along axis 2.
-class Cells {
+class CellList {
  public:
-  Cells(const double* positions, std::int64_t count, const Point& sides,
-        const std::array<std::int64_t, kAxes>& shape)
+  CellList(const double* positions, std::int64_t count, const Point& sides,
+           const std::array<std::int64_t, kAxes>& shape)
       : shape_(shape), order_(static_cast<std::size_t>(count)) {
     for (std::int64_t row = 0; row < count; ++row) {
       std::uint64_t key = 0;
@@ -189,7 +189,7 @@ class Cells {
 
 class Linker {
  public:
-  Linker(const Cells& cells, const Point& sides, double length)
+  Linker(const CellList& cells, const Point& sides, double length)
       : cells_(cells), box_{sides}, squared_(length * length), sets_(cells.size()) {
     for (int d = 0; d < kAxes; ++d) {
       // Between cells that are farther apart there is more than the linking length.
@@ -280,7 +280,7 @@ class Linker {
     });
   }
 
-  const Cells& cells_;
+  const CellList& cells_;
   const Box box_;
   const double squared_;
   std::array<std::int64_t, kAxes> reach_{};
@@ -300,7 +300,7 @@ bool LinkFriends(const double* positions, std::int64_t count,
     if (!(2 * length <= sides[d]) || cells > static_cast<double>(kMostLinkCells)) return false;
     shape[d] = static_cast<std::int64_t>(cells);
   }
-  const Cells cells(positions, count, sides, shape);
+  const CellList cells(positions, count, sides, shape);
   Linker linker(cells, sides, length);
   DisjointSets& sets = linker.Link();
   std::vector<std::int64_t> lowest(static_cast<std::size_t>(cells.size()), count);

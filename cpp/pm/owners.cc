@@ -17,7 +17,6 @@
 namespace pfftjax {
 namespace {
 
-using pm::Coordinate;
 using pm::kAxes;
 using pm::Mesh;
 
@@ -93,7 +92,7 @@ void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::in
       for (int axis = 0; axis < 2; ++axis) {
         Parts& along = parts[axis];
         if (along.IsOne()) continue;
-        Coordinate<T> at{};
+        pm::Coordinate<T> at{};
         pm::Locate(cells[kAxes * row + axis], offsets[kAxes * row + axis], &at);
         if (along.IsInLast(at.cell)) continue;
         along.Find(at.cell);
