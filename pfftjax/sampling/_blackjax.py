@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pfftjax._runtime.arrays import PyTree, Scalar
 
-from ._space import Space
+from ._space import Space, scaled
 
 if TYPE_CHECKING:
     from blackjax.mcmc.metrics import Metric
@@ -52,23 +52,18 @@ def metric(space: Space, inverse_mass: PyTree = 1.0) -> "Metric":
             "sampling.metric needs BlackJAX: pip install pfftjax[sampling]"
         ) from error
 
-    def scaled(x: PyTree, power: float) -> PyTree:
-        spread = jax.tree.map(
-            lambda mass, part: jax.tree.map(lambda leaf: jnp.asarray(mass, leaf.dtype), part),
-            inverse_mass,
-            x,
-        )
-        return jax.tree.map(lambda leaf, mass: leaf * mass**power, x, spread)
+    def times_power(x: PyTree, power: float) -> PyTree:
+        return scaled(x, jax.tree.map(lambda mass: jnp.asarray(mass) ** power, inverse_mass))
 
     def is_raveled(x: PyTree) -> bool:
         return jax.tree_util.all_leaves([x]) and jnp.ndim(x) == 1
 
     def sample_momentum(key: jax.Array, position: PyTree) -> PyTree:
-        return scaled(space.normal(key, position), -0.5)
+        return times_power(space.normal(key, position), -0.5)
 
     def kinetic_energy(momentum: PyTree, position: PyTree | None = None) -> Scalar:
         del position
-        return space.vdot(momentum, scaled(momentum, 1.0)) / 2
+        return space.vdot(momentum, times_power(momentum, 1.0)) / 2
 
     def check_turning(
         momentum_left: PyTree,
@@ -84,11 +79,11 @@ def metric(space: Space, inverse_mass: PyTree = 1.0) -> "Metric":
             for x in (momentum_left, momentum_right, momentum_sum)
         )
         between = jax.tree.map(lambda s, a, b: s - (a + b) / 2, total, left, right)
-        along = space.vdots((scaled(left, 1.0), between), (scaled(right, 1.0), between))
+        along = space.vdots((times_power(left, 1.0), between), (times_power(right, 1.0), between))
         return jnp.any(along <= 0)
 
     def scale(position: PyTree, element: PyTree, *, inv: bool, trans: bool) -> PyTree:
         del position, trans  # the matrix is diagonal
-        return scaled(element, 0.5 if inv else -0.5)
+        return times_power(element, 0.5 if inv else -0.5)
 
     return Metric(sample_momentum, kinetic_energy, check_turning, scale)

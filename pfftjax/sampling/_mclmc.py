@@ -17,7 +17,7 @@ from jaxtyping import PRNGKeyArray
 from pfftjax._runtime.arrays import Number, PyTree, Scalar
 from pfftjax._runtime.primitive import where
 
-from ._space import Density, Space
+from ._space import Density, Space, scaled
 
 # Parts of a step in which the momentum follows the gradient; between them the position follows the
 # momentum for half a step each. This is McLachlan's second-order scheme of least error (1995).
@@ -137,17 +137,6 @@ def _unit(x: PyTree, space: Space) -> PyTree:
     return jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), x)
 
 
-def _scaled(x: PyTree, inverse_mass: PyTree) -> PyTree:
-    """The parts of `x` times the root of the inverse mass of each."""
-    return jax.tree.map(
-        lambda mass, part: jax.tree.map(
-            lambda leaf: leaf * jnp.sqrt(jnp.asarray(mass, leaf.dtype)), part
-        ),
-        inverse_mass,
-        x,
-    )
-
-
 def _turned(
     momentum: PyTree, gradient: PyTree, step: Scalar, dimensions: int, space: Space
 ) -> tuple[PyTree, Scalar]:
@@ -187,15 +176,14 @@ def _step(
     value = logdensity
     dimensions = space.size
     step = jnp.asarray(step_size, logdensity.dtype)
+    width = jax.tree.map(jnp.sqrt, inverse_mass)
     kinetic = jnp.zeros_like(logdensity)
     for number, part in enumerate(_KICKS):
         if number > 0:
-            way = _scaled(momentum, inverse_mass)
+            way = scaled(momentum, width)
             position = jax.tree.map(lambda x, u: x + (step / 2).astype(x.dtype) * u, position, way)
             value, gradient = of_all(position)
-        momentum, gain = _turned(
-            momentum, _scaled(gradient, inverse_mass), part * step, dimensions, space
-        )
+        momentum, gain = _turned(momentum, scaled(gradient, width), part * step, dimensions, space)
         kinetic += gain
     energy = kinetic - (value - logdensity)
     # The momentum forgets its direction over `length`.

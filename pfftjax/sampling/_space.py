@@ -192,3 +192,12 @@ class Space:
 def _local_shape(part: Part) -> tuple[int, ...]:
     """The shape of what a rank has of a part."""
     return part.local_shape if isinstance(part, Pencil) else part
+
+
+def scaled(x: PyTree, factors: PyTree) -> PyTree:
+    """A position times factors, numbers or arrays in the form of a position or a prefix of it."""
+    return jax.tree.map(
+        lambda factor, part: jax.tree.map(lambda a: a * jnp.asarray(factor, a.dtype), part),
+        factors,
+        x,
+    )
