@@ -11,6 +11,8 @@ exchange   between two ranks, of 1 GiB each way: alltoall, beside the bandwidth 
 step       a step of 256^3 and 512^3 particles on as many cells, as benchmarks/pm.py
 simulation ten such steps in one program, a step of them; value and gradient of a loss after them,
            and the most memory that has been in use by then
+surveys    a run of ten steps of 256^3 with a light cone and without, and non-uniform transforms of
+           128^3 modes and 4 10^6 points, to 1e-4
 billion    a step of 1024^3 particles on as many cells, and the most memory in use: not by default,
            and with XLA_CLIENT_MEM_FRACTION=0.95
 
@@ -36,11 +38,13 @@ import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
 import pfftjax  # noqa: E402
+from benchmarks import light_cone  # noqa: E402
 from benchmarks.protocol import milliseconds  # noqa: E402
 from pfftjax import pm  # noqa: E402
 from pfftjax._runtime.options import options  # noqa: E402
 from pfftjax._runtime.primitive import as_on_gpus  # noqa: E402
 from pfftjax.collectives import alltoall  # noqa: E402
+from pfftjax.nufft import PencilNUFFT  # noqa: E402
 
 COMM = MPI.COMM_WORLD
 RESULTS = pathlib.Path(__file__).parent / "results" / "h100"
@@ -222,6 +226,24 @@ def simulation(n, repetitions):
     return found
 
 
+def surveys(n, modes, points, repetitions):
+    """A light cone's share of a run, and both types of non-uniform transforms."""
+    particles, runs = light_cone.programs(n, 10, 0.5)
+    found = {"n": n, "steps": 10, "shells": 8, "nside": 64, "ranks": COMM.size}
+    for name, run in runs.items():
+        found[f"{name} a light cone"] = timed(lambda run=run: run(particles), repetitions)
+    plan = PencilNUFFT((modes,) * 3, COMM, tolerance=1e-4)
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(1), COMM.rank), 3)
+    at = jax.random.uniform(keys[0], (points, 3), maxval=2 * jnp.pi)
+    strengths = jax.lax.complex(*jax.random.normal(keys[1], (2, points)))
+    spectrum = jax.lax.complex(*jax.random.normal(keys[2], (2, *plan.output.local_shape)))
+    type1, type2 = jax.jit(plan.type1), jax.jit(plan.type2)
+    found |= {"modes": modes, "points": points, "tolerance": 1e-4}
+    found["type 1"] = timed(lambda: type1(at, strengths), repetitions)
+    found["type 2"] = timed(lambda: type2(at, spectrum), repetitions)
+    return found
+
+
 def near_a_lattice(n):
     """Particles for which no transform was made."""
 
@@ -253,7 +275,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = ["transform", "pipeline", "exchange", "step", "simulation"]
+    parts = ["transform", "pipeline", "exchange", "step", "simulation", "surveys"]
     parser.add_argument("--only", nargs="+", choices=[*parts, "billion"], default=parts)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--repetitions", type=int, default=9)
@@ -281,6 +303,9 @@ def main():
     if "simulation" in arguments.only:
         sizes = [16] if small else [128, 256, 512]
         result["simulation"] = [simulation(n, min(repetitions, 3)) for n in sizes]
+    if "surveys" in arguments.only:
+        sizes = (16, 16, 1000) if small else (256, 128, 4_000_000)
+        result["surveys"] = surveys(*sizes, min(repetitions, 3))
     if "billion" in arguments.only:
         result["billion"] = billion(16 if small else 1024, min(repetitions, 4))
     if COMM.rank == 0:

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from tools.gpu_runtime import ELEMENTS, ON_DEVICE, DeviceArray, Runtime, boxes
+from pfftjax._runtime.ffi import native
+from tools.gpu_runtime import ON_DEVICE, DeviceArray, Runtime, boxes
 
 BAR = 0.8
 Views = list[tuple[np.ndarray, np.ndarray]]
@@ -147,7 +148,7 @@ def measure(runtime: Runtime, stream: Any, case: Case, budget: float) -> dict[st
     ):
         copies = boxes(from_, to, views)
         function = "add_boxes" if case.adds else "copy_boxes"
-        unit = [*map(str, ELEMENTS)].index(case.dtype) if case.adds else source.itemsize
+        unit = native.elements.index(case.dtype) if case.adds else source.itemsize
         arguments = copies, len(copies), unit, stream
         runtime.call(function, *arguments)
         result = to.get(runtime.pinned(case.target, case.dtype))

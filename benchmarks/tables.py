@@ -169,6 +169,25 @@ def gpu() -> str:
                 f"at most {gradient['peak_gb']:.1f} GB in use",
             )
         )
+    found = _on_gpu("surveys")["surveys"]
+    alone, with_cone = (found[f"{name} a light cone"]["ms"] for name in ("without", "with"))
+    rows.append(
+        (
+            f"{found['steps']} steps of {found['n']}^3 with a mesh of {2 * found['n']}^3; "
+            f"with a light cone of {found['shells']} shells",
+            f"{alone:.0f} ms; {with_cone:.0f} ms",
+            f"{with_cone / alone:.2f}",
+        )
+    )
+    million = found["points"] / 1e6
+    rows.append(
+        (
+            f"`PencilNUFFT`, {found['modes']}^3 modes, {million:.0f} million points, "
+            f"tolerance {found['tolerance']:g}; types 1 and 2",
+            f"{found['type 1']['ms']:.0f} ms; {found['type 2']['ms']:.0f} ms",
+            f"{1e3 * million / found['type 1']['ms']:.0f} million points a second",
+        )
+    )
     kernels = [of["of_copy"] for of in _on_gpu("kernels")["results"]]
     rows.append(
         (

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from mpi4py import MPI
 
 import pfftjax
-from pfftjax import PencilFFT, ProcessGrid, pm
+from pfftjax import PencilFFT, ProcessGrid, observables, pm
 from pfftjax import collectives as pc
+from pfftjax.nufft import PencilNUFFT
 from tests.distributed import grids
 from tests.helpers import CASES, RANK, SIZE, random
 from tests.pm.universe import at_home, cosmology
@@ -103,3 +104,64 @@ def simulation(shape=(6, 8, 5), grid=None, each=40, gradient="finite-difference"
         return step(particles), jax.value_and_grad(loss)(particles.offset, particles)
 
     return both, (particles,)
+
+
+def statistics(grid=None):
+    """Spectra and a bispectrum of particles in redshift space, and the gradient of each."""
+    plan = PencilFFT((8, 6, 9), grid or ProcessGrid((None, 1)), real=True)
+    _, (particles,) = simulation(plan.shape, plan.grid)
+
+    def all_of_them(offset, particles):
+        moved = dataclasses.replace(particles, offset=offset, scale_factor=0.5)
+        seen = observables.redshift_space(moved, plan, 50.0, cosmology())
+        delta = pm.density_contrast(seen, plan, kernel="tsc")
+        real = pm.density_contrast(moved, plan, kernel="tsc")
+        return (
+            observables.power_multipoles(delta, plan, 50.0).power,
+            observables.power_wedges(delta, plan, 50.0).power,
+            observables.cross_spectrum(delta, real, plan, 50.0).power,
+            observables.bispectrum(delta, plan, 50.0).bispectrum,
+        )
+
+    def loss(offset, particles):
+        return sum(jnp.nansum(jnp.square(x)) for x in all_of_them(offset, particles)) * 1e-6
+
+    def both(particles):
+        values = all_of_them(particles.offset, particles)
+        slopes = pfftjax.grad(loss, own=0)(particles.offset, particles)
+        return values, slopes
+
+    return both, (particles,)
+
+
+def light_cone(grid=None):
+    """Shells and the convergence of a run, and the gradient of a loss of them."""
+    plan = PencilFFT((6, 9, 8), grid or ProcessGrid((None, 1)), real=True)
+    box = (180.0, 270.0, 240.0)
+    ends = jnp.asarray([0.78, 0.9, 1.0])
+    universe = pm.Simulation(plan, box, cosmology(), ends, finer=1, capacity=6 * 9 * 8)
+    cone = observables.LightCone((0.0, 150.0, 260.0, 420.0), 4, observer=(20.0, 250.0, -110.0))
+
+    def shells(noise):
+        return universe.run(noise, light_cone=cone)[1]
+
+    def loss(noise):
+        seen = observables.convergence(shells(noise), cosmology(), 0.3)
+        return jnp.sum(jnp.square(seen))
+
+    def both(noise):
+        return shells(noise).counts, pfftjax.grad(loss, own=0)(noise)
+
+    return both, (jnp.asarray(plan.input.local_block(random(plan.shape))),)
+
+
+def nufft(grid=None):
+    """Both types of non-uniform transforms, and the slopes of one in the points."""
+    plan = PencilNUFFT((6, 9, 8), grid or ProcessGrid(), tolerance=1e-3)
+    points = jnp.asarray(random((50, 3)))
+
+    def both(points):
+        modes = plan.type1(points, jnp.ones(50))
+        return modes, *jax.jvp(lambda x: plan.type2(x, modes), (points,), (points,))
+
+    return both, (points,)

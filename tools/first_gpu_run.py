@@ -42,6 +42,7 @@ FROM_SOURCE = ("jax-cosmo==0.1.0",)
 OPERATIONS = "tests/gpu/test_operations.py"
 MESHES = "tests/gpu/test_meshes.py"
 KERNELS = "tests/gpu/test_kernels.py"
+SURVEYS = "tests/gpu/test_surveys.py"
 # NCCL takes ranks that share a GPU for those of several hosts, which reach each other by TCP.
 SHARED_BY_NCCL = {
     "PFFTJAX_GPU_TRANSPORT": "nccl",
@@ -66,7 +67,8 @@ class Step:
 
 def tests(*arguments: str) -> tuple[str, ...]:
     """Arguments of Python: these tests."""
-    options = "-q -m gpu --with-mpi --color=no --durations=8"
+    # What hangs says where, before its step ends.
+    options = "-q -m gpu --with-mpi --color=no --durations=8 -o faulthandler_timeout=90"
     return ("-m", "pytest", *options.split(), *arguments)
 
 
@@ -84,6 +86,7 @@ def checks(out: pathlib.Path) -> list[Step]:
     return [
         Step("meshes-1", slow, tests(MESHES)),
         *(Step(f"meshes-2{part}", slow, tests(MESHES, "-k", k), 2) for part, k in parts.items()),
+        *(Step(f"surveys-{n}", slow, tests(SURVEYS), n) for n in (1, 2)),
         *(
             Step(f"operations-{transport}-{n}", slow, tests(OPERATIONS), n, by(transport))
             for n in (2, 4)
@@ -167,6 +170,7 @@ def timings(out: pathlib.Path, rehearse: bool) -> list[Step]:
         parts("transform", "transform"),
         parts("step", "step"),
         parts("simulation", "simulation"),
+        parts("surveys", "surveys"),
         parts("exchange-ipc", "exchange", ranks=2, **by("ipc")),
         parts("exchange-staging", "exchange", ranks=2, **by("staging")),
         Step(
@@ -228,6 +232,7 @@ class Runner:
             "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             "PYTHONFAULTHANDLER": "1",
+            "PYTHONUNBUFFERED": "1",
             **launcher.kept_programs(place / "programs"),
         }
         if rehearse:
@@ -309,8 +314,8 @@ def main() -> int:
         lines: list[str] = []
         for group, steps in groups.items():
             chosen = [s for s in steps if {group, s.name} & {*arguments.only}]
-            beside = len(chosen) if group == "checks" and not arguments.rehearse else 1
-            with concurrent.futures.ThreadPoolExecutor(max(beside, 1)) as pool:
+            beside = 8 if group == "checks" and not arguments.rehearse else 1
+            with concurrent.futures.ThreadPoolExecutor(beside) as pool:
                 lines += pool.map(runner.run, chosen)
     return int(any(re.search(r": (FAILED|TOO LONG|no time)", line) for line in lines))
 

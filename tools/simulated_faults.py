@@ -247,7 +247,7 @@ FAULTS = [
     Fault(
         "halos overwrite where they should add",
         "pencils/pencils.cc",
-        "kToGhosts ? Arrival::kStore : Arrival::kAdd",
+        "kToGhosts ? Arrival::kStore : Arrival::kSum",
         "Arrival::kStore",
     ),
     Fault(

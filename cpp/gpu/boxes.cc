@@ -61,20 +61,19 @@ void CopyBoxes(const std::vector<BoxCopy>& copies, Element element, Queue& queue
 int ExchangeBoxes(Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
                   Element element, Arrival arrival, Queue& queue) {
   const std::int64_t bytes = InfoOf(element).bytes;
-  const bool adds = arrival == Arrival::kAdd;
+  const bool sums = arrival == Arrival::kSum;
   const PackedBoxes packed(comm, boxes, bytes);
   void* const send = queue.Allocate(packed.leaving.bytes);
   void* const recv = queue.Allocate(packed.arriving.bytes);
 
-  // What stays here goes straight to its place, beside the packing or before all other sums.
+  // What is stored of what stays here goes straight to its place, beside the packing; what is
+  // added of it comes before all other sums.
   std::vector<BoxCopy> before = Between(packed.leaving.copies, source, send);
   std::vector<BoxCopy> after = Between(packed.arriving.copies, recv, target);
   const std::vector<BoxCopy> staying = Between(packed.staying, source, target);
-  if (adds) {
-    after.insert(after.begin(), staying.begin(), staying.end());
-  } else {
-    before.insert(before.end(), staying.begin(), staying.end());
-  }
+  const auto added = sums && !staying.empty() ? staying.begin() + 1 : staying.end();
+  before.insert(before.end(), staying.begin(), added);
+  after.insert(after.begin(), added, staying.end());
 
   CopyBoxes(before, element, queue, "packing");
   if (comm.size > 1) {
@@ -82,7 +81,7 @@ int ExchangeBoxes(Communicator& comm, const void* source, void* target, const Bo
                                                 packed.arriving.blocks, queue);
     if (code != 0) return code;
   }
-  if (!adds) {
+  if (!sums) {
     CopyBoxes(after, element, queue, "unpacking");
   } else if (!after.empty()) {
     Check(

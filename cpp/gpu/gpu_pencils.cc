@@ -76,11 +76,9 @@ ffi::Error MoveHalo(const CallSite& site, Queue queue, std::int64_t axis, std::i
   const Halo halo{axis, whole, before, after, periodic};
   return RunHalo<kToGhosts>(
       site, halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
-        if (StartsFromZeros<kToGhosts>(halo)) {
-          queue.Clear(y->untyped_data(), BytesOf(*y));
-        }
+        if (LeavesGhosts<kToGhosts>(halo)) queue.Clear(y->untyped_data(), BytesOf(*y));
         return ExchangeBoxes(comm, x.untyped_data(), y->untyped_data(), boxes, element,
-                             kToGhosts ? Arrival::kStore : Arrival::kAdd, queue);
+                             kToGhosts ? Arrival::kStore : Arrival::kSum, queue);
       });
 }
 

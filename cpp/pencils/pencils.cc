@@ -45,9 +45,9 @@ ffi::Error MoveHalo(const CallSite& site, std::int64_t axis, std::int64_t whole,
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return RunHalo<kToGhosts>(
       site, halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
-        if (StartsFromZeros<kToGhosts>(halo)) Clear(y->untyped_data(), y->size_bytes());
+        if (LeavesGhosts<kToGhosts>(halo)) Clear(y->untyped_data(), y->size_bytes());
         return StreamBoxes(comm, x.untyped_data(), y->untyped_data(), boxes, element,
-                           kToGhosts ? Arrival::kStore : Arrival::kAdd);
+                           kToGhosts ? Arrival::kStore : Arrival::kSum);
       });
 }
 

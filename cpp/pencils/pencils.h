@@ -66,11 +66,11 @@ ffi::Error RunHalo(const CallSite& site, const Halo& halo, const Operand& x, Res
              });
 }
 
-// Says whether the result is to be zeros before anything arrives: sums start from nothing, and so
-// do ghosts beyond the end of an axis that does not go round.
+// Says whether there are ghosts to which nothing comes, beyond the end of an axis that does not go
+// round: they are zeros.
 template <bool kToGhosts>
-bool StartsFromZeros(const Halo& halo) {
-  return !kToGhosts || !halo.is_periodic;
+bool LeavesGhosts(const Halo& halo) {
+  return kToGhosts && !halo.is_periodic;
 }
 
 }  // namespace pfftjax

@@ -69,7 +69,7 @@ class Sequence {
 
 void Deliver(const void* source, const Box& from, void* target, const Box& to, Element element,
              Arrival arrival) {
-  if (arrival == Arrival::kAdd) {
+  if (arrival == Arrival::kSum) {
     AddBox(source, from, target, to, element);
   } else {
     CopyBox(source, from, target, to, InfoOf(element).bytes);
@@ -98,8 +98,9 @@ void CopyOwn(Place place, const void* source, void* target, const BoxesOf& boxes
   const std::vector<Box> mine = boxes.To(place.rank);
   const std::vector<Box> theirs = boxes.From(place.rank);
   for (std::size_t i = 0; i < mine.size(); ++i) {
+    const Arrival here = i == 0 ? Arrival::kStore : arrival;
     if (!ChangesOrder(mine[i], theirs[i])) {
-      Deliver(source, mine[i], target, theirs[i], element, arrival);
+      Deliver(source, mine[i], target, theirs[i], element, here);
       continue;
     }
     Pieces from(mine[i], PieceElements(element));
@@ -107,7 +108,7 @@ void CopyOwn(Place place, const void* source, void* target, const BoxesOf& boxes
     Box from_piece;
     for (Box to_piece; from.Next(&from_piece) && to.Next(&to_piece);) {
       CopyBox(source, from_piece, buffers.Sending(0), Contiguous(from_piece), bytes);
-      Deliver(buffers.Sending(0), Contiguous(to_piece), target, to_piece, element, arrival);
+      Deliver(buffers.Sending(0), Contiguous(to_piece), target, to_piece, element, here);
     }
   }
 }

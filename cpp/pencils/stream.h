@@ -14,7 +14,9 @@
 
 namespace pfftjax {
 
-enum class Arrival { kStore, kAdd };
+// What arrives is stored, or is summed: then the first box that stays on its rank is stored, as it
+// covers the target, and all others are added to it.
+enum class Arrival { kStore, kSum };
 
 // One rank exchanges these with each of the others. The boxes that `To(p)` describes on this rank
 // and those that `From(this rank)` describes on rank p have the same extents, in the same order.
@@ -29,7 +31,7 @@ class BoxesOf {
 void CopyOwn(Place place, const void* source, void* target, const BoxesOf& boxes, Element element,
              Arrival arrival);
 
-// Moves or adds what arrives, in an order that depends only on the boxes. Returns MPI's code.
+// Stores or sums what arrives, in an order that depends only on the boxes. Returns MPI's code.
 int StreamBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
                 Element element, Arrival arrival);
 

@@ -256,7 +256,10 @@ def _over_candidates(
         its = shift[number]
         square = sum((lanes[axis] + its[axis]) ** 2 for axis in range(3))
         may_be = ((square >= low**2) & (square <= high**2)).any(0)
-        order = jnp.nonzero(may_be, size=blocks + size, fill_value=blocks)[0]
+        # As jnp.nonzero, whose sums of all blocks at few places take long on GPUs.
+        at = jnp.where(may_be, jnp.cumsum(may_be, dtype=jnp.int32) - 1, blocks + size)
+        order = jnp.full(blocks + size, blocks, jnp.int32)
+        order = order.at[at].set(jnp.arange(blocks, dtype=jnp.int32), mode="drop")
 
         def look(first: jax.Array, carry: _Carry) -> _Carry:
             block = jax.lax.dynamic_slice_in_dim(order, first * size, size)

@@ -178,11 +178,13 @@ def test_slices_of_operands_and_updates_by_results():
     assert sorted(calls) == ["pfftjax_allgather", "pfftjax_alltoall"]
 
 
-def test_simulation():
-    for program in (gpu_programs.initial_conditions, gpu_programs.simulation):
-        function, operands = program()
-        found = compiled(function, *operands)
-        assert set(found.calls) == {line.kind for line in found.all() if "pfftjax" in line.kind}
+@pytest.mark.parametrize(
+    "name", ["initial_conditions", "simulation", "statistics", "light_cone", "nufft"]
+)
+def test_other_programs(name):
+    function, operands = getattr(gpu_programs, name)()
+    found = compiled(function, *operands)
+    assert set(found.calls) == {line.kind for line in found.all() if "pfftjax" in line.kind}
 
 
 @pytest.mark.parametrize("real", [False, True])

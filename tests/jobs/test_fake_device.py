@@ -1,6 +1,7 @@
 """The handlers and the staging for GPUs, without one: the ordinary tests, on tools/fake_device."""
 
 import subprocess
+import sys
 
 import pytest
 
@@ -58,9 +59,19 @@ def test_its_table_from_python(ranks, which):
     """The tests of kernels, written for GPUs: their copy of the table is that of device.h. What
     takes gigabytes is left to a GPU.
     """
-    command = ["-m", "pytest", "--with-mpi", "-q", "-m", "gpu", "tests/gpu/test_kernels.py"]
+    tests = ["-m", "pytest", "--with-mpi", "-q", "-m", "gpu", "tests/gpu/test_kernels.py"]
+    assert "passed" in _on_the_fake_device(launcher.command(ranks, *tests, "-k", which))
+
+
+def test_the_benchmark_of_kernels():
+    """It compares what they leave with NumPy before it takes their time."""
+    arguments = ["-m", "benchmarks.gpu_kernels", "--mib", "1", "--seconds", "0.001"]
+    assert "complex128" in _on_the_fake_device([sys.executable, *arguments])
+
+
+def _on_the_fake_device(command):
     ended = subprocess.run(
-        launcher.command(ranks, *command, "-k", which),
+        command,
         env=launcher.environment(**fake_device.environment()),
         capture_output=True,
         text=True,
@@ -68,7 +79,7 @@ def test_its_table_from_python(ranks, which):
         cwd=launcher.ROOT,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "passed" in ended.stdout
+    return ended.stdout
 
 
 # The operations with handlers of their own, and some that go by way of the host, in one program;

@@ -47,6 +47,14 @@ MUTANTS = [
         "ghosts from at most one turn around the axis",
         "tests/pencils/test_halo.py::test_any_halo",
     ),
+    Mutant(
+        "ghosts of an axis that one rank has are summed at its start",
+        PENCILS / "_halo.py",
+        "low = (start - begin) % count",
+        "low = 0",
+        "tests/pencils/test_halo.py::test_any_halo",
+        1,
+    ),
     of_core(
         "halos overwrite where they should add",
         "tests/pencils/test_halo.py::test_any_halo",
