@@ -5,6 +5,7 @@ the mesh, and what `pfftjax.observables` measures of a density.
 """
 
 import argparse
+import functools
 import statistics
 
 import jax
@@ -39,13 +40,17 @@ def programs(n):
         "power_multipoles": lambda x: observables.power_multipoles(x, plan, box, **options),
         "power_wedges": lambda x: observables.power_wedges(x, plan, box, **options),
         "cross_spectrum": lambda x: observables.cross_spectrum(x, x**2, plan, box, **options),
-        f"bispectrum_{SHELLS}_equilateral": lambda x: observables.bispectrum(
-            x, plan, box, equilateral, **options
-        ),
-        f"bispectrum_{len(several)}_isosceles_of_{SHELLS}_shells": lambda x: (
-            observables.bispectrum(x, plan, box, several, **options)
-        ),
     }
+    for name, triangles in (
+        (f"bispectrum_{SHELLS}_equilateral", equilateral),
+        (f"bispectrum_{len(several)}_isosceles_of_{SHELLS}_shells", several),
+    ):
+        bispectrum = functools.partial(
+            observables.bispectrum, plan=plan, box_size=box, triangles=triangles, **options
+        )
+        counts = jax.jit(bispectrum)(delta).triangles
+        of_density[name] = bispectrum
+        of_density[f"{name}_with_counts"] = functools.partial(bispectrum, counts=counts)
     for functions, argument in ((of_particles, particles), (of_density, delta)):
         yield from ((name, jax.jit(f), argument) for name, f in functions.items())
 

@@ -243,6 +243,10 @@ class Runner:
         environment = launcher.environment(**self._variables)
         if not self._rehearse:
             del environment["JAX_PLATFORMS"]  # GPUs, and CPUs to compare with
+        if step.before:
+            # compute-sanitizer has ended by a segmentation fault, and left a process behind that
+            # held the lock of a program for which others waited (tests/compiled_once.py).
+            del environment["JAX_COMPILATION_CACHE_DIR"]
         return {**environment, **step.variables}
 
     def run(self, step: Step) -> str:

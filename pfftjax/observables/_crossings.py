@@ -13,11 +13,12 @@ mode goes through the same loops again: nothing is kept of them.
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from pfftjax._runtime.arrays import Displacements, PyTree, Reals, Vectors
 from pfftjax.autodiff.internal import differentiated_by_hand
@@ -31,6 +32,7 @@ _LEAST_BLOCKS, _PART = 32, 32
 _ITERATIONS = 2
 
 _Carry = TypeVar("_Carry", bound=PyTree)
+_Result = TypeVar("_Result", bound=PyTree)
 # (distance from the observer, vector from there) of particles -> indices of a map's two axes, and
 # what is added to it there.
 Deposit = Callable[[Reals, Vectors], tuple[jax.Array, jax.Array, jax.Array]]
@@ -89,7 +91,7 @@ def added(
     ends: tuple[float, float],
     deposit: Deposit,
     *,
-    is_smooth: bool,
+    shares: int,
 ) -> Reals:
     """Maps (shells, pixels), and what light deposits on them of the first `used` rows.
 
@@ -100,7 +102,8 @@ def added(
         shifts: (copies, 3).
         ends: the smallest and the largest distance that is on the maps.
         deposit: of particles that are passed.
-        is_smooth: whether what it deposits has a derivative.
+        shares: between how many places of the maps a particle is shared; in one place only it has
+            no derivative.
 
     Raises:
         TypeError: a derivative of what has none, which would be silently zero.
@@ -109,7 +112,7 @@ def added(
 
     def deposited(passed: Passed, used: jax.Array, maps: Reals) -> Reals:
         def body(maps: Reals, at: "_Chunk", _: jax.Array) -> Reals:
-            shell, pixel, value = _values(at, passed.passage, deposit)
+            shell, pixel, value = _values(at, passed.passage, deposit, shares)
             return maps.at[shell, pixel].add(value, mode="drop")
 
         return _over_candidates(body, maps, passed, used, shifts, ends)
@@ -119,9 +122,9 @@ def added(
     ) -> Passed:
         def body(to: Passed, at: "_Chunk", rows: jax.Array) -> Passed:
             def values(of_rows: tuple, passage: Passage) -> jax.Array:
-                return _values(at.on(of_rows), passage, deposit)[2]
+                return _values(at.on(of_rows), passage, deposit, shares)[2]
 
-            shell, pixel, _ = _values(at, passed.passage, deposit)
+            shell, pixel, _ = _values(at, passed.passage, deposit, shares)
             _, back = vjp(values, at.of_rows, passed.passage)
             got = to_maps.at[shell, pixel].get(mode="fill", fill_value=0)
             to_rows, to_passage = back(got)
@@ -146,7 +149,7 @@ def added(
 
     @function.defjvp
     def _(primals: tuple, tangents: tuple) -> tuple[Reals, Reals]:
-        if not is_smooth:
+        if not shares > 1:
             raise TypeError(
                 "a LightCone of interpolation 'nearest' has no derivative, as a particle is in "
                 "one pixel of one shell: take 'linear', or leave the light cone out of what is "
@@ -177,12 +180,29 @@ class _Chunk(NamedTuple):
         return self._replace(of_rows=of_rows)
 
 
+def if_any(
+    is_there: jax.Array, compute: Callable[[], _Result], *results: tuple[int, DTypeLike]
+) -> _Result:
+    """What `compute` gives if there is somebody, and zeros if not: arrays (rows, number) of a
+    dtype, for each of `results`.
+
+    In programs for CPUs XLA computes anew what several operations read, for each of them. The
+    result of a branch is computed once.
+    """
+
+    def zeros() -> Any:
+        return tuple(jnp.zeros((*is_there.shape, n), dtype) for n, dtype in results)
+
+    return cast(_Result, jax.lax.cond(jnp.any(is_there), compute, zeros))
+
+
 def _values(
-    at: _Chunk, passage: Passage, deposit: Deposit
+    at: _Chunk, passage: Passage, deposit: Deposit, shares: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Where particles that are passed are deposited, and what."""
-    place, *moving = at.of_rows
-    place = place + at.shift
+    # With an axis for each component in front.
+    place, *moving = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), at.of_rows)
+    place = place + at.shift[:, None]
 
     def seen(distance: Reals) -> Reals:
         """How far away they are when light comes from a distance."""
@@ -190,19 +210,24 @@ def _values(
 
     far, near = (_length(place + passage.way_at_end(n, *moving)) for n in (False, True))
     is_passed = at.is_there & (far <= passage.far) & (near > passage.near)
-    distance = jnp.clip(_length(place), passage.near, passage.far)
-    distance = jax.lax.fori_loop(0, _ITERATIONS, lambda _, x: seen(x), distance)
-    # Newton's step has the derivatives of the crossing.
-    distance = jax.lax.stop_gradient(distance)
-    gap = seen(distance) - distance
-    slope = jax.jvp(seen, (distance,), (jnp.ones_like(distance),))[1]
-    distance += gap / jax.lax.stop_gradient(1 - slope)
-    shell, pixel, value = deposit(distance, place + passage.way(distance, *moving))
-    return shell, pixel, jnp.where(is_passed[:, None], value, 0)
+
+    def deposited() -> tuple[jax.Array, jax.Array, jax.Array]:
+        distance = jnp.clip(_length(place), passage.near, passage.far)
+        distance = jax.lax.fori_loop(0, _ITERATIONS, lambda _, x: seen(x), distance)
+        # Newton's step has the derivatives of the crossing.
+        distance = jax.lax.stop_gradient(distance)
+        gap = seen(distance) - distance
+        slope = jax.jvp(seen, (distance,), (jnp.ones_like(distance),))[1]
+        distance += gap / jax.lax.stop_gradient(1 - slope)
+        shell, pixel, value = deposit(distance, (place + passage.way(distance, *moving)).T)
+        return shell, pixel, jnp.where(is_passed[:, None], value, 0)
+
+    integers = shares, jnp.int32
+    return if_any(is_passed, deposited, integers, integers, (shares, place.dtype))
 
 
 def _length(x: Vectors) -> Reals:
-    square = (x**2).sum(-1)
+    square = x[0] ** 2 + x[1] ** 2 + x[2] ** 2
     return jnp.sqrt(jnp.where(square > 0, square, 1))
 
 
@@ -232,14 +257,14 @@ def _over_candidates(
     is_used = (jnp.arange(rows) < used)[:, None]
     largest = jnp.asarray(jnp.finfo(dtype).max, dtype)
     beyond = jnp.asarray(1e15, dtype)  # has a square
-    least = jnp.where(is_used, place, largest).min(0)
-    most = jnp.where(is_used, place, -largest).max(0)
     padded = jnp.pad(
         jnp.where(is_used, place, beyond),
         ((0, blocks * _ROWS - rows), (0, 0)),
         constant_values=1e15,
     )
     lanes = padded.reshape(blocks, _ROWS, 3).transpose(2, 1, 0)
+    least = lanes.min((1, 2))
+    most = jnp.where(lanes < beyond, lanes, -largest).max((1, 2))
 
     # The copies of this rank's particles that come near the sphere.
     shift = jnp.asarray(shifts, dtype)

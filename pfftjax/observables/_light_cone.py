@@ -15,7 +15,7 @@ from pfftjax.pencils import note_type
 from pfftjax.pm import Particles
 from pfftjax.pm.internal import Passage
 
-from ._crossings import Passed, added, copies
+from ._crossings import Passed, added, copies, if_any
 from ._healpix import checked_nside, interpolation_weights, pixels_of
 
 Interpolation = Literal["linear", "nearest"]
@@ -112,23 +112,32 @@ class LightCone:
         if self.shells == 1:
             part = jnp.stack([jnp.ones_like(distance), jnp.zeros_like(distance)], -1)
             return jnp.zeros(part.shape, jnp.int32), part
-        left = (distance[..., None] >= centres[1:-1]).sum(-1)
+        left = (distance[..., None] >= centres[1:-1]).sum(-1, dtype=jnp.int32)
         start, end = centres[left], centres[left + 1]
         part = jnp.clip((distance - start) / (end - start), 0, 1)
         return jnp.stack([left, left + 1], -1), jnp.stack([1 - part, part], -1)
 
     def _deposit(self, distance: Reals, vector: Vectors) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Shells, pixels and values (particles, n) of particles."""
-        is_seen = self._is_seen(distance)[:, None]
+        is_seen = self._is_seen(distance)
         if self.interpolation == "nearest":
             edges = jnp.asarray(self.edges, distance.dtype)
-            shell = (distance[:, None] >= edges[1:-1]).sum(-1, keepdims=True)
+            shell = (distance[:, None] >= edges[1:-1]).sum(-1, dtype=jnp.int32, keepdims=True)
             pixel = pixels_of(vector, self.nside)[:, None]
-            return shell, pixel, is_seen.astype(distance.dtype)
+            return shell, pixel, is_seen[:, None].astype(distance.dtype)
         shell, part = self._beside(distance)
-        pixel, weight = interpolation_weights(vector, self.nside)
+        pixel, weight = if_any(
+            is_seen,
+            lambda: interpolation_weights(vector, self.nside),
+            (4, jnp.int32),
+            (4, vector.dtype),
+        )
         value = (part[:, :, None] * weight[:, None, :]).reshape(-1, 8)
-        return jnp.repeat(shell, 4, axis=-1), jnp.tile(pixel, (1, 2)), jnp.where(is_seen, value, 0)
+        return (
+            jnp.repeat(shell, 4, axis=-1),
+            jnp.tile(pixel, (1, 2)),
+            jnp.where(is_seen[:, None], value, 0),
+        )
 
     def observer_in(self, sides: tuple[float, ...]) -> tuple[float, ...]:
         """Where the observer is, within the box itself."""
@@ -165,7 +174,7 @@ class LightCone:
                 shifts,
                 ends,
                 self._deposit,
-                is_smooth=self.interpolation == "linear",
+                shares=8 if self.interpolation == "linear" else 1,
             )
 
         return jax.lax.cond(

@@ -6,6 +6,8 @@ the distance from which light arrives: so each particle is seen where it is when
 """
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -54,14 +56,15 @@ class Passage(NamedTuple):
         pull: Vectors,
         displacements: Displacements | None,
     ) -> Vectors:
-        """How far particles (..., 3) are from where they are at the stage [Mpc/h], each when light
-        comes from a distance (...).
+        """How far particles (3, rows) are from where they are at the stage [Mpc/h], each when
+        light comes from a distance (rows,). An axis for each component in front, which particles
+        have last elsewhere, is what compilers make vectors of.
         """
         u = (2 * distance - self.near - self.far) / (self.far - self.near)
         terms = [jnp.ones_like(u), u]
         for _ in range(2, self.drift.shape[0]):
             terms.append(2 * u * terms[-1] - terms[-2])
-        return self._along(jnp.stack(terms, -1), momentum, pull, displacements)
+        return self._along(terms, momentum, pull, displacements)
 
     def way_at_end(
         self,
@@ -72,26 +75,30 @@ class Passage(NamedTuple):
     ) -> Vectors:
         """`way` when light comes from `near`, or from `far`."""
         u = -1.0 if is_near else 1.0
-        terms = jnp.asarray(u ** np.arange(self.drift.shape[0]), self.drift.dtype)
+        terms = [jnp.asarray(u**n, self.drift.dtype) for n in range(self.drift.shape[0])]
         return self._along(terms, momentum, pull, displacements)
 
     def _along(
         self,
-        terms: Reals,
+        terms: Sequence[Reals],
         momentum: Vectors,
         pull: Vectors,
         displacements: Displacements | None,
     ) -> Vectors:
-        way = (terms @ self.drift)[..., None] * momentum + (terms @ self.fall)[..., None] * pull
+        def summed(factors: Reals) -> Reals:
+            return functools.reduce(jnp.add, [factors[n] * x for n, x in enumerate(terms)])
+
+        way = summed(self.drift) * momentum + summed(self.fall) * pull
         if self.paths is None or displacements is None:
             return way
-        along = terms @ self.paths.T
-        return way + (along[..., None] * displacements).sum(-2)
+        return way + sum(summed(self.paths[n]) * displacements[n] for n in range(2))
 
     def farthest(
         self, momentum: Vectors, pull: Vectors, displacements: Displacements | None
     ) -> Scalar:
-        """No particle goes farther than this from where it is at the stage [Mpc/h]."""
+        """No particle, of (rows, 3), goes farther than this from where it is at the stage
+        [Mpc/h].
+        """
 
         def bound(factors: Reals, x: Vectors) -> Scalar:
             return jnp.abs(factors).sum() * jnp.sqrt((x**2).sum(-1).max(initial=0))

@@ -51,6 +51,8 @@ def test_bispectra_against_sums_over_triangles(shape, box, edges):
     X = random(shape) + 0.3 * random(shape) ** 2
     side = box if len(set(box)) > 1 else box[0]
     chosen = [(1, 0, 1), (0, 0, 0), (1, 1, 1), (0, 1, 0)]
+    bounds = (np.arange(5) + 0.5) * 2 * np.pi / max(box) if edges is None else edges
+    counts = summed(X, box, bounds, chosen)[1]
 
     @jax.jit
     def measured(blocks):
@@ -60,12 +62,12 @@ def test_bispectra_against_sums_over_triangles(shape, box, edges):
                 bispectrum(x, p, side, edges=edges),
                 bispectrum(x, p, side, chosen, edges=edges),
                 bispectrum(x.astype("float32"), p, side, chosen, edges=edges),
+                bispectrum(x, p, side, chosen, edges=edges, counts=counts),
             )
             for p, x in zip(plans, blocks, strict=True)
         ]
 
-    bounds = (np.arange(5) + 0.5) * 2 * np.pi / max(box) if edges is None else edges
-    for every, equal, some, single in measured([p.input.local_block(X) for p in plans]):
+    for every, equal, some, single, counted in measured([p.input.local_block(X) for p in plans]):
         number = len(equal.bispectrum)
         combinations = list(itertools.combinations_with_replacement(range(len(bounds) - 1), 3))
         expected, count = summed(X, box, bounds, combinations)
@@ -83,6 +85,7 @@ def test_bispectra_against_sums_over_triangles(shape, box, edges):
             (equal, [(i, i, i) for i in range(number)], 1e-12),
             (some, chosen, 1e-12),
             (single, chosen, 1e-4),
+            (counted, chosen, 1e-12),
         ):
             expected, count = summed(X, box, bounds, triangles)
             np.testing.assert_array_equal(found.triangles, count)
@@ -205,6 +208,7 @@ def test_wrong_arguments():
         (ValueError, "edges must be two or more", call(edges=(0.0, 1.0))),
         (ValueError, "edges must be two or more", call(edges=(2.0, 1.0))),
         (ValueError, "bispectrum.*kernel", call(kernel="spline")),
+        (ValueError, "one number for each of the 1", call([(0, 0, 0)], counts=[6.0, 2.0])),
         (TypeError, "triangles must be static integers", call([(0.5, 1, 1)])),
         (
             TypeError,

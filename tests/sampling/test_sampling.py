@@ -12,7 +12,7 @@ from pfftjax.sampling import Space, mclmc, metric, tune_mclmc
 from tests.distributed import grids
 from tests.helpers import RANK, SIZE, assert_close, random
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2, 4)]
 SHAPE, BOX, NOISE = (5, 4, 3), 50.0, 0.4
 OBSERVED = random(SHAPE, seed=5)
 
