@@ -226,7 +226,7 @@ def _values(
     return if_any(is_passed, deposited, integers, integers, (shares, place.dtype))
 
 
-def _length(x: Vectors) -> Reals:
+def _length(x: Reals) -> Reals:
     square = x[0] ** 2 + x[1] ** 2 + x[2] ** 2
     return jnp.sqrt(jnp.where(square > 0, square, 1))
 

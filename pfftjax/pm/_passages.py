@@ -52,10 +52,10 @@ class Passage(NamedTuple):
     def way(
         self,
         distance: Reals,
-        momentum: Vectors,
-        pull: Vectors,
-        displacements: Displacements | None,
-    ) -> Vectors:
+        momentum: Reals,
+        pull: Reals,
+        displacements: Reals | None,
+    ) -> Reals:
         """How far particles (3, rows) are from where they are at the stage [Mpc/h], each when
         light comes from a distance (rows,). An axis for each component in front, which particles
         have last elsewhere, is what compilers make vectors of.
@@ -69,10 +69,10 @@ class Passage(NamedTuple):
     def way_at_end(
         self,
         is_near: bool,
-        momentum: Vectors,
-        pull: Vectors,
-        displacements: Displacements | None,
-    ) -> Vectors:
+        momentum: Reals,
+        pull: Reals,
+        displacements: Reals | None,
+    ) -> Reals:
         """`way` when light comes from `near`, or from `far`."""
         u = -1.0 if is_near else 1.0
         terms = [jnp.asarray(u**n, self.drift.dtype) for n in range(self.drift.shape[0])]
@@ -81,10 +81,10 @@ class Passage(NamedTuple):
     def _along(
         self,
         terms: Sequence[Reals],
-        momentum: Vectors,
-        pull: Vectors,
-        displacements: Displacements | None,
-    ) -> Vectors:
+        momentum: Reals,
+        pull: Reals,
+        displacements: Reals | None,
+    ) -> Reals:
         def summed(factors: Reals) -> Reals:
             return functools.reduce(jnp.add, [factors[n] * x for n, x in enumerate(terms)])
 
