@@ -178,9 +178,7 @@ def test_slices_of_operands_and_updates_by_results():
     assert sorted(calls) == ["pfftjax_allgather", "pfftjax_alltoall"]
 
 
-@pytest.mark.parametrize(
-    "name", ["initial_conditions", "simulation", "statistics", "light_cone", "nufft"]
-)
+@pytest.mark.parametrize("name", ["initial_conditions", "simulation", "statistics", "nufft"])
 def test_other_programs(name):
     function, operands = getattr(gpu_programs, name)()
     found = compiled(function, *operands)

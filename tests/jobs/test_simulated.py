@@ -7,7 +7,7 @@ import pytest
 from tools import simulate, simulated_faults
 
 pytestmark = pytest.mark.timeout(600)
-SCHEDULES = 20_000
+SCHEDULES = 8_000
 
 
 @pytest.fixture(scope="module")

@@ -164,6 +164,7 @@ def test_without_jit_and_in_a_box_that_is_differentiated():
     assert abs(reversible / stored - 1) < 1e-10
 
 
+@pytest.mark.ranks(1)
 def test_memory_does_not_grow_with_the_steps():
     plan = small_plan(grids()[-1])
     noise = small_noise(plan, 4)
@@ -185,6 +186,7 @@ def test_memory_does_not_grow_with_the_steps():
     assert stored > 35 * 40 * np.prod(SHAPE)
 
 
+@pytest.mark.ranks(1)
 def test_a_run_that_has_no_way_back_is_refused():
     """A stage that forgets its momenta, as rounding does in the end: no gradient is wrong."""
     plan = small_plan(grids()[0])
@@ -204,6 +206,7 @@ def test_a_run_that_has_no_way_back_is_refused():
     recover()
 
 
+@pytest.mark.ranks(1)
 def test_a_first_stage_that_forgets_its_momenta():
     """It is not undone but done again, from the start, which is known."""
     plan = small_plan(grids()[-1])
