@@ -149,7 +149,7 @@ def added(
 
     @function.defjvp
     def _(primals: tuple, tangents: tuple) -> tuple[Reals, Reals]:
-        if not shares > 1:
+        if shares == 1:
             raise TypeError(
                 "a LightCone of interpolation 'nearest' has no derivative, as a particle is in "
                 "one pixel of one shell: take 'linear', or leave the light cone out of what is "

@@ -64,25 +64,6 @@ def _with_batch(_: int, params: dict[str, Any]) -> dict[str, Any]:
     return {**params, "axis": params["axis"] + 1}
 
 
-def _summed_alone(x: jax.Array, side: _Side) -> jax.Array:
-    """`halo_reduce_p` where one rank has the whole axis: XLA sums within the pass that follows."""
-    axis, count, begin = side["axis"], side["whole"], side["before"]
-    end = begin + count
-    total = jax.lax.slice_in_dim(x, begin, end, axis=axis)
-    if not side["periodic"]:
-        return total
-    beyond = x.shape[axis]
-    parts = [(start, min(start + count, beyond)) for start in range(end, beyond, count)]
-    parts += [(max(stop - count, 0), stop) for stop in range(begin, 0, -count)]
-    nothing = jnp.zeros((), x.dtype)
-    for start, stop in parts:
-        low = (start - begin) % count
-        room = [(0, 0, 0)] * x.ndim
-        room[axis] = (low, count - low - (stop - start), 0)
-        total += jax.lax.pad(jax.lax.slice_in_dim(x, start, stop, axis=axis), nothing, room)
-    return total
-
-
 # The exchange copies a cell to each place where it appears; the sum over these is the adjoint.
 linear(halo_exchange_p, batch=(0, 0), adjoint=halo_reduce_p, batched_params=_with_batch)
 linear(halo_reduce_p, batch=(0, 0), adjoint=halo_exchange_p, batched_params=_with_batch)
@@ -178,6 +159,25 @@ def halo_reduce(
         is_whole = side["comm"].size == 1
         padded = _summed_alone(padded, side) if is_whole else halo_reduce_p.bind(padded, **side)
     return padded
+
+
+def _summed_alone(x: jax.Array, side: _Side) -> jax.Array:
+    """`halo_reduce_p` where one rank has the whole axis: XLA sums within the pass that follows."""
+    axis, count, begin = side["axis"], side["whole"], side["before"]
+    end = begin + count
+    total = jax.lax.slice_in_dim(x, begin, end, axis=axis)
+    if not side["periodic"]:
+        return total
+    beyond = x.shape[axis]
+    parts = [(start, min(start + count, beyond)) for start in range(end, beyond, count)]
+    parts += [(max(stop - count, 0), stop) for stop in range(begin, 0, -count)]
+    nothing = jnp.zeros((), x.dtype)
+    for start, stop in parts:
+        low = (start - begin) % count
+        room = [(0, 0, 0)] * x.ndim
+        room[axis] = (low, count - low - (stop - start), 0)
+        total += jax.lax.pad(jax.lax.slice_in_dim(x, start, stop, axis=axis), nothing, room)
+    return total
 
 
 def _steps(

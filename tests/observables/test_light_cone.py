@@ -150,7 +150,7 @@ def test_gradients_are_those_of_forward_mode_and_of_differences():
     sky = jnp.asarray(np.random.default_rng(8).normal(size=(3, 192)))
 
     def loss(noise, omega_c):
-        simulation = _simulation(grid, omega_c, integrator=pm.fastpm)
+        simulation = _simulation(grid, omega_c, integrator=pm.cola)
         end, shells = simulation.run(noise, light_cone=_cone())
         value = (sky * shells.contrast() ** 2).sum()  # every rank has it
         return value + pfftjax.vdot(end.momentum, end.momentum, grid)
