@@ -1,10 +1,8 @@
 """Gaussian random fields with a given power spectrum."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -61,23 +59,20 @@ def eisenstein_hu(cosmology: Cosmology) -> Callable[[RealsLike], Reals]:
 
     Evaluated at 512 wavenumbers from 1e-4 to 100 h/Mpc and interpolated, so that a fine mesh costs
     no more than a coarse one. Differentiable in the cosmology. Its amplitude is that of sigma8:
-    jax-cosmo's own normalisation leaves out large scales, and gives 1.0017 of it.
+    jax-cosmo's own normalisation leaves out large scales, and gives 1.0017 of it; it would also be
+    most of a small program.
 
     Args:
         cosmology: a `jax_cosmo.Cosmology`; sigma8 sets the amplitude.
 
     """
-    from jax_cosmo import power
+    from jax_cosmo import power, transfer
 
     check_cosmology(cosmology, "eisenstein_hu")
     k = jnp.logspace(-4, 2, 512)
-    # jax-cosmo keeps results in the object, perhaps of another trace; a fresh one has none.
-    leaves, tree = jax.tree.flatten(cosmology)
-    fresh: Any = jax.tree.unflatten(tree, leaves)
-    with warnings.catch_warnings():  # that 64-bit integers, which it asks for, are 32-bit ones
-        warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
-        values = power.linear_matter_power(fresh, k)
-    return tabulated(k, values * (fresh.sigma8**2 / _variance(k, values, 8.0)))
+    its: Any = cosmology
+    shape = power.primordial_matter_power(its, k) * transfer.Eisenstein_Hu(its, k) ** 2
+    return tabulated(k, shape * (its.sigma8**2 / _variance(k, shape, 8.0)))
 
 
 def _variance(k: Reals, power: Reals, radius: float) -> Reals:

@@ -130,35 +130,56 @@ class _Linear(NamedTuple):
     push: jax.Array
 
 
-class _Equations:
+class _Equations(NamedTuple):
     """The equations of h1 = D1/a - 1, h2 = D2/a^2 + 3/7 and the like of D3/a^3, at scale factors.
     Each is linear, and driven by those before it.
 
     All that they solve for vanishes with what is not matter, so that float32 keeps its digits.
+
+    Attributes:
+        order: the highest.
+        drag: dln H/dln a is -3/2 + drag.
+        other: 3/2 (1 - Omega_m(a)).
+        spring: what draws h1 back.
+        second_push: what drives h2 besides h1.
+
     """
 
-    def __init__(
-        self, form: tuple[object, int], parameters: Sequence[ArrayLike], at: jax.Array
-    ) -> None:
+    order: int
+    drag: jax.Array
+    other: jax.Array
+    spring: jax.Array
+    second_push: jax.Array
+
+    @classmethod
+    def at(
+        cls, form: tuple[object, int], parameters: Sequence[ArrayLike], a: jax.Array
+    ) -> "_Equations":
         from jax_cosmo import background
 
-        structure, self.order = form
+        structure, order = form
         cosmology: Any = jax.tree.unflatten(structure, parameters)
-        self._w = background.w(cosmology, at)
-        self._omega_de = background.Omega_de_a(cosmology, at)
-        self._omega_k = cosmology.Omega_k / (at**2 * background.Esqr(cosmology, at))
-        # Omega_m(a) is 1 - omega_k - omega_de, and dln H/dln a is -3/2 + drag.
-        self._drag = self._omega_k / 2 - 1.5 * self._w * self._omega_de
-        self._other = 1.5 * (self._omega_k + self._omega_de)
+        w, omega_de = background.w(cosmology, a), background.Omega_de_a(cosmology, a)
+        omega_k = cosmology.Omega_k / (a**2 * background.Esqr(cosmology, a))
+        return cls(
+            order,
+            drag=omega_k / 2 - 1.5 * w * omega_de,
+            other=1.5 * (omega_k + omega_de),
+            spring=2 * omega_k + 1.5 * (1 - w) * omega_de,
+            second_push=(18 * omega_k + (15 - 9 * w) * omega_de) / 7,
+        )
+
+    def apart(self) -> "list[_Equations]":
+        """Those at each place along the first axis."""
+        order, *arrays = self
+        return [_Equations(order, *parts) for parts in zip(*arrays, strict=True)]
 
     def first(self) -> _Linear:
-        spring = 2 * self._omega_k + 1.5 * (1 - self._w) * self._omega_de
-        return _Linear(2.5 + self._drag, spring, -spring)
+        return _Linear(2.5 + self.drag, self.spring, -self.spring)
 
     def second(self, h1: jax.Array) -> _Linear:
-        push = (18 * self._omega_k + (15 - 9 * self._w) * self._omega_de) / 7
-        push = push - (1.5 - self._other) * h1 * (2 + h1)
-        return _Linear(4.5 + self._drag, 3.5 + 2 * self._drag + self._other, push)
+        push = self.second_push - (1.5 - self.other) * h1 * (2 + h1)
+        return _Linear(4.5 + self.drag, 3.5 + 2 * self.drag + self.other, push)
 
     def thirds(self, h1: jax.Array, h2: jax.Array) -> list[_Linear]:
         """Those of the third order; none where they are not asked for."""
@@ -173,9 +194,9 @@ class _Equations:
         )
         equations = []
         for early, (times, value, excess, own) in zip(_THIRD, drives, strict=True):
-            more = 3 * self._drag + own * self._other
-            push = times * (1.5 * excess - self._other * value) - more * early
-            equations.append(_Linear(6.5 + self._drag, 10.5 - 1.5 * own + more, push))
+            more = 3 * self.drag + own * self.other
+            push = times * (1.5 * excess - self.other * value) - more * early
+            equations.append(_Linear(6.5 + self.drag, 10.5 - 1.5 * own + more, push))
         return equations if self.order == 3 else []
 
 
@@ -188,8 +209,7 @@ def _integrated(form: tuple[object, int], parameters: Sequence[ArrayLike], a: ja
     start = jnp.log(jnp.asarray(_START, a.dtype))
     h = (jnp.log(a) - start) / _STEPS
 
-    def derivative(x: jax.Array, state: jax.Array) -> jax.Array:
-        equations = _Equations(form, parameters, jnp.exp(x))
+    def derivative(equations: _Equations, state: jax.Array) -> jax.Array:
         h1, h2 = state[0], state[2]
         linear = [equations.first(), equations.second(h1), *equations.thirds(h1, h2)]
         pairs = zip(linear, state[::2], state[1::2], strict=True)
@@ -206,10 +226,12 @@ def _integrated(form: tuple[object, int], parameters: Sequence[ArrayLike], a: ja
     ) -> tuple[tuple[jax.Array, jax.Array], None]:
         state, lost = carry
         x = start + i * h
-        k1 = derivative(x, state)
-        k2 = derivative(x + h / 2, state + h / 2 * k1)
-        k3 = derivative(x + h / 2, state + h / 2 * k2)
-        k4 = derivative(x + h, state + h * k3)
+        times = jnp.exp(jnp.stack([x, x + h / 2, x + h]))
+        begin, middle, end = _Equations.at(form, parameters, times).apart()
+        k1 = derivative(begin, state)
+        k2 = derivative(middle, state + h / 2 * k1)
+        k3 = derivative(middle, state + h / 2 * k2)
+        k4 = derivative(end, state + h * k3)
         # Kahan's sum: what rounding takes from it comes with the next step.
         step = h / 6 * (k1 + 2 * k2 + 2 * k3 + k4) - lost
         after = state + step
@@ -237,7 +259,7 @@ def _by_doubling(form: tuple[object, int], parameters: Sequence[ArrayLike], a: j
     # Where the four stages of each step are: (4, steps, *a.shape).
     stages = np.array([0, 0.5, 0.5, 1])[:, None] + np.arange(_STEPS)
     number = jnp.asarray(stages, a.dtype).reshape(*stages.shape, *(a.ndim * [1]))
-    equations = _Equations(form, parameters, jnp.exp(start + number * h))
+    equations = _Equations.at(form, parameters, jnp.exp(start + number * h))
     h1, first = _driven(equations.first(), h)
     h2, second = _driven(equations.second(h1), h)
     thirds = [_driven(equation, h)[1] for equation in equations.thirds(h1, h2)]
@@ -390,3 +412,23 @@ def growth(cosmology: Cosmology, a: RealsLike | SeriesLike, *, order: Literal[2,
         d3=d3,
         d3_rate=d3_rate,
     )
+
+
+def growths(cosmology: Cosmology, *times: jax.Array, order: Literal[2, 3] = 2) -> list[Growth]:
+    """Growth at each of several arrays of scale factors.
+
+    It is integrated for all of them together: with its derivatives an integration takes about a
+    second to compile.
+    """
+    g = growth(cosmology, jnp.concatenate([a.ravel() for a in times]), order=order)
+    cut = np.cumsum([a.size for a in times])[:-1]
+
+    def of(i: int, a: jax.Array) -> Growth:
+        def cut_out(x: jax.Array) -> jax.Array:
+            if x.ndim == 0:  # Omega_m
+                return x
+            return jnp.split(x, cut, axis=-1)[i].reshape(*x.shape[:-1], *a.shape)
+
+        return jax.tree.map(cut_out, g)
+
+    return [of(i, a) for i, a in enumerate(times)]

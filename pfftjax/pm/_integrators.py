@@ -9,7 +9,6 @@ Between two times growth factors change by their differences, in float64. In flo
 differences would be lost, and the changes are integrals.
 """
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,7 +20,8 @@ from jax.core import Tracer
 from pfftjax._runtime.arrays import Number, Reals, Series, SeriesLike
 
 from ._expected import as_known
-from ._growth import Cosmology, Growth, checked_scale_factors, growth, hubble
+from ._growth import Cosmology, Growth, checked_scale_factors, growths, hubble
+from ._intervals import Intervals
 
 
 class Paths(NamedTuple):
@@ -99,39 +99,6 @@ class Steps(NamedTuple):
 Integrator = Callable[..., Steps]
 
 
-@functools.cache
-def _gauss_legendre(points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Nodes from 0 to 1, weights, and those of the integrals from 0 to each node."""
-    legendre = np.polynomial.legendre
-    x, w = legendre.leggauss(points)
-    # The polynomial that is one at a node and zero at the others is w sum (n + 1/2) P_n(x) P_n.
-    inner = np.zeros((points, points))
-    for n, p in enumerate(np.eye(points)):
-        integral = legendre.legval(x, legendre.legint(p, lbnd=-1))
-        inner += np.outer(integral, (n + 0.5) * legendre.legval(x, p))
-    return (x + 1) / 2, w / 2, inner * w / 2
-
-
-class _Intervals:
-    """From each start to its end, points in ln a for integrals. These are exact to 1e-10 for
-    intervals of up to a factor of ten, and for those of many steps where all are short.
-    """
-
-    def __init__(self, start: jax.Array, end: jax.Array, steps: int) -> None:
-        rules = _gauss_legendre(16 if steps < 48 else 8)
-        nodes, self.weights, self.inner = (jnp.asarray(x, start.dtype) for x in rules)
-        self.length = jnp.log1p((end - start) / start)
-        self.points = start * jnp.exp(nodes[:, None] * self.length)  # (nodes, n), scale factors
-
-    def integral(self, rate: jax.Array) -> jax.Array:
-        """(n,), of what is known at the points."""
-        return self.length * (self.weights @ rate)
-
-    def integral_to_points(self, rate: jax.Array) -> jax.Array:
-        """(nodes, n), from the starts."""
-        return self.length * (self.inner @ rate)
-
-
 def _has_digits(x: jax.Array) -> bool:
     """Whether differences keep enough digits."""
     return x.dtype == jnp.float64
@@ -164,21 +131,31 @@ class _Mode(NamedTuple):
         return cls(d, velocity * rate, force, rate, force / (g.scale_factor * g.e))
 
 
-def _growing(
-    cosmology: Cosmology, start: jax.Array, end: jax.Array, steps: int, order: int = 1
-) -> _Changes:
-    """D1(end) - D1(start) or that of D2, and the same of a^3 E dD/da."""
-    if _has_digits(start):
-        mode = _Mode.of_order(order, growth(cosmology, jnp.stack([start, end])))
-        return _Changes(*(jnp.diff(x, axis=0)[0] for x in (mode.displacement, mode.momentum)))
-    intervals = _Intervals(start, end, steps)
-    mode = _Mode.of_order(order, growth(cosmology, intervals.points))
-    return _Changes(*(intervals.integral(x) for x in (mode.displacement_rate, mode.momentum_rate)))
+class _Growing:
+    """The growing mode through steps: at their ends, in their middle, and how it changes in the
+    intervals of `_halves`.
+    """
+
+    def __init__(self, cosmology: Cosmology, ends: jax.Array, outputs: "_Placed") -> None:
+        middle, start, end = _halves(ends, outputs)
+        self._intervals = None if _has_digits(start) else Intervals(start, end, middle.size)
+        within = jnp.stack([start, end]) if self._intervals is None else self._intervals.points
+        self._growths = growths(cosmology, ends, middle, within)
+
+    def of_order(self, order: int) -> tuple[_Mode, _Mode, _Changes]:
+        """The mode of first or second order at ends and in the middle, and its changes."""
+        at_ends, in_middle, mode = (_Mode.of_order(order, g) for g in self._growths)
+        if self._intervals is None:
+            ways = (jnp.diff(x, axis=0)[0] for x in (mode.displacement, mode.momentum))
+        else:
+            rates = (mode.displacement_rate, mode.momentum_rate)
+            ways = (self._intervals.integral(x) for x in rates)
+        return at_ends, in_middle, _Changes(*ways)
 
 
 def _free(cosmology: Cosmology, start: jax.Array, end: jax.Array, steps: int) -> _Changes:
     """The integrals of da/(a^3 E) and da/(a^2 E)."""
-    intervals = _Intervals(start, end, steps)
+    intervals = Intervals(start, end, steps)
     a, e = intervals.points, hubble(cosmology, intervals.points)
     return _Changes(intervals.integral(1 / (a**2 * e)), intervals.integral(1 / (a * e)))
 
@@ -249,10 +226,8 @@ def fastpm(
 
     """
     ends, placed = _ends(scale_factors), _placed(scale_factors, outputs)
-    middle, start, end = _halves(ends, placed)
-    at_ends, in_middle = growth(cosmology, ends), growth(cosmology, middle)
-    changes = _growing(cosmology, start, end, middle.size)
-    return _kick_drift_kick(changes, in_middle.momentum, at_ends.momentum_rate, placed)
+    at_ends, in_middle, changes = _Growing(cosmology, ends, placed).of_order(1)
+    return _kick_drift_kick(changes, in_middle.momentum, at_ends.force, placed)
 
 
 def leapfrog(
@@ -315,12 +290,13 @@ def cola(
         raise ValueError("cola: n_lpt must not be 0, as a^n_lpt has to change with time")
     ends, placed = _ends(scale_factors), _placed(scale_factors, outputs)
     middle, start, end = _halves(ends, placed)
-    intervals = _Intervals(start, end, middle.size)
+    intervals = Intervals(start, end, middle.size)
     a, e = intervals.points, hubble(cosmology, intervals.points)
     rest = _Changes(intervals.integral(a ** (n_lpt - 2) / e), intervals.integral(n_lpt * a**n_lpt))
     at_ends = n_lpt * ends ** (n_lpt + 1) * hubble(cosmology, ends)
     steps = _kick_drift_kick(rest, middle**n_lpt, at_ends, placed)
-    followed = [_followed_paths(cosmology, ends, steps, placed, order) for order in (1, 2)]
+    growing = _Growing(cosmology, ends, placed)
+    followed = [_followed_paths(growing, steps, order) for order in (1, 2)]
     of_stages, of_outputs = (
         Paths(*(jnp.stack(x, -1) for x in zip(*paths, strict=True)))
         for paths in zip(*followed, strict=True)
@@ -330,19 +306,13 @@ def cola(
     return steps._replace(paths=of_stages)
 
 
-def _followed_paths(
-    cosmology: Cosmology, ends: jax.Array, steps: Steps, placed: "_Placed", order: int
-) -> tuple[Paths, Paths]:
+def _followed_paths(growing: _Growing, steps: Steps, order: int) -> tuple[Paths, Paths]:
     """Return the paths of stages and of outputs for one order: these are what has to be added to
     kicks and drifts so that a particle whose displacement is of this order alone moves exactly.
     """
-    middle, start, end = _halves(ends, placed)
-    ways, pulls = (
-        jnp.split(x, np.cumsum([middle.size, middle.size]))
-        for x in _growing(cosmology, start, end, middle.size, order)
-    )
-    at_ends = _Mode.of_order(order, growth(cosmology, ends))
-    in_middle = _Mode.of_order(order, growth(cosmology, middle)).momentum
+    at_ends, middle, changes = growing.of_order(order)
+    in_middle = middle.momentum
+    ways, pulls = (jnp.split(x, np.cumsum(2 * [in_middle.size])) for x in changes)
     zero = jnp.zeros_like(ways[0][:1])
     before = jnp.concatenate([zero, pulls[1]])
     after = jnp.concatenate([pulls[0], zero])
@@ -391,15 +361,15 @@ def bullfrog(
     ends, placed = _ends(scale_factors), _placed(scale_factors, outputs)
     at, step = placed.scale_factor, placed.step
     start, end = (jnp.concatenate(x) for x in ((ends[:-1], ends[step]), (ends[1:], at)))
-    i, f = (growth(cosmology, x) for x in (start, end))
-    d, slope = i.d1, i.d2_rate / i.d1_rate
     steps = ends.size - 1
-    if _has_digits(start):
+    intervals = None if _has_digits(start) else Intervals(start, end, steps)
+    i, f, *within = growths(cosmology, start, end, *([intervals.points] if intervals else []))
+    d, slope = i.d1, i.d2_rate / i.d1_rate
+    if intervals is None:
         way, turn = f.d1 - d, f.d2_rate / f.d1_rate - slope
         curve = f.d2 - i.d2 - way * slope
     else:
-        intervals = _Intervals(start, end, steps)
-        g = growth(cosmology, intervals.points)
+        (g,) = within
         # dE' / dln a, by the equations of D1 and D2.
         bend = 1.5 * g.omega_m / (g.scale_factor**3 * g.e**2 * g.d1_rate**2)
         bend *= (g.d2 - g.d1**2) * g.d1_rate - g.d1 * g.d2_rate

@@ -19,7 +19,7 @@ from pfftjax.spectral import gradient
 from pfftjax.spectral.internal import odd_wavenumbers, sides
 
 from ._expected import as_known, expect
-from ._growth import Cosmology, check_cosmology, checked_scale_factors, growth
+from ._growth import Cosmology, check_cosmology, checked_scale_factors, growths
 from ._particles import Particles, scaled_index
 from ._spectral import field, inverse_k2, real_plan
 
@@ -99,8 +99,8 @@ def lpt(
     delta = field(delta, plan, "lpt")
     lengths = sides(box_size, plan, "lpt")
     dtype = delta.dtype
-    now = growth(cosmology, scale_factor, order=3 if order == 3 else 2)
-    today = growth(cosmology, 1.0)
+    times = checked_scale_factors(scale_factor), jnp.ones(())
+    now, today = growths(cosmology, *times, order=3 if order == 3 else 2)
     velocity = now.scale_factor**2 * now.e
 
     source = plan.forward(delta / today.d1.astype(dtype))
