@@ -5,6 +5,7 @@ each test the ranks compare outcomes: if any failed, all fail. A rank that fails
 to compare with (they wait for it inside the test) shows its failure and ends the job.
 """
 
+import collections
 import contextlib
 import gc
 import json
@@ -52,9 +53,11 @@ def pytest_collection_modifyitems(config, items):
 
     Many ranks cost most on few cores. Derivatives and simulations run on four ranks, which have
     grids of rows and columns; tests that know no grids, or of which the parts run on four, run on
-    three.
+    three. Of a test with several cases and no marker, every other one runs on two ranks and the
+    rest on four: all run on one and on three.
     """
     chosen, left_out = [], []
+    cases = collections.Counter()
     for item in items:
         marker = item.get_closest_marker("ranks")
         if marker and not (marker.args and set(marker.args) <= {1, 2, 3, 4}):
@@ -65,6 +68,11 @@ def pytest_collection_modifyitems(config, items):
             if _CHECKS_TYPES:
                 item.add_marker(pytest.mark.skip(reason="hands over wrong types on purpose"))
         is_elsewhere = marker and _SIZE not in marker.args
+        # Who leaves out numbers of ranks in another way is not asked to share.
+        if not (marker or item.get_closest_marker("skipif")) and hasattr(item, "callspec"):
+            function = item.nodeid.partition("[")[0]
+            is_elsewhere = _SIZE == (4, 2)[cases[function] % 2]
+            cases[function] += 1
         (left_out if is_elsewhere else chosen).append(item)
     if left_out and config.getoption("--share-ranks"):
         config.hook.pytest_deselected(items=left_out)

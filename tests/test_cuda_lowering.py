@@ -214,7 +214,7 @@ def test_painting():
         (pfftjax.Pencil((5, 4, 3), grid), Assignment(2), "float32", _SLOPES),
         (pfftjax.Pencil((1, 7, 2), grid), Assignment(2, shift=1), "float64", _VALUE),
         (pfftjax.Pencil((1, 4, 1), grid), Assignment(3), "float64", _CURVATURES),
-        (pfftjax.Pencil((5, 4, 3), grid), Assignment(4, shift=1), "float64", _CURVATURES),
+        (pfftjax.Pencil((5, 4, 3), grid), Assignment(4, shift=1), "float64", _VALUE),
         (pfftjax.Pencil((3, 4, 5), grid), Assignment(1), "float64", _VALUE),
     ]
     pairs, operands = [], []
