@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -117,6 +118,39 @@ def command(ranks: int, addresses: list[str], ssh: pathlib.Path, *arguments: str
     ]
 
 
+_RECEIVE = """
+import socket, time
+server = socket.create_server(("", 5999))
+print("up", flush=True)
+connection, _ = server.accept()
+start, count = time.monotonic(), 0
+while data := connection.recv(1 << 20):
+    count += len(data)
+print(8e-9 * count / (time.monotonic() - start))
+"""
+_SEND = """
+import socket, sys, time
+connection = socket.create_connection((sys.argv[1], 5999))
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    connection.sendall(bytes(1 << 18))
+"""
+
+
+def link_rate(addresses: list[str], ssh: pathlib.Path) -> float:
+    """Gbit/s that one connection from the first node to the second carries."""
+
+    def python(node: int, program: str, *arguments: str) -> list[str]:
+        remote = shlex.join([sys.executable, "-c", program, *arguments])
+        return [str(ssh), addresses[node], remote]
+
+    with subprocess.Popen(python(1, _RECEIVE), stdout=subprocess.PIPE, text=True) as receiver:
+        assert receiver.stdout is not None
+        receiver.stdout.readline()
+        _run(*python(0, _SEND, addresses[1]))
+        return float(receiver.stdout.read())
+
+
 def main() -> int:
     """Run what the arguments say; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -130,6 +164,8 @@ def main() -> int:
     environment = launcher.environment(PYTHONPATH=str(launcher.ROOT), **fast)
     os.environ |= environment
     with nodes(arguments.nodes, arguments.rate) as (addresses, ssh):
+        if arguments.nodes > 1:
+            print(f"a link carries {link_rate(addresses, ssh):.2f} Gbit/s", flush=True)
         start = time.monotonic()
         status = subprocess.run(
             command(arguments.ranks, addresses, ssh, *program), env=environment, check=False
