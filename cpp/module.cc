@@ -167,6 +167,9 @@ NB_MODULE(_native, m) {
       nb::arg("first_call"), nb::arg("shared_memory"), nb::arg("local_ranks") = 0,
       nb::arg("profile") = false, nb::arg("deterministic") = false);
 
+  m.def(
+      "set_node", [](std::int64_t number) { GetOptions().node = number; }, nb::arg("number"),
+      "For tests: ranks of different numbers share no memory, as if they were on several nodes.");
   m.def("keep_freed_memory", &KeepFreedMemory, nb::arg("bytes"),
         "Lets malloc keep so much for the next call of a program.");
   m.def(
@@ -273,7 +276,8 @@ NB_MODULE(_native, m) {
                    {"SHARED", Method::kShared},
                    {"MESSAGES", Method::kMessages},
                    {"ALLTOALL", Method::kAlltoall},
-                   {"PIPELINED", Method::kPipelined}});
+                   {"PIPELINED", Method::kPipelined},
+                   {"HIERARCHICAL", Method::kHierarchical}});
   AddEnum<fft::Kind>(m, "Kind",
                      {{"FORWARD", fft::Kind::kForward},
                       {"BACKWARD", fft::Kind::kBackward},
@@ -316,6 +320,15 @@ NB_MODULE(_native, m) {
       nb::arg("number"), nb::call_guard<nb::gil_scoped_release>(),
       "Whether the ranks of a communicator share memory. Collective, and while it makes no "
       "calls.");
+  m.def(
+      "nodes",
+      [](std::int64_t number) {
+        const Alone alone(Known(number));
+        return NodesOf(Known(number)).of();
+      },
+      nb::arg("number"), nb::call_guard<nb::gil_scoped_release>(),
+      "The node of each rank of a communicator, numbered in the order of their first ranks. "
+      "Collective, and while it makes no calls.");
   m.def(
       "release_memory",
       [](std::int64_t number) {

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from pfftjax import ExchangeMethod, ProcessGrid
 from pfftjax._runtime.options import options
 from pfftjax._runtime.primitive import as_on_gpus
-from tests.helpers import CONTROL, RANK, SIZE
+from tests.helpers import CONTROL, NODES, RANK, SIZE
 
 # The sizes of the issue: even, odd, prime, 1, fewer planes than ranks.
 SHAPES = (
@@ -38,12 +38,19 @@ def grids():
 
 
 @functools.cache
+def most_on_a_node():
+    """How many ranks the largest node has: of this machine, and as the environment has it."""
+    node = CONTROL.Split_type(MPI.COMM_TYPE_SHARED)
+    mine = node.Split(NODES[RANK] if len(NODES) > 1 else 0)
+    size = CONTROL.allreduce(mine.size, MPI.MAX)
+    mine.Free()
+    node.Free()
+    return size
+
+
 def shares_memory():
     """Whether all ranks do: on one node (tools/nodes.py), and as the environment has it."""
-    node = CONTROL.Split_type(MPI.COMM_TYPE_SHARED)
-    size = node.size
-    node.Free()
-    return options.shared_memory and size == SIZE
+    return options.shared_memory and most_on_a_node() == SIZE
 
 
 def methods():
@@ -52,6 +59,8 @@ def methods():
     # Handlers for GPUs refuse what is for CPUs only, and so do those of the fake device.
     have_shared = shares_memory() and not as_on_gpus(jax.default_backend())
     others = () if have_shared else shared
+    if not options.shared_memory or as_on_gpus(jax.default_backend()):
+        others = (*others, ExchangeMethod.HIERARCHICAL)
     # Operations for GPUs only have tests of their own (tests/jobs/test_gpu_transports.py).
     return [m for m in ExchangeMethod if m not in (*others, ExchangeMethod.PIPELINED)]
 

@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 from pfftjax import collectives as pc
 from pfftjax._runtime import transports
+from pfftjax._runtime.ffi import native
 
 RANK = MPI.COMM_WORLD.rank
 SIZE = MPI.COMM_WORLD.size
@@ -27,6 +28,10 @@ CONTROL = MPI.COMM_WORLD.Dup()
 # So many ranks share memory for what GPUs exchange, as if there were several nodes.
 if "PFFTJAX_TEST_RANKS_A_NODE" in os.environ:
     transports.configure(node=RANK // int(os.environ["PFFTJAX_TEST_RANKS_A_NODE"]))
+# The same for CPUs: the node of each rank, "0,0,1".
+NODES = [int(node) for node in os.environ.get("PFFTJAX_TEST_NODES", "0").split(",")]
+if len(NODES) > 1:
+    native.set_node(NODES[RANK])
 
 # Such tests do not communicate, and one rank says it all.
 on_one_rank = pytest.mark.ranks(1)

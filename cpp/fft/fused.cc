@@ -7,6 +7,7 @@
 #include "collectives/exchange.h"
 #include "fft/parcel_boxes.h"
 #include "fft/passage.h"
+#include "pencils/node_exchange.h"
 #include "pencils/pencils.h"
 #include "pencils/redistribute.h"
 #include "pencils/stream.h"
@@ -242,24 +243,21 @@ int ParcelsInSteps(Communicator& comm, Method method, const Task<T>& task,
   return code;
 }
 
-// Through the window of the ranks of a node; one rank needs none. `meet()` waits, between the two
-// halves, until all ranks have left what they leave.
-template <typename T, typename Meet>
-int OnNode(const Task<T>& task, const Passage<T>& passage, Window* window, const Buffers& buffers,
-           Meet&& meet) {
-  const fft::Parcels<T>& parcels = passage.parcels();
+// In one pass through memory that others share. For another rank this one leaves parcel i at
+// `to(rank, i)`, and finds it at `from(rank, i)`; `meet()` waits, between the two halves, until
+// all ranks have left what they leave.
+template <typename T, typename To, typename From, typename Meet>
+int InOnePass(const Task<T>& task, const Passage<T>& passage, const Buffers& buffers, To&& to,
+              From&& from, Meet&& meet) {
   std::vector<Ends<T>> ends(task.sums.leaving.size());
-  const Scratch scratch(ends.size() * parcels.OwnBytes());
+  const std::size_t own = passage.parcels().OwnBytes();
+  const Scratch scratch(ends.size() * own);
   for (std::size_t i = 0; i < ends.size(); ++i) {
+    char* const stays = static_cast<char*>(scratch.data()) + i * own;
     for (int rank = 0; rank < task.change.ranks; ++rank) {
-      const auto part = [&](int of, const Parcel& parcel) {
-        char* base = rank == task.change.rank
-                         ? static_cast<char*>(scratch.data()) + i * parcels.OwnBytes()
-                         : window->PartOf(of) + static_cast<std::int64_t>(i) * parcels.MostBytes();
-        return reinterpret_cast<T*>(base) + 2 * parcel.offset;
-      };
-      ends[i].to.push_back(part(task.change.rank, parcels.To(rank)));
-      ends[i].from.push_back(part(rank, parcels.From(rank)));
+      const bool is_own = rank == task.change.rank;
+      ends[i].to.push_back(reinterpret_cast<T*>(is_own ? stays : to(rank, i)));
+      ends[i].from.push_back(reinterpret_cast<const T*>(is_own ? stays : from(rank, i)));
     }
   }
   passage.Leave(buffers.From<T>(), ends);
@@ -268,26 +266,100 @@ int OnNode(const Task<T>& task, const Passage<T>& passage, Window* window, const
   return 0;
 }
 
+// Through the window of the ranks of a node.
+template <typename T>
+int OnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage, Window& window,
+           const Buffers& buffers) {
+  Window::Round round(window, comm);
+  if (const int code = round.Begin()) return code;
+  const fft::Parcels<T>& parcels = passage.parcels();
+  const auto part = [&](int of, const Parcel& parcel, std::size_t i) {
+    return window.PartOf(of) + static_cast<std::int64_t>(i) * parcels.MostBytes() +
+           parcel.offset * static_cast<std::int64_t>(2 * sizeof(T));
+  };
+  return InOnePass(
+      task, passage, buffers,
+      [&](int rank, std::size_t i) { return part(comm.rank, parcels.To(rank), i); },
+      [&](int rank, std::size_t i) { return part(rank, parcels.From(rank), i); },
+      [&] {
+        round.Publish(MeaningOf(comm));
+        return round.WaitForAll(MeaningOf(comm));
+      });
+}
+
+// What all pairs of ranks exchange on different nodes, where parcels have no gaps.
+template <typename T>
+Volume VolumeOf(const Task<T>& task) {
+  const Change& change = task.change;
+  const auto arrays = static_cast<std::int64_t>(task.sums.leaving.size());
+  const std::int64_t third = change.whole[3 - change.scatter - change.gather];
+  return {change.whole[change.scatter], change.whole[change.gather],
+          arrays * change.batch * third * static_cast<std::int64_t>(2 * sizeof(T))};
+}
+
+// Through the windows of several nodes, and by messages between them.
+template <typename T>
+int ByNodes(Communicator& comm, const Task<T>& task, const Passage<T>& passage, Window& window,
+            std::int64_t most_on_node, const Buffers& buffers) {
+  NodeExchange exchange(comm, window, NodesOf(comm), VolumeOf(task), most_on_node);
+  if (const int code = exchange.Begin()) return code;
+  const auto after = [](const Parcel& parcel, std::size_t i) {
+    return static_cast<std::int64_t>(i * 2 * sizeof(T)) * parcel.count;
+  };
+  const fft::Parcels<T>& parcels = passage.parcels();
+  return InOnePass(
+      task, passage, buffers,
+      [&](int rank, std::size_t i) { return exchange.To(rank) + after(parcels.To(rank), i); },
+      [&](int rank, std::size_t i) { return exchange.From(rank) + after(parcels.From(rank), i); },
+      [&] {
+        const int code = exchange.Send();
+        return code == 0 ? exchange.Arrive() : code;
+      });
+}
+
 bool IsDouble(const Operand& x) {
   return x.element_type() == ffi::DataType::F64 || x.element_type() == ffi::DataType::C128;
 }
 
+// In one pass where the ranks have the memory for that, and says so.
+template <typename T>
+int ExchangeInOnePass(Communicator& comm, const Task<T>& task, const Passage<T>& passage,
+                      const Buffers& buffers, bool* is_done) {
+  const fft::Parcels<T>& parcels = passage.parcels();
+  const auto arrays = static_cast<std::int64_t>(task.sums.leaving.size());
+  Window* window = nullptr;
+  if (task.change.nodes.empty()) {
+    const int code = WindowOf(comm, arrays * parcels.MostBytes(), &window);
+    *is_done = window != nullptr;
+    return code == 0 && window ? OnNode(comm, task, passage, *window, buffers) : code;
+  }
+  const std::int64_t most =
+      arrays * parcels.MostNumbers() * static_cast<std::int64_t>(2 * sizeof(T));
+  const int code = WindowOnNode(
+      comm, NodeExchange::WindowBytes(NodesOf(comm), VolumeOf(task), most), &window);
+  *is_done = window != nullptr;
+  return code == 0 && window ? ByNodes(comm, task, passage, *window, most, buffers) : code;
+}
+
 template <typename T>
 int Exchange(Communicator& comm, const Attributes& a, const Task<T>& task,
-             const Passage<T>& passage, Window* window, const Buffers& buffers, Element element,
+             const Passage<T>& passage, const Buffers& buffers, Element element,
              ffi::ThreadPool& pool) {
-  if (window) {
-    Window::Round round(*window, comm);
-    if (const int code = round.Begin()) return code;
-    return OnNode(task, passage, window, buffers, [&] {
-      round.Publish(MeaningOf(comm));
-      return round.WaitForAll(MeaningOf(comm));
-    });
+  const bool is_possible = passage.IsPossible();
+  const bool is_one_array = task.sums.leaving.size() == 1;
+  if (!is_possible && !is_one_array) {
+    throw std::runtime_error("no way to do this gradient or divergence");
   }
-  if (task.sums.leaving.size() == 1) {
-    return InSteps(comm, a, task, buffers.x[0], buffers.y[0], element, pool);
+  // Several arrays are only ever in one pass; SHARED is not slower for that.
+  const bool wants_memory = a.method == Method::kFused || a.method == Method::kHierarchical ||
+                            (a.method == Method::kShared && !is_one_array);
+  if (is_possible && (wants_memory || a.method == Method::kAutomatic)) {
+    bool is_done = false;
+    const int code = ExchangeInOnePass(comm, task, passage, buffers, &is_done);
+    if (code != 0 || is_done) return code;
   }
-  if (a.method == Method::kFused || a.method == Method::kShared) return kNotShared;
+  if (is_one_array) return InSteps(comm, a, task, buffers.x[0], buffers.y[0], element, pool);
+  if (wants_memory) return kNotShared;
   return ParcelsInSteps(comm, a.method, task, passage, buffers, element);
 }
 
@@ -318,22 +390,11 @@ ffi::Error Transformed(const CallSite& site, const Attributes& a, ffi::ThreadPoo
   const Payload payload{element, count, parameters.words(), parameters.hash()};
   return Run(site, payload, [&](Communicator& comm) {
     comm.given_bytes = buffers.BytesOfX();
-    const auto task = MakeTask<T>(a, comm.size, comm.rank, buffers);
+    auto task = MakeTask<T>(a, comm.size, comm.rank, buffers);
     if (!task) throw std::runtime_error(kOtherShapes);
+    if (GoesByNodes(comm, a.method)) task->change.nodes = NodesOf(comm).of();
     const Passage<T> passage(task->change, task->first, task->second, task->sums, pool);
-    const bool is_possible = passage.IsPossible();
-    const auto arrays = static_cast<std::int64_t>(task->sums.leaving.size());
-    if (!is_possible && arrays > 1) {
-      throw std::runtime_error("no way to do this gradient or divergence");
-    }
-    // Several arrays are only ever in one pass; SHARED is not slower for that.
-    const bool in_one_pass =
-        is_possible && (a.method == Method::kAutomatic || a.method == Method::kFused ||
-                        (a.method == Method::kShared && arrays > 1));
-    Window* window = nullptr;
-    int code = in_one_pass ? WindowOf(comm, arrays * passage.parcels().MostBytes(), &window) : 0;
-    if (code == 0) code = Exchange(comm, a, *task, passage, window, buffers, element, pool);
-    return code;
+    return Exchange(comm, a, *task, passage, buffers, element, pool);
   });
 }
 
@@ -344,7 +405,8 @@ ffi::Error Transformed(const Attributes& a, ffi::ThreadPool& pool, const Buffers
   if (!task) return Invalid("fft of buffers that do not fit");
   const Passage<T> passage(task->change, task->first, task->second, task->sums, pool);
   if (!passage.IsPossible()) return Invalid("fft without a way to do it");
-  OnNode(*task, passage, nullptr, buffers, [] { return 0; });
+  const auto nowhere = [](int, std::size_t) { return static_cast<char*>(nullptr); };
+  InOnePass(*task, passage, buffers, nowhere, nowhere, [] { return 0; });
   return ffi::Error::Success();
 }
 

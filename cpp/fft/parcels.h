@@ -22,6 +22,9 @@ struct Change {
   int gather = 0;              // the one that is split and becomes whole
   std::array<int, 3> order{};  // of the axes in the result
   Three whole{};               // extents; the third axis is not touched, and this rank's
+  std::vector<int> nodes;      // of the ranks, where what goes between nodes has no gaps
+
+  bool IsPadded(int from, int to) const { return nodes.empty() || nodes[from] == nodes[to]; }
 
   Range Scattered(int to) const { return BlockOf(whole[scatter], ranks, to); }
   Range Gathered(int from) const { return BlockOf(whole[gather], ranks, from); }
@@ -37,7 +40,8 @@ struct Change {
   }
 };
 
-// One rank leaves this for another: a box without gaps, but for rows that begin on cache lines.
+// One rank leaves this for another: a box without gaps, but for rows that begin on cache lines in
+// memory that both of them have.
 struct Parcel {
   std::int64_t offset = 0;  // in complex numbers, as all that follow
   std::int64_t count = 0;
@@ -73,7 +77,7 @@ class Parcels {
 
  private:
   Parcel Shape(int from, int to) const {
-    constexpr std::int64_t line = 64 / (2 * sizeof(T));
+    const std::int64_t line = change_.IsPadded(from, to) ? 64 / (2 * sizeof(T)) : 1;
     Three extents = change_.whole;
     extents[change_.scatter] = change_.Scattered(to).count;
     extents[change_.gather] = change_.Gathered(from).count;

@@ -40,6 +40,20 @@ inline Range BlockOf(std::int64_t n, std::int64_t parts, std::int64_t part) {
 }
 inline Range BlockOf(std::int64_t n, Place place) { return BlockOf(n, place.size, place.rank); }
 
+// What each pair of ranks exchanges when an axis that is whole becomes split, and one that is split
+// becomes whole.
+struct Volume {
+  std::int64_t scattered = 0;  // the lengths of these axes
+  std::int64_t gathered = 0;
+  std::int64_t bytes = 0;  // for each pair of an element of one and an element of the other
+
+  std::int64_t Between(int from, int to, int ranks) const {
+    return bytes * BlockOf(gathered, ranks, from).count * BlockOf(scattered, ranks, to).count;
+  }
+  // Rank 0 has the largest blocks.
+  std::int64_t Most(int ranks) const { return Between(0, 0, ranks); }
+};
+
 // Cuts a box into pieces of at most `limit` elements, the same for all boxes of equal extents:
 // slices of the first dimensions, so that the pieces follow each other in the order of travel.
 class Pieces {

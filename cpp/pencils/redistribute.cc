@@ -1,9 +1,43 @@
 #include "pencils/redistribute.h"
 
+#include "base/copies.h"
+#include "base/options.h"
+#include "collectives/exchange.h"
+#include "pencils/node_exchange.h"
 #include "pencils/stream.h"
 #include "runtime/window.h"
 
 namespace pfftjax {
+namespace {
+
+// Boxes for ranks of this node by the window, as ShareBoxes has it; those for others by messages.
+int ByNodes(Communicator& comm, Window& window, const void* source, void* target,
+            const Transposition& boxes, Element element) {
+  const Volume volume = boxes.VolumeOf(element);
+  NodeExchange exchange(comm, window, NodesOf(comm), volume, volume.Most(comm.size));
+  if (const int code = exchange.Begin()) return code;
+  for (int step = 1; step < comm.size; ++step) {
+    const int dest = (comm.rank + step) % comm.size;
+    LeaveBox(source, boxes.To(dest).at(0), exchange.To(dest), element);
+  }
+  Drain();
+  if (const int code = exchange.Send()) return code;
+  CopyOwn(comm, source, target, boxes, element, Arrival::kStore);
+  if (const int code = exchange.Arrive()) return code;
+  for (int step = 1; step < comm.size; ++step) {
+    const int from = (comm.rank + step) % comm.size;
+    FetchBox(exchange.From(from), target, boxes.From(from).at(0), element);
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool GoesByNodes(Communicator& comm, Method method) {
+  if (!GetOptions().shared_memory || comm.size == 1) return false;
+  return method == Method::kHierarchical ? NodesOf(comm).count() > 1
+                                         : method == Method::kAutomatic && NodesOf(comm).AreMixed();
+}
 
 int Redistribute(Communicator& comm, Method method, const void* source, void* target,
                  const Transposition& boxes, Element element) {
@@ -12,8 +46,15 @@ int Redistribute(Communicator& comm, Method method, const void* source, void* ta
   if (method == Method::kAlltoall) {
     return AlltoallBoxes(comm, source, target, boxes, most, element);
   }
-  if (method != Method::kMessages) {
-    Window* window = nullptr;
+  Window* window = nullptr;
+  if (GoesByNodes(comm, method)) {
+    const Volume volume = boxes.VolumeOf(element);
+    const std::int64_t bytes =
+        NodeExchange::WindowBytes(NodesOf(comm), volume, volume.Most(comm.size));
+    if (const int code = WindowOnNode(comm, bytes, &window)) return code;
+    if (window) return ByNodes(comm, *window, source, target, boxes, element);
+    if (method != Method::kAutomatic) return kNotShared;
+  } else if (method != Method::kMessages) {
     if (const int code = WindowOf(comm, WindowBytes(comm.size, most, element), &window))
       return code;
     if (window) return ShareBoxes(comm, *window, source, target, boxes, most, element);

@@ -16,7 +16,13 @@ enum class Method : std::int64_t {
   kMessages,   // in pieces, from rank to rank
   kAlltoall,   // by one collective of MPI's
   kPipelined,  // by other operations (pfftjax/pencils/_overlap.py), never by a handler
+  // Within nodes as kFused, or as kShared; between them one message for each rank and node.
+  kHierarchical,
 };
+
+// Whether this method goes from node to node here: then all ranks of the communicator know their
+// nodes. Collective when it is first asked.
+bool GoesByNodes(Communicator& comm, Method method);
 
 // Returns MPI's code, or kNotShared for a method that needs memory which the ranks do not share.
 int Redistribute(Communicator& comm, Method method, const void* source, void* target,

@@ -186,41 +186,48 @@ std::int64_t WindowBytes(int ranks, std::int64_t most, Element element) {
   return (ranks - 1) * PartBytes(most, element);
 }
 
+void LeaveBox(const void* source, const Box& box, char* to, Element element) {
+  const std::int64_t bytes = InfoOf(element).bytes;
+  const PieceBuffers buffers;
+  Pieces pieces(box, PieceElements(element));
+  for (Box piece; pieces.Next(&piece);) {
+    const auto size = static_cast<std::size_t>(piece.count() * bytes);
+    CopyBox(source, piece, buffers.Sending(0), Contiguous(piece), bytes);
+    process::Writes(to, size);
+    CopyUndrained(to, buffers.Sending(0), size);
+    to += size;
+  }
+}
+
+void FetchBox(const char* from, void* target, const Box& box, Element element) {
+  const std::int64_t bytes = InfoOf(element).bytes;
+  Pieces pieces(box, PieceElements(element));
+  for (Box piece; pieces.Next(&piece);) {
+    const std::int64_t size = piece.count() * bytes;
+    process::Reads(from, static_cast<std::size_t>(size));
+    CopyBox(from, Contiguous(piece), target, piece, bytes);
+    from += size;
+  }
+}
+
 int ShareBoxes(Communicator& comm, Window& window, const void* source, void* target,
                const BoxesOf& boxes, std::int64_t most, Element element) {
-  const std::int64_t bytes = InfoOf(element).bytes;
   const std::int64_t part = PartBytes(most, element);
   Window::Round round(window, comm);
   if (const int code = round.Begin()) return code;
-  {
-    PieceBuffers buffers;
-    for (int step = 1; step < comm.size; ++step) {
-      const int dest = (comm.rank + step) % comm.size;
-      char* to = window.PartOf(comm.rank) + PlaceOf(comm.rank, dest) * part;
-      Pieces pieces(boxes.To(dest).at(0), PieceElements(element));
-      for (Box piece; pieces.Next(&piece);) {
-        const auto size = static_cast<std::size_t>(piece.count() * bytes);
-        CopyBox(source, piece, buffers.Sending(0), Contiguous(piece), bytes);
-        process::Writes(to, size);
-        CopyUndrained(to, buffers.Sending(0), size);
-        to += size;
-      }
-    }
-    Drain();
+  for (int step = 1; step < comm.size; ++step) {
+    const int dest = (comm.rank + step) % comm.size;
+    char* to = window.PartOf(comm.rank) + PlaceOf(comm.rank, dest) * part;
+    LeaveBox(source, boxes.To(dest).at(0), to, element);
   }
+  Drain();
   round.Publish(MeaningOf(comm));
   CopyOwn(comm, source, target, boxes, element, Arrival::kStore);
   if (const int code = round.WaitForAll(MeaningOf(comm))) return code;
   for (int step = 1; step < comm.size; ++step) {
     const int from = (comm.rank + step) % comm.size;
     const char* at = window.PartOf(from) + PlaceOf(from, comm.rank) * part;
-    Pieces pieces(boxes.From(from).at(0), PieceElements(element));
-    for (Box piece; pieces.Next(&piece);) {
-      const std::int64_t size = piece.count() * bytes;
-      process::Reads(at, static_cast<std::size_t>(size));
-      CopyBox(at, Contiguous(piece), target, piece, bytes);
-      at += size;
-    }
+    FetchBox(at, target, boxes.From(from).at(0), element);
   }
   return 0;
 }

@@ -43,6 +43,12 @@ int ShareBoxes(Communicator& comm, Window& window, const void* source, void* tar
 // What ShareBoxes needs of the window on so many ranks.
 std::int64_t WindowBytes(int ranks, std::int64_t most, Element element);
 
+// A box that another process is to read from `to`, where its elements follow each other, past the
+// cache; nobody may read it before Drain.
+void LeaveBox(const void* source, const Box& box, char* to, Element element);
+// The box that was left so.
+void FetchBox(const char* from, void* target, const Box& box, Element element);
+
 // The same by one collective of MPI's, in the algorithm of its choice: blocks of `most` elements,
 // packed and unpacked in memory of their own, as large as what is exchanged. The call's meaning
 // travels with each block.

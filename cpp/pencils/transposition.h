@@ -59,13 +59,15 @@ class Transposition : public BoxesOf {
   }
 
   // The most that one rank has for another, the same number on all ranks.
-  std::int64_t MostElements() const {
-    std::int64_t count = BlockOf(x_[scatter_], place_.size, 0).count *
-                         BlockOf(whole_[gather_], place_.size, 0).count;
+  std::int64_t MostElements() const { return VolumeOf(Element::kU8).Most(place_.size); }
+
+  // The boxes of all pairs of ranks.
+  Volume VolumeOf(Element element) const {
+    Volume volume{x_[scatter_], whole_[gather_], InfoOf(element).bytes};
     for (std::int64_t d = 0; d < static_cast<std::int64_t>(order_.size()); ++d) {
-      if (d != scatter_ && d != gather_) count *= x_[d];
+      if (d != scatter_ && d != gather_) volume.bytes *= x_[d];
     }
-    return count;
+    return volume;
   }
 
   std::vector<Box> To(int rank) const override {

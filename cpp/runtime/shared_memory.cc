@@ -90,7 +90,7 @@ cpu_set_t Cores() {
 
 }  // namespace
 
-std::vector<int> NodesOf(const Communicator& comm, std::int64_t part) {
+std::vector<int> FirstRanksOnNodes(const Communicator& comm, std::int64_t part) {
   const std::uint64_t mine = MachineNumber(part);
   std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size));
   const int code = Mpi()->allgather(&mine, all.data(), 1, Element::kU64, comm.control);
@@ -104,7 +104,7 @@ std::vector<int> NodesOf(const Communicator& comm, std::int64_t part) {
 
 std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm, std::size_t bytes,
                                                  std::size_t bytes_a_rank) {
-  const std::vector<int> nodes = NodesOf(comm);
+  const std::vector<int> nodes = FirstRanksOnNodes(comm);
   const auto is_first = [](int node) { return node == 0; };
   if (!std::all_of(nodes.begin(), nodes.end(), is_first)) return nullptr;
   return Make(comm, nodes, bytes, bytes_a_rank);

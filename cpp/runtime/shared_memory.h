@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/options.h"
 #include "runtime/communicator.h"
 
 namespace pfftjax {
@@ -16,7 +17,10 @@ inline constexpr std::size_t kCacheLine = 64;
 // For each rank of `comm` the first one on its node, itself included: of one kernel, and of one
 // name space of processes. Alike on all ranks. `part` is for tests, which make several nodes of
 // one: of different numbers no two ranks are on the same. Collective.
-std::vector<int> NodesOf(const Communicator& comm, std::int64_t part = 0);
+std::vector<int> FirstRanksOnNodes(const Communicator& comm, std::int64_t part);
+inline std::vector<int> FirstRanksOnNodes(const Communicator& comm) {
+  return FirstRanksOnNodes(comm, GetOptions().node);
+}
 
 // What a rank does between two looks at what another one is to write: yields, and sleeps in the
 // end; and lets MPI make progress, as MPI's own calls would, since somebody may wait for a message
@@ -51,7 +55,8 @@ class SharedMemory {
   static std::unique_ptr<SharedMemory> Make(const Communicator& comm, std::size_t bytes,
                                             std::size_t bytes_a_rank = 0);
   // The same for the ranks of each node by themselves, which say the same number of bytes; null on
-  // all ranks where one cannot, and where there are no bytes. `nodes` is of NodesOf. Collective.
+  // all ranks where one cannot, and where there are no bytes. `nodes` is of FirstRanksOnNodes.
+  // Collective.
   static std::unique_ptr<SharedMemory> Make(const Communicator& comm,
                                             const std::vector<int>& nodes, std::size_t bytes,
                                             std::size_t bytes_a_rank = 0);

@@ -16,8 +16,7 @@ namespace {
 // A window grows by more than is asked for, so that slowly growing exchanges make few of them.
 constexpr std::int64_t kStep = process::Size(std::int64_t{1} << 20);
 
-// This stands in place of what an exchange is about, which is odd.
-constexpr std::uint64_t kGaveUp = 0;
+// Stands in place of what an exchange is about, which is odd.
 std::uint64_t Growth(std::int64_t bytes_a_rank) {
   return 2 * static_cast<std::uint64_t>(bytes_a_rank);
 }
@@ -46,17 +45,25 @@ struct Window::Flags {
   alignas(kCacheLine) process::Atomic<std::int64_t> read;
 };
 
-std::unique_ptr<Window> Window::Make(const Communicator& comm, std::int64_t bytes_a_rank) {
+std::unique_ptr<Window> Window::Make(const Communicator& comm, const Nodes& nodes,
+                                     std::int64_t bytes_a_rank) {
   const std::int64_t bytes = RoundUp(bytes_a_rank, kStep);
-  const std::int64_t all = FlagsBytes(comm.size) + comm.size * bytes;
-  std::unique_ptr<SharedMemory> memory =
-      SharedMemory::Make(comm, static_cast<std::size_t>(all), static_cast<std::size_t>(bytes));
+  const std::vector<int>& ranks = nodes.RanksOn(nodes.Of(comm.rank));
+  const auto count = static_cast<int>(ranks.size());
+  const std::int64_t all = FlagsBytes(count) + count * bytes;
+  std::unique_ptr<SharedMemory> memory = SharedMemory::Make(
+      comm, nodes.first(), static_cast<std::size_t>(all), static_cast<std::size_t>(bytes));
   if (!memory) return nullptr;
-  return std::unique_ptr<Window>(new Window(std::move(memory), comm.size, bytes));
+  return std::unique_ptr<Window>(new Window(std::move(memory), ranks, nodes.places(), bytes));
 }
 
-Window::Window(std::unique_ptr<SharedMemory> memory, int ranks, std::int64_t bytes)
-    : memory_(std::move(memory)), bytes_(bytes), data_(memory_->data() + FlagsBytes(ranks)) {}
+Window::Window(std::unique_ptr<SharedMemory> memory, std::vector<int> ranks,
+               std::vector<int> places, std::int64_t bytes)
+    : memory_(std::move(memory)),
+      ranks_(std::move(ranks)),
+      places_(std::move(places)),
+      bytes_(bytes),
+      data_(memory_->data() + FlagsBytes(static_cast<int>(ranks_.size()))) {}
 
 // Up to the parts, which begin on pages of their own, so that each lies near the rank that writes
 // it.
@@ -68,13 +75,13 @@ std::int64_t Window::FlagsBytes(int ranks) {
 }
 
 Window::Flags& Window::FlagsOf(int rank) const {
-  return reinterpret_cast<Flags*>(memory_->data())[rank];
+  return reinterpret_cast<Flags*>(memory_->data())[places_[rank]];
 }
 
 int Window::Round::Begin() {
   const std::int64_t round = ++window_.round_;
   return window_.memory_->WaitFor(comm_, [&] {
-    for (int rank = 0; rank < comm_.size; ++rank) {
+    for (const int rank : window_.ranks_) {
       if (window_.FlagsOf(rank).read.load(std::memory_order_acquire) < round - 1) return false;
     }
     return true;
@@ -90,7 +97,7 @@ void Window::Round::Publish(std::uint64_t about) {
 }
 
 int Window::Round::WaitForAll(std::uint64_t about) {
-  for (int rank = 0; rank < comm_.size; ++rank) {
+  for (const int rank : window_.ranks_) {
     const Flags& theirs = window_.FlagsOf(rank);
     const int code = window_.memory_->WaitFor(
         comm_, [&] { return theirs.written.load(std::memory_order_acquire) >= window_.round_; });
@@ -110,7 +117,7 @@ int Window::Round::WaitForAll(std::uint64_t about) {
 }
 
 Window::Round::~Round() {
-  if (!is_published_) Publish(kGaveUp);
+  if (!is_published_) GiveUp();
   window_.FlagsOf(comm_.rank).read.store(window_.round_, std::memory_order_release);
 }
 
@@ -118,18 +125,22 @@ namespace {
 
 struct MadeWindow {
   std::optional<bool> shares_memory;  // of more ranks than those that have a node
+  std::optional<Nodes> nodes;
   std::unique_ptr<Window> window;
   std::int64_t refused = 0;  // so many bytes a rank could not be had; 0: all could
 };
 
 // Says whether all ranks are about to make a window of this size. Some may be in an exchange for
-// which the old one is large enough, and wait there.
+// which the old one is large enough, and wait there. On another node such ranks wait for messages,
+// and the watch finds that they are in another call.
 int AgreeOn(Communicator& comm, std::int64_t bytes_a_rank) {
-  if (Window* const old = comm.Attached<MadeWindow>().window.get()) {
-    Window::Round round(*old, comm);
+  const auto& made = comm.Attached<MadeWindow>();
+  if (made.window) {
+    Window::Round round(*made.window, comm);
     if (const int code = round.Begin()) return code;
     round.Publish(Growth(bytes_a_rank));
-    return round.WaitForAll(Growth(bytes_a_rank));
+    const int code = round.WaitForAll(Growth(bytes_a_rank));
+    if (code != 0 || made.nodes->count() == 1) return code;
   }
   std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size));
   if (const int code =
@@ -159,15 +170,27 @@ bool SharesMemory(Communicator& comm) {
   return *shares;
 }
 
+const Nodes& NodesOf(Communicator& comm) {
+  std::optional<Nodes>& nodes = comm.Attached<MadeWindow>().nodes;
+  if (!nodes) nodes.emplace(FirstRanksOnNodes(comm));
+  return *nodes;
+}
+
 int WindowOf(Communicator& comm, std::int64_t bytes_a_rank, Window** window) {
   *window = nullptr;
-  if (!SharesMemory(comm)) return 0;
+  return SharesMemory(comm) ? WindowOnNode(comm, bytes_a_rank, window) : 0;
+}
+
+int WindowOnNode(Communicator& comm, std::int64_t bytes_a_rank, Window** window) {
+  *window = nullptr;
+  if (!GetOptions().shared_memory) return 0;
+  const Nodes& nodes = NodesOf(comm);
   auto& made = comm.Attached<MadeWindow>();
   if (!made.window || made.window->bytes_a_rank() < bytes_a_rank) {
     if (made.refused > 0 && bytes_a_rank >= made.refused) return 0;
     if (const int code = AgreeOn(comm, bytes_a_rank)) return code;
     made.window.reset();  // first, as there may not be room for both
-    made.window = Window::Make(comm, bytes_a_rank);
+    made.window = Window::Make(comm, nodes, bytes_a_rank);
     if (!made.window) made.refused = bytes_a_rank;
   }
   *window = made.window.get();

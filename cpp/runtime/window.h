@@ -1,4 +1,5 @@
 // Memory in which each rank of a node leaves what the others are to read, as large as an exchange.
+// Where the ranks of a communicator are on several nodes, those of each node have a window.
 //
 // A Round has three parts: Begin, after which this rank may write its part of the window; Publish,
 // after which the others may read it, once they have waited for it; and its destruction.
@@ -7,22 +8,27 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "runtime/communicator.h"
+#include "runtime/nodes.h"
 #include "runtime/shared_memory.h"
 
 namespace pfftjax {
 
 class Window {
  public:
-  // Null where the ranks cannot share so much memory, on all of them alike. Collective.
-  static std::unique_ptr<Window> Make(const Communicator& comm, std::int64_t bytes_a_rank);
+  // For the ranks of each node. Null where those of one cannot share so much memory, on all ranks
+  // alike. Collective.
+  static std::unique_ptr<Window> Make(const Communicator& comm, const Nodes& nodes,
+                                      std::int64_t bytes_a_rank);
 
   std::int64_t bytes_a_rank() const { return bytes_; }
-  char* PartOf(int rank) const { return data_ + rank * bytes_; }
+  // The rank is on this rank's node.
+  char* PartOf(int rank) const { return data_ + places_[rank] * bytes_; }
 
-  // One exchange of this rank. However it ends, the others do not wait for it. What the ranks are
-  // in is that of Communicator::progress, for the texts of errors.
+  // One exchange of this rank with those of its node. However it ends, the others do not wait for
+  // it. What the ranks are in is that of Communicator::progress, for the texts of errors.
   class Round {
    public:
     Round(Window& window, Communicator& comm) : window_(window), comm_(comm) {}
@@ -34,8 +40,14 @@ class Window {
     int Begin();
     // `about` is the same on all ranks that are in the same call, and odd.
     void Publish(std::uint64_t about);
+    // In place of Publish where this rank cannot leave what it should.
+    void GiveUp() { Publish(kGaveUp); }
+    bool is_published() const { return is_published_; }
     // Waits for all ranks; kOtherSizes if one is in another call, or has given up.
     int WaitForAll(std::uint64_t about);
+
+    // Stands in place of what an exchange is about, which is odd.
+    static constexpr std::uint64_t kGaveUp = 0;
 
    private:
     Window& window_;
@@ -45,15 +57,21 @@ class Window {
 
  private:
   struct Flags;
-  Window(std::unique_ptr<SharedMemory> memory, int ranks, std::int64_t bytes);
+  Window(std::unique_ptr<SharedMemory> memory, std::vector<int> ranks, std::vector<int> places,
+         std::int64_t bytes);
   Flags& FlagsOf(int rank) const;
   static std::int64_t FlagsBytes(int ranks);
 
   std::unique_ptr<SharedMemory> memory_;
+  std::vector<int> ranks_;   // of this node
+  std::vector<int> places_;  // by rank, among those of its node
   std::int64_t bytes_;
   char* data_;
   std::int64_t round_ = 0;
 };
+
+// The nodes of the communicator's ranks, found when first asked for. Collective then.
+const Nodes& NodesOf(Communicator& comm);
 
 // Says whether this communicator's ranks can share memory at all. Where they cannot share a
 // little, they cannot share much. Collective.
@@ -63,6 +81,8 @@ bool SharesMemory(Communicator& comm);
 // it grows; kOtherSizes on all ranks if they do not want the same number of bytes then, or if some
 // are already in an exchange that needs less.
 int WindowOf(Communicator& comm, std::int64_t bytes_a_rank, Window** window);
+// The same for the ranks of each node, on however many nodes they are.
+int WindowOnNode(Communicator& comm, std::int64_t bytes_a_rank, Window** window);
 // Gives its memory back, on all ranks alike.
 void ReleaseWindow(Communicator& comm);
 

@@ -22,8 +22,9 @@ class ExchangeMethod(enum.IntEnum):
     (docs/tuning.md).
 
     Attributes:
-        AUTOMATIC: `FUSED` between ranks that share memory, `MESSAGES` between others: what a plan
-            does unless it is told otherwise.
+        AUTOMATIC: `FUSED` between ranks that share memory, `HIERARCHICAL` where the ranks of a row
+            or column are on several nodes and some of them share memory, `MESSAGES` between
+            others: what a plan does unless it is told otherwise.
         FUSED: through memory that all ranks of the row or column share, in one pass with the
             transforms before and after: each piece is transformed while it is in the cache. What
             cannot be fused (cosine and sine transforms, padding, `transpose`) goes as by `SHARED`.
@@ -33,6 +34,11 @@ class ExchangeMethod(enum.IntEnum):
         ALLTOALL: packed, exchanged by one MPI_Alltoall, unpacked. The MPI library has algorithms
             of few messages for many ranks with little to say to each other. Needs memory of twice
             what is exchanged.
+        HIERARCHICAL: within a node as `FUSED`, or as `SHARED` what cannot be fused; between nodes
+            in few messages. The parcels that all ranks of a node have for a rank on another node
+            lie together in the memory that they share, and one of them sends these as one
+            message: between nodes of m ranks go m messages each way, not m * m. Needs memory of
+            twice what is exchanged.
         PIPELINED: between GPUs only: in at most PFFTJAX_GPU_CHUNKS parts, of a batch or of planes
             across the axis that stays in place, each of which is exchanged while others are
             transformed. Needs memory and time for copies of the chunks. What is not fused goes as
@@ -50,6 +56,7 @@ class ExchangeMethod(enum.IntEnum):
     SHARED = native.Method.SHARED.value
     MESSAGES = native.Method.MESSAGES.value
     ALLTOALL = native.Method.ALLTOALL.value
+    HIERARCHICAL = native.Method.HIERARCHICAL.value
     PIPELINED = native.Method.PIPELINED.value  # made of other operations (`_overlap.py`)
 
     def __repr__(self) -> str:
@@ -58,7 +65,7 @@ class ExchangeMethod(enum.IntEnum):
     __str__ = __repr__
 
 
-_BY_SHARED_MEMORY = (ExchangeMethod.FUSED, ExchangeMethod.SHARED)
+_BY_SHARED_MEMORY = (ExchangeMethod.FUSED, ExchangeMethod.SHARED, ExchangeMethod.HIERARCHICAL)
 
 
 def refuse_on_cpus(
@@ -109,14 +116,20 @@ def different_methods(grid: ProcessGrid, method: ExchangeMethod) -> list[Exchang
     if as_on_gpus(jax.default_backend()):
         # The transport is the same for all methods; only chunks make a difference.
         return [method, ExchangeMethod.PIPELINED]
-    # Over all rows and columns of the grid: the fewest of this rank's that do, and the most.
-    sharing = [int(native.shares_memory(line.number)) for line in lines]
-    bounds = np.array([min(sharing), -max(sharing)])
-    grid.comm.Allreduce(MPI.IN_PLACE, bounds, MPI.MIN)
-    always, ever = bounds[0] == 1, bounds[1] == -1
+    # Over all rows and columns of the grid: the fewest of this rank's that are so, and the most.
+    sharing = [bool(native.shares_memory(line.number)) for line in lines]
+    nodes = [native.nodes(line.number) for line in lines]
+    mixed = [1 < max(of) + 1 < len(of) for of in nodes]
+    apart = [max(of) + 1 == len(of) for of in nodes]
+    here = np.array([[min(each), -max(each)] for each in (sharing, mixed, apart)], np.int64)
+    grid.comm.Allreduce(MPI.IN_PLACE, here, MPI.MIN)
+    always_sharing = here[0, 0] == 1
+    ever_sharing, ever_mixed, ever_apart = here[:, 1] == -1
+    by_nodes = options.shared_memory
     return [
         method,
-        *([ExchangeMethod.SHARED] if always else []),
-        *([ExchangeMethod.MESSAGES] if ever else []),
+        *([ExchangeMethod.SHARED] if always_sharing else []),
+        *([ExchangeMethod.MESSAGES] if ever_sharing or (ever_mixed and by_nodes) else []),
+        *([ExchangeMethod.HIERARCHICAL] if ever_apart and by_nodes else []),
         ExchangeMethod.ALLTOALL,
     ]

@@ -20,7 +20,7 @@ from pfftjax._runtime.communicators import world
 from pfftjax._runtime.options import options
 from pfftjax.fft import Timing, Timings, _tuning_file, default_dims, tune
 from pfftjax.fft._tuning import _choose, candidate_dims
-from tests.distributed import assert_block, grids, shares_memory, transformed
+from tests.distributed import assert_block, grids, most_on_a_node, shares_memory, transformed
 from tests.helpers import CONTROL, RANK, SIZE, random
 
 pytestmark = [
@@ -87,7 +87,12 @@ def test_tuned_plans(path):
     assert {t.dims for t in plan.timings} == (set() if SIZE == 1 else {g.dims for g in grids()})
     if SIZE > 1:
         of_rule = {t.method for t in plan.timings if t.dims == (SIZE, 1)}
-        left_out = ExchangeMethod.FUSED if shares_memory() else ExchangeMethod.MESSAGES
+        # AUTOMATIC is the one that is left out.
+        left_out = ExchangeMethod.MESSAGES
+        if shares_memory():
+            left_out = ExchangeMethod.FUSED
+        elif options.shared_memory and most_on_a_node() > 1:
+            left_out = ExchangeMethod.HIERARCHICAL
         assert ExchangeMethod.AUTOMATIC in of_rule
         assert ExchangeMethod.ALLTOALL in of_rule
         assert left_out not in of_rule
@@ -188,7 +193,7 @@ def test_the_fastest_is_chosen_and_small_gains_are_none(monkeypatch):
 
 def test_a_method_is_part_of_a_plan():
     grid = grids()[0]
-    one, two = (PencilFFT((4, 4, 4), grid, method=m) for m in list(ExchangeMethod)[::3])
+    one, two = (PencilFFT((4, 4, 4), grid, method=m) for m in list(ExchangeMethod)[:4:3])
     assert one != two
     assert one == PencilFFT([4, 4, 4], grid)
     assert PencilFFT((4, 4, 4), grid, tune=False) == one
@@ -268,8 +273,9 @@ def test_what_is_refused(path, monkeypatch):
 
 
 def test_methods_that_need_shared_memory(monkeypatch):
+    m = ExchangeMethod
     if not options.shared_memory and SIZE > 1:
-        for method in (ExchangeMethod.FUSED, ExchangeMethod.SHARED):
+        for method in (m.FUSED, m.SHARED, m.HIERARCHICAL):
             with pytest.raises(ValueError, match="PFFTJAX_SHARED_MEMORY=0 forbids that; take"):
                 PencilFFT((4, 4, 4), grids()[0], method=method)
         # As if the ranks were on several nodes, which only shows when they run.
