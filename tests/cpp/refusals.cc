@@ -1,7 +1,7 @@
 // In place of functions of the system and of MPI, by LD_PRELOAD: what happens where memory is
 // short, or where /proc leads to another file. PFFTJAX_TEST_REFUSAL says what, and on which rank:
-// "fallocate 1", "empty 1", "mmap 0" (of pfftjax only), "longer 64" (any MPI_Sendrecv of more than
-// 64 elements).
+// "fallocate 1", "empty 1", "mmap 0" (of pfftjax only), "own 0" (the same for memory of no file),
+// "longer 64" (any MPI_Sendrecv of more than 64 elements).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -77,7 +77,8 @@ int ftruncate(int file, off_t bytes) noexcept {
 int ftruncate64(int file, off_t bytes) noexcept { return ftruncate(file, bytes); }
 
 void* mmap(void* at, std::size_t bytes, int protection, int flags, int file, off_t from) noexcept {
-  if (IsRank(Refusal("mmap")) && IsInNative(__builtin_return_address(0))) {
+  const bool refuses = IsRank(Refusal("mmap")) || (file < 0 && IsRank(Refusal("own")));
+  if (refuses && IsInNative(__builtin_return_address(0))) {
     errno = ENOMEM;
     return MAP_FAILED;
   }

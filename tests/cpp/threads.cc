@@ -1,6 +1,6 @@
 // Ranks as threads of one process, on an MPI made of queues: what ThreadSanitizer sees of the
-// shared memory between ranks (node.h) and of exchanges that go on in the background
-// (background.h).
+// shared memory between ranks (node.h), of exchanges that go on in the background (background.h)
+// and of those between nodes (pencils/node_exchange.h).
 //
 // Built and run by tests/jobs/test_threads.py. mmap is wrapped, so that all ranks see the shared
 // memory at the same address: accesses at different addresses are never a race for the sanitizer.
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "fake_mpi.h"
+#include "pencils/node_exchange.h"
 #include "runtime/agreement.h"
 #include "runtime/background.h"
 #include "runtime/node.h"
@@ -83,6 +84,7 @@ struct World {
   int arrived = 0;
   int leaving = 0;
   Mail<std::tuple<int, int, int>, std::vector<char>> mail;  // from, to, tag
+  std::atomic<int> messages{0};
 };
 
 struct Rank {
@@ -122,6 +124,7 @@ int SendStart(const void* data, std::int64_t bytes, int dest, int tag, MpiHandle
   const Rank& rank = At<Rank>(comm);
   const auto* from = static_cast<const char*>(data);
   rank.world->mail.Put({rank.rank, dest, tag}, {from, from + bytes});
+  ++rank.world->messages;
   *request = HandleOf(new Request{});
   return 0;
 }
@@ -150,6 +153,19 @@ int Test(MpiHandle* handle, int* done, std::int64_t* bytes) {
   return 0;
 }
 
+int WaitEither(MpiHandle* receive, MpiHandle* send, int* is_receive, std::int64_t* bytes) {
+  while (true) {
+    int done = 0;
+    if (send) {
+      *is_receive = 0;
+      return Test(send, &done, nullptr);
+    }
+    *is_receive = 1;
+    if (const int code = Test(receive, &done, bytes); code != 0 || done) return code;
+    std::this_thread::yield();
+  }
+}
+
 const MpiApi* FakeMpi() {
   static const MpiApi api = [] {
     MpiApi made{};
@@ -158,6 +174,7 @@ const MpiApi* FakeMpi() {
     made.send_start = SendStart;
     made.receive_start = ReceiveStart;
     made.test = Test;
+    made.wait_either = WaitEither;
     made.progress = [](MpiHandle) { return 0; };
     return made;
   }();
@@ -342,9 +359,42 @@ void Abandoned(Communicator& comm) {
   Expect(next.data() != memory, "memory of messages that are on their way", comm.rank, 0);
 }
 
-// body(communicator) on each of so many threads.
+// Exchanges between nodes, with blocks of all sizes; now and then one rank gives up, and all learn
+// it. Bytes are as large as the pieces of messages, and larger.
+void BetweenNodes(Communicator& comm, const std::vector<int>& first_on_node, int exchanges) {
+  const Nodes nodes(first_on_node);
+  const Volume volume{comm.size + 2, 2 * comm.size - 1, 50};
+  const std::int64_t local = volume.Most(comm.size);
+  const auto window =
+      Window::Make(comm, nodes, NodeExchange::WindowBytes(nodes, volume, local));
+  Expect(window != nullptr, "no window", comm.rank, 0);
+  for (int n = 0; n < exchanges; ++n) {
+    const bool fails = n % 4 == 3;
+    NodeExchange exchange(comm, *window, nodes, volume, local);
+    Expect(exchange.Begin() == 0, "begin", comm.rank, n);
+    for (int to = 0; to < comm.size; ++to) {
+      if (to == comm.rank) continue;
+      const std::int64_t bytes = volume.Between(comm.rank, to, comm.size);
+      for (std::int64_t i = 0; i < bytes; ++i) exchange.To(to)[i] = Value(comm.rank, to, n, i);
+    }
+    if (fails && comm.rank == n / 4 % comm.size) continue;
+    Expect(exchange.Send() == 0, comm.difference, comm.rank, n);
+    const int code = exchange.Arrive();
+    Expect(code == (fails ? kOtherSizes : 0), "between nodes: " + comm.difference, comm.rank, n);
+    for (int from = 0; from < comm.size && !fails; ++from) {
+      if (from == comm.rank) continue;
+      bool is_right = true;
+      for (std::int64_t i = 0; i < volume.Between(from, comm.rank, comm.size); ++i) {
+        is_right &= exchange.From(from)[i] == Value(from, comm.rank, n, i);
+      }
+      Expect(is_right, "between nodes", comm.rank, n);
+    }
+  }
+}
+
+// body(communicator) on each of so many threads; how many messages they have sent.
 template <typename Body>
-void OnRanks(int ranks, Body&& body) {
+int OnRanks(int ranks, Body&& body) {
   World world(ranks);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -359,6 +409,18 @@ void OnRanks(int ranks, Body&& body) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  return world.messages;
+}
+
+// One message for each rank from each other node, in as many pieces as it has.
+void RunNodes(const std::vector<int>& first_on_node, int exchanges) {
+  const auto ranks = static_cast<int>(first_on_node.size());
+  const int sent = OnRanks(ranks, [&](Communicator& comm) {
+    BetweenNodes(comm, first_on_node, exchanges);
+  });
+  const int expected = exchanges * ranks * (Nodes(first_on_node).count() - 1);
+  pfftjax::Expect(sent == expected, std::to_string(sent) + " messages in place of " +
+                                        std::to_string(expected));
 }
 
 void Run(int ranks, int exchanges) {
@@ -394,6 +456,10 @@ int main(int count, char** arguments) {
   const int exchanges = count > 1 ? std::atoi(arguments[1]) : 100;
   for (int ranks = 2; ranks <= 4; ++ranks) pfftjax::Run(ranks, exchanges);
   pfftjax::RunMany(pfftjax::kMostRanksWithSlots + 2);
+  for (const std::vector<int>& first_on_node : std::vector<std::vector<int>>{
+           {0, 0, 2, 2}, {0, 1, 0, 1}, {0, 1, 1, 1}, {0, 0, 2, 0, 2, 5}, {0, 1, 2}, {0, 0}}) {
+    pfftjax::RunNodes(first_on_node, exchanges);
+  }
   pfftjax::StopBackground();
   std::puts("all data right");
 }

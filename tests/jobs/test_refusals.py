@@ -84,3 +84,28 @@ def test_long_rows_of_particles_go_in_pieces(refusals):
         PFFTJAX_TEST_REFUSAL="longer 64",
         PFFTJAX_MAX_CHUNK_BYTES="64",
     )
+
+
+def test_a_rank_that_gives_up_an_exchange_between_nodes(refusals):
+    """It sends for the ranks of its node, and all would wait for what it does not send."""
+    ended = assert_succeeds(
+        """
+        from pfftjax._runtime.ffi import native
+        native.set_node(RANK // 2)
+        grid = pfftjax.ProcessGrid((SIZE, 1), MPI.COMM_WORLD.Dup())
+        plan = pfftjax.PencilFFT((8, 8, 8), grid, method=pfftjax.ExchangeMethod.HIERARCHICAL)
+        for _ in range(2):
+            try:
+                jax.block_until_ready(plan.forward(jnp.ones(plan.input.local_shape, "complex64")))
+            except jax.errors.JaxRuntimeError as error:
+                text = {0: "std::bad_alloc", 1: "rank 0 has given up fft complex64[512]"}.get(
+                    RANK, f"a rank on the node of rank {RANK - 2} has given up this exchange")
+                assert text in str(error), error
+                print("refused", flush=True)
+            pc.recover()
+        """,
+        ranks=4,
+        LD_PRELOAD=refusals,
+        PFFTJAX_TEST_REFUSAL="own 0",
+    )
+    assert ended.output.count("refused") == 8
