@@ -218,6 +218,18 @@ FAULTS = [
         "{ return dest < source ? dest : dest - 1; }",
         "{ return dest < source ? dest : 0; }",
     ),
+    Fault(
+        "a node's parcels are sent before all of its ranks have left theirs",
+        "pencils/node_exchange.cc",
+        "here_ = round_.WaitForAll(about);",
+        "here_ = 0;",
+    ),
+    Fault(
+        "parcels for another node are written over while they are sent",
+        "pencils/node_exchange.cc",
+        "while (received < incoming_.size() || sent < outgoing_.size())",
+        "while (received < incoming_.size())",
+    ),
     # Waiting.
     Fault(
         "a lost wake-up: the progress thread is not told to end",

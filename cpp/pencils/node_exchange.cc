@@ -16,22 +16,18 @@ std::int64_t RoundUp(std::int64_t bytes) {
 
 }  // namespace
 
-std::int64_t NodeExchange::RegionBytes(std::int64_t bytes) {
-  return static_cast<std::int64_t>(sizeof(Header)) + RoundUp(bytes);
-}
-
 // A rank's part of the window has, in this order, what it leaves for others of its node, the
 // regions that it sends, and those that it receives.
 std::int64_t NodeExchange::WindowBytes(const Nodes& nodes, const Volume& volume,
                                        std::int64_t local) {
-  const std::int64_t most = volume.Most(nodes.size());
+  const std::int64_t most = RoundUp(volume.Most(nodes.size()));
   std::int64_t result = 0;
   for (int node = 0; node < nodes.count(); ++node) {
     const auto here = static_cast<std::int64_t>(nodes.RanksOn(node).size());
     const std::int64_t local_bytes = (here - 1) * RoundUp(local);
-    const std::int64_t outgoing = nodes.MostSends(node) * RegionBytes(here * most);
+    const std::int64_t outgoing = nodes.MostSends(node) * (kHeaderBytes + here * most);
     const std::int64_t incoming =
-        (nodes.count() - 1) * RegionBytes(0) + (nodes.size() - here) * RoundUp(most);
+        (nodes.count() - 1) * kHeaderBytes + (nodes.size() - here) * most;
     result = std::max(result, local_bytes + outgoing + incoming);
   }
   return result;
@@ -47,58 +43,55 @@ NodeExchange::NodeExchange(Communicator& comm, Window& window, const Nodes& node
   const std::vector<int>& neighbours = nodes.RanksOn(here);
   const int place = nodes.places()[comm.rank];
   const auto count = static_cast<std::int64_t>(neighbours.size());
-  const std::int64_t most = volume.Most(comm.size);
-  const auto gathered = [&](const std::vector<int>& ranks) {
-    std::int64_t sum = 0;
-    for (const int rank : ranks) sum += BlockOf(volume.gathered, comm.size, rank).count;
-    return sum;
-  };
-  const auto scattered = [&](int rank) {
-    return BlockOf(volume.scattered, comm.size, rank).count;
-  };
-  const auto bytes_for = [&](int rank) { return volume.bytes * scattered(rank); };
+  const std::int64_t region_bytes = kHeaderBytes + count * RoundUp(volume.Most(comm.size));
 
   // Those of one node leave for each other what lies in the order of the ranks, without their own.
+  char* const mine = window.PartOf(comm.rank);
   for (const int rank : neighbours) {
     const int there = nodes.places()[rank];
     if (there == place) continue;
-    to_[rank] = window.PartOf(comm.rank) + (there - (there > place)) * RoundUp(local);
+    to_[rank] = mine + (there - (there > place)) * RoundUp(local);
     from_[rank] = window.PartOf(rank) + (place - (place > there)) * RoundUp(local);
   }
   const std::int64_t regions = (count - 1) * RoundUp(local);
-  const std::int64_t of_node = gathered(neighbours);
-  std::int64_t of_ranks_before = 0;
-  for (int i = 0; i < place; ++i) {
-    of_ranks_before += BlockOf(volume.gathered, comm.size, neighbours[i]).count;
-  }
+
+  // Blocks have two sizes, so that the sum over the ranks of a node takes two products: with many
+  // ranks a loop over them for each other rank would take as long as small exchanges.
+  const std::int64_t larger_ranks = volume.gathered % comm.size;
+  const auto bytes_before = [&](std::int64_t ranks, int to) {
+    const std::int64_t larger = std::min<std::int64_t>(
+        ranks, std::lower_bound(neighbours.begin(), neighbours.end(), larger_ranks) -
+                   neighbours.begin());
+    const int last = comm.size - 1;
+    return larger * RoundUp(volume.Between(0, to, comm.size)) +
+           (ranks - larger) * RoundUp(volume.Between(last, to, comm.size));
+  };
   for (int rank = 0; rank < comm.size; ++rank) {
     if (nodes.Of(rank) == here) continue;
     const int sender = nodes.SenderTo(rank, here);
-    char* const region = window.PartOf(sender) + regions +
-                         nodes.SentBefore(rank, here) * RegionBytes(count * most);
-    to_[rank] = region + sizeof(Header) + of_ranks_before * bytes_for(rank);
-    if (sender == comm.rank) AddPieces(&outgoing_, region, of_node * bytes_for(rank), rank);
+    char* const region =
+        window.PartOf(sender) + regions + nodes.SentBefore(rank, here) * region_bytes;
+    to_[rank] = region + kHeaderBytes + bytes_before(place, rank);
+    if (sender == comm.rank) AddPieces(&outgoing_, region, bytes_before(count, rank), rank);
   }
-  char* region =
-      window.PartOf(comm.rank) + regions + nodes.MostSends(here) * RegionBytes(count * most);
+
+  char* region = mine + regions + nodes.MostSends(here) * region_bytes;
   for (int node = 0; node < nodes.count(); ++node) {
     if (node == here) continue;
-    char* at = region + sizeof(Header);
+    char* at = region + kHeaderBytes;
     for (const int rank : nodes.RanksOn(node)) {
       from_[rank] = at;
-      at += BlockOf(volume.gathered, comm.size, rank).count * bytes_for(comm.rank);
+      at += RoundUp(volume.Between(rank, comm.rank, comm.size));
     }
-    const std::int64_t bytes = at - region - static_cast<std::int64_t>(sizeof(Header));
-    AddPieces(&incoming_, region, bytes, nodes.SenderTo(comm.rank, node));
-    region += RegionBytes(bytes);
+    AddPieces(&incoming_, region, at - region - kHeaderBytes, nodes.SenderTo(comm.rank, node));
+    region = at;
   }
 }
 
 void NodeExchange::AddPieces(Messages* messages, char* region, std::int64_t bytes, int rank) {
-  constexpr auto header = static_cast<std::int64_t>(sizeof(Header));
   // The header is in one piece.
-  const std::int64_t limit = std::max(GetOptions().max_chunk_bytes, header);
-  ForEachChunk(header + bytes, limit, [&](std::int64_t offset, std::int64_t count) {
+  const std::int64_t limit = std::max(GetOptions().max_chunk_bytes, kHeaderBytes);
+  ForEachChunk(kHeaderBytes + bytes, limit, [&](std::int64_t offset, std::int64_t count) {
     messages->push_back({region + offset, count, rank});
     return 0;
   });

@@ -4,7 +4,8 @@
 //
 // What is for a rank of the same node, that rank reads from the window. What comes from another
 // node arrives in one piece, with what each of its ranks has sent in the order of the ranks, and is
-// read where it arrives: no node packs or scatters anything that its ranks have not written.
+// read where it arrives: no node packs or scatters anything that its ranks have not written. Each
+// parcel begins on a cache line, as those of a message are written by several ranks.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +57,7 @@ class NodeExchange {
     MpiHandle request = 0;
   };
   using Messages = std::vector<Message>;
-  static std::int64_t RegionBytes(std::int64_t bytes);
+  static constexpr auto kHeaderBytes = static_cast<std::int64_t>(sizeof(Header));
   // Pieces of a region, as large as one MPI call may move.
   static void AddPieces(Messages* messages, char* region, std::int64_t bytes, int rank);
 
