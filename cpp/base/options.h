@@ -20,7 +20,7 @@ struct Options {
   bool first_call = true;  // PFFTJAX_FIRST_CALL_CHECK
   bool shared_memory = true;  // PFFTJAX_SHARED_MEMORY
   int local_ranks = 0;        // of the job on this node; 0: unknown (pfftjax/_runtime/launcher.py)
-  std::int64_t node = 0;       // for tests: ranks of different numbers take part in no node's memory
+  std::int64_t node = 0;  // for tests: ranks of different numbers take part in no node's memory
   bool deterministic = false;  // PFFTJAX_DETERMINISTIC: the same bits on every run
   double patience = 2.0;       // seconds until a waiting call asks the other ranks where they are
   double tick = 0.25;          // seconds between two looks of the watch

@@ -335,8 +335,8 @@ int ExchangeInOnePass(Communicator& comm, const Task<T>& task, const Passage<T>&
   }
   const std::int64_t most =
       arrays * parcels.MostNumbers() * static_cast<std::int64_t>(2 * sizeof(T));
-  const int code = WindowOnNode(
-      comm, NodeExchange::WindowBytes(NodesOf(comm), VolumeOf(task), most), &window);
+  const int code =
+      WindowOnNode(comm, NodeExchange::WindowBytes(NodesOf(comm), VolumeOf(task), most), &window);
   *is_done = window != nullptr;
   return code == 0 && window ? ByNodes(comm, task, passage, *window, most, buffers) : code;
 }

@@ -11,18 +11,19 @@ namespace {
 ffi::Error Transpose(const CallSite& site, Queue queue, Dimensions order, std::int64_t scatter,
                      std::int64_t gather, std::int64_t method, Operand x, Token, Result y,
                      TokenResult) {
-  return RunTranspose(site, order, scatter, gather, method, x, y->dimensions(),
-                      [&](Communicator& comm, const Transposition& boxes, Element element) {
-                        const auto by = static_cast<Method>(method);
-                        if (by == Method::kFused || by == Method::kShared) {
-                          throw std::runtime_error(
-                              "its method of exchange goes through memory that CPUs share; "
-                              "between GPUs take ExchangeMethod.AUTOMATIC, MESSAGES or ALLTOALL");
-                        }
-                        if (boxes.MostElements() == 0) return 0;  // on all ranks
-                        return ExchangeBoxes(comm, x.untyped_data(), y->untyped_data(), boxes,
-                                             element, Arrival::kStore, queue);
-                      });
+  return RunTranspose(
+      site, order, scatter, gather, method, x, y->dimensions(),
+      [&](Communicator& comm, const Transposition& boxes, Element element) {
+        const auto by = static_cast<Method>(method);
+        if (by == Method::kFused || by == Method::kShared || by == Method::kHierarchical) {
+          throw std::runtime_error(
+              "its method of exchange goes through memory that CPUs share; "
+              "between GPUs take ExchangeMethod.AUTOMATIC, MESSAGES or ALLTOALL");
+        }
+        if (boxes.MostElements() == 0) return 0;  // on all ranks
+        return ExchangeBoxes(comm, x.untyped_data(), y->untyped_data(), boxes, element,
+                             Arrival::kStore, queue);
+      });
 }
 
 // The shape of this rank's block after a transposition; none where there is no such communicator,

@@ -40,8 +40,8 @@ inline Range BlockOf(std::int64_t n, std::int64_t parts, std::int64_t part) {
 }
 inline Range BlockOf(std::int64_t n, Place place) { return BlockOf(n, place.size, place.rank); }
 
-// What each pair of ranks exchanges when an axis that is whole becomes split, and one that is split
-// becomes whole.
+// What each pair of ranks exchanges when an axis that is whole becomes split, and one that is
+// split becomes whole.
 struct Volume {
   std::int64_t scattered = 0;  // the lengths of these axes
   std::int64_t gathered = 0;

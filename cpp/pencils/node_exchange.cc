@@ -60,8 +60,8 @@ NodeExchange::NodeExchange(Communicator& comm, Window& window, const Nodes& node
   const std::int64_t larger_ranks = volume.gathered % comm.size;
   const auto bytes_before = [&](std::int64_t ranks, int to) {
     const std::int64_t larger = std::min<std::int64_t>(
-        ranks, std::lower_bound(neighbours.begin(), neighbours.end(), larger_ranks) -
-                   neighbours.begin());
+        ranks,
+        std::lower_bound(neighbours.begin(), neighbours.end(), larger_ranks) - neighbours.begin());
     const int last = comm.size - 1;
     return larger * RoundUp(volume.Between(0, to, comm.size)) +
            (ranks - larger) * RoundUp(volume.Between(last, to, comm.size));

@@ -3,9 +3,9 @@
 // message. Between a pair of nodes with m ranks each there are m messages, and not m * m.
 //
 // What is for a rank of the same node, that rank reads from the window. What comes from another
-// node arrives in one piece, with what each of its ranks has sent in the order of the ranks, and is
-// read where it arrives: no node packs or scatters anything that its ranks have not written. Each
-// parcel begins on a cache line, as those of a message are written by several ranks.
+// node arrives in one piece, with what each of its ranks has sent in the order of the ranks, and
+// is read where it arrives: no node packs or scatters anything that its ranks have not written.
+// Each parcel begins on a cache line, as those of a message are written by several ranks.
 #pragma once
 
 #include <cstdint>

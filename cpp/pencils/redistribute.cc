@@ -35,8 +35,9 @@ int ByNodes(Communicator& comm, Window& window, const void* source, void* target
 
 bool GoesByNodes(Communicator& comm, Method method) {
   if (!GetOptions().shared_memory || comm.size == 1) return false;
-  return method == Method::kHierarchical ? NodesOf(comm).count() > 1
-                                         : method == Method::kAutomatic && NodesOf(comm).AreMixed();
+  return method == Method::kHierarchical
+             ? NodesOf(comm).count() > 1
+             : method == Method::kAutomatic && NodesOf(comm).AreMixed();
 }
 
 int Redistribute(Communicator& comm, Method method, const void* source, void* target,

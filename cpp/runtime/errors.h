@@ -42,11 +42,12 @@ inline std::string ReasonOf(int code, const Communicator& comm) {
 inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Element element,
                             std::int64_t count, int code) {
   if (code == kNotShared) {
-    return Failed(operation, comm,
-                  "its method of exchange goes through memory that all ranks of the communicator "
-                  "share, and these do not share any, or not so much (they are on several "
-                  "nodes, or PFFTJAX_SHARED_MEMORY=0, or it is used up); take "
-                  "ExchangeMethod.MESSAGES, ALLTOALL or AUTOMATIC");
+    return Failed(
+        operation, comm,
+        "its method of exchange goes through memory that all ranks of the communicator, or "
+        "of a node, share, and these do not share any, or not so much (they are on several "
+        "nodes, or PFFTJAX_SHARED_MEMORY=0, or it is used up); take "
+        "ExchangeMethod.MESSAGES, ALLTOALL or AUTOMATIC");
   }
   const std::string reason = ReasonOf(code, comm);
   if (code == kShortMessage) return Failed(operation, comm, reason);

@@ -53,8 +53,8 @@ class Nodes {
   // How many ranks before this one are not on the node.
   int TurnOf(int rank, int node) const {
     const std::vector<int>& here = ranks_[node];
-    return rank - static_cast<int>(std::lower_bound(here.begin(), here.end(), rank) -
-                                   here.begin());
+    return rank -
+           static_cast<int>(std::lower_bound(here.begin(), here.end(), rank) - here.begin());
   }
 
   std::vector<int> first_;

@@ -365,8 +365,7 @@ void BetweenNodes(Communicator& comm, const std::vector<int>& first_on_node, int
   const Nodes nodes(first_on_node);
   const Volume volume{comm.size + 2, 2 * comm.size - 1, 50};
   const std::int64_t local = volume.Most(comm.size);
-  const auto window =
-      Window::Make(comm, nodes, NodeExchange::WindowBytes(nodes, volume, local));
+  const auto window = Window::Make(comm, nodes, NodeExchange::WindowBytes(nodes, volume, local));
   Expect(window != nullptr, "no window", comm.rank, 0);
   for (int n = 0; n < exchanges; ++n) {
     const bool fails = n % 4 == 3;
@@ -415,12 +414,11 @@ int OnRanks(int ranks, Body&& body) {
 // One message for each rank from each other node, in as many pieces as it has.
 void RunNodes(const std::vector<int>& first_on_node, int exchanges) {
   const auto ranks = static_cast<int>(first_on_node.size());
-  const int sent = OnRanks(ranks, [&](Communicator& comm) {
-    BetweenNodes(comm, first_on_node, exchanges);
-  });
+  const int sent =
+      OnRanks(ranks, [&](Communicator& comm) { BetweenNodes(comm, first_on_node, exchanges); });
   const int expected = exchanges * ranks * (Nodes(first_on_node).count() - 1);
-  pfftjax::Expect(sent == expected, std::to_string(sent) + " messages in place of " +
-                                        std::to_string(expected));
+  pfftjax::Expect(sent == expected,
+                  std::to_string(sent) + " messages in place of " + std::to_string(expected));
 }
 
 void Run(int ranks, int exchanges) {

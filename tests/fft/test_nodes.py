@@ -5,6 +5,7 @@ Every case makes a communicator of its own, as a communicator keeps what it know
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -135,12 +136,11 @@ def test_what_has_several_arrays_or_is_not_fused(placement):
             def everything(x, c, moved, plan=plan, walls=walls, z=z, y=y):
                 results = []
                 for each, other in zip(by_methods(plan), by_methods(walls), strict=True):
-                    gradient, pull = jax.vjp(
-                        lambda x, each=each: spectral.gradient(x, each, SIDES), x
-                    )
-                    divergence, pull_divergence = jax.vjp(
-                        lambda u, each=each: spectral.divergence(u, each, SIDES), gradient
-                    )
+                    how = {"plan": each, "box_size": SIDES}
+                    of_scalar = functools.partial(spectral.gradient, **how)
+                    of_vector = functools.partial(spectral.divergence, **how)
+                    gradient, pull = jax.vjp(of_scalar, x)
+                    divergence, pull_divergence = jax.vjp(of_vector, gradient)
                     there = pfftjax.transpose(moved, z, y, method=each.method)
                     results.append(
                         (

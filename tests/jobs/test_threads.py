@@ -19,7 +19,12 @@ WATCH = (
 ).split()
 # How each is built, its argument, and what it says when all went well.
 PROGRAMS = {
-    "threads": ((*CORE, "pencils/node_exchange"), "-Wl,--wrap=mmap,--wrap=munmap", "100", "all data right"),
+    "threads": (
+        (*CORE, "pencils/node_exchange"),
+        "-Wl,--wrap=mmap,--wrap=munmap",
+        "100",
+        "all data right",
+    ),
     "watch_threads": (
         (*CORE, *(f"runtime/{name}" for name in WATCH)),
         "-rdynamic",
