@@ -62,7 +62,7 @@ def by_methods(plan):
 
 
 def assert_same_bits(results):
-    """Of each method the same as of the first."""
+    """Every method has those of the first."""
     first, *others = map(jax.tree.leaves, results)
     for other in others:
         for a, b in zip(first, other, strict=True):
