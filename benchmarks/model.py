@@ -8,10 +8,12 @@ A transform of N points on R x C ranks is three local transforms and an exchange
 in each column of the grid (slabs: one). Of b bytes a point and V = N / P points a rank,
 
     local     = V (a log2(N) b / 8 + m b)        arithmetic, and the passes through memory
-    exchange  = (q - 1) latency + V b (q - 1) / q / bandwidth        in rows of q ranks
+    exchange  = s latency + V b (q - 1) / q / bandwidth        in rows of q ranks
 
-where the bandwidth of a rank is that of memory as far as its row lies on one node, and else its
-share of the node's network. `a` and `m` are fitted to this machine's measured transforms
+where a rank sends s messages and the bandwidth of a rank is that of memory as far as its row lies
+on one node, and else its share of the node's network. Of a row with h ranks a node, a rank has
+h - 1 parcels for others of its node, and sends (q - h) / h messages to other nodes, each with the
+parcels of all h (`ExchangeMethod.HIERARCHICAL`). `a` and `m` are fitted to this machine's measured transforms
 (fft-*.json), where the exchange is part of the passes through memory; latency and bandwidth are
 measured, or given. What the model leaves out: congestion beyond `efficiency`, and ranks that wait
 for slower ones.
@@ -70,7 +72,7 @@ class Network:
         away = ranks - here
         share = self.node_bandwidth * self.efficiency / self.ranks_a_node
         return (
-            (ranks - 1) * self.latency
+            (here - 1 + away / here) * self.latency
             + volume * (here - 1) / ranks / self.memory_bandwidth
             + volume * away / ranks / share
         )

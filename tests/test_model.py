@@ -34,6 +34,9 @@ def test_exchanges():
     assert NETWORK.exchange(8, 1, volume) == pytest.approx(7e-6 + volume * 7 / 8 / 4e9)
     share = 0.5 * 8e9 / 8
     assert NETWORK.exchange(4, 8, volume) == pytest.approx(3e-6 + volume * 3 / 4 / share)
+    # On two nodes a rank sends to 7 others of its own, and one message to the other node.
+    expected = 8e-6 + volume * 7 / 16 / 4e9 + volume * 8 / 16 / share
+    assert NETWORK.exchange(16, 1, volume) == pytest.approx(expected)
     one = predict((64,) * 3, (1, 1), "complex64", CORES, NETWORK)
     assert one["exchange"] == 0
     slab, pencil = (predict((64,) * 3, g, "complex64", CORES, NETWORK) for g in ((4, 1), (2, 2)))

@@ -172,7 +172,7 @@ const layouts = (() => {
     const here = Math.min(ranks, near);
     const share = (network.node_bandwidth * network.efficiency) / network.ranks_a_node;
     return (
-      (ranks - 1) * network.latency +
+      (here - 1 + (ranks - here) / here) * network.latency +
       ((volume * (here - 1)) / ranks) / network.memory_bandwidth +
       ((volume * (ranks - here)) / ranks) / share
     );
