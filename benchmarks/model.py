@@ -13,10 +13,10 @@ in each column of the grid (slabs: one). Of b bytes a point and V = N / P points
 where a rank sends s messages and the bandwidth of a rank is that of memory as far as its row lies
 on one node, and else its share of the node's network. Of a row with h ranks a node, a rank has
 h - 1 parcels for others of its node, and sends (q - h) / h messages to other nodes, each with the
-parcels of all h (`ExchangeMethod.HIERARCHICAL`). `a` and `m` are fitted to this machine's measured transforms
-(fft-*.json), where the exchange is part of the passes through memory; latency and bandwidth are
-measured, or given. What the model leaves out: congestion beyond `efficiency`, and ranks that wait
-for slower ones.
+parcels of all h (`ExchangeMethod.HIERARCHICAL`). `a` and `m` are fitted to this machine's measured
+transforms (fft-*.json), where the exchange is part of the passes through memory; latency and
+bandwidth are measured, or given. What the model leaves out: congestion beyond `efficiency`, and
+ranks that wait for slower ones.
 """
 
 import argparse

@@ -168,8 +168,14 @@ NB_MODULE(_native, m) {
       nb::arg("profile") = false, nb::arg("deterministic") = false);
 
   m.def(
-      "set_node", [](std::int64_t number) { GetOptions().node = number; }, nb::arg("number"),
-      "For tests: ranks of different numbers share no memory, as if they were on several nodes.");
+      "set_node",
+      [](std::int64_t number) {
+        GetOptions().node = number;
+        GetOptions().least_spared = 1;
+      },
+      nb::arg("number"),
+      "For tests: ranks of different numbers share no memory, as if they were on several nodes, "
+      "and exchange as many nodes of many ranks do.");
   m.def("keep_freed_memory", &KeepFreedMemory, nb::arg("bytes"),
         "Lets malloc keep so much for the next call of a program.");
   m.def(

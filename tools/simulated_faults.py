@@ -220,13 +220,13 @@ FAULTS = [
     ),
     Fault(
         "a node's parcels are sent before all of its ranks have left theirs",
-        "pencils/node_exchange.cc",
+        "collectives/node_exchange.cc",
         "here_ = round_.WaitForAll(about);",
         "here_ = 0;",
     ),
     Fault(
         "parcels for another node are written over while they are sent",
-        "pencils/node_exchange.cc",
+        "collectives/node_exchange.cc",
         "while (received < incoming_.size() || sent < outgoing_.size())",
         "while (received < incoming_.size())",
     ),

@@ -7,7 +7,9 @@
 #include <string>
 
 #include "base/copies.h"
+#include "base/options.h"
 #include "collectives/exchange.h"
+#include "collectives/node_exchange.h"
 #include "collectives/reductions.h"
 #include "runtime/handlers.h"
 #include "runtime/node.h"
@@ -20,6 +22,44 @@ template <typename Body>
 ffi::Error RunInto(Result& y, const CallSite& site, const Operand& x, Detail detail, Body&& body) {
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return RunOn(site, x, detail.Say(), detail.Number(), std::forward<Body>(body));
+}
+
+// An alltoall between several nodes, some of them with several ranks. Small blocks travel together
+// with those of the other ranks of a node, where that spares many messages: the ranks of a node
+// wait for each other on the way. The copies of large blocks would cost more than messages.
+template <typename ByMpi>
+int AlltoallBetweenNodes(Communicator& comm, const void* x, void* y, std::int64_t bytes,
+                         ByMpi&& by_mpi) {
+  constexpr std::int64_t kMostBytes = process::Size(std::int64_t{16} << 10);
+  if (!GetOptions().shared_memory || bytes == 0 || bytes > kMostBytes) return by_mpi();
+  const Nodes& nodes = NodesOf(comm);
+  const std::int64_t away = comm.size - nodes.RanksOnNodeOf(0);
+  if (!nodes.AreMixed() || away - nodes.MostSends(0) < GetOptions().least_spared) return by_mpi();
+  const Volume volume{comm.size, comm.size, bytes};
+  Window* window = nullptr;
+  const std::int64_t wanted = NodeExchange::WindowBytes(nodes, volume, bytes);
+  if (const int code = WindowOnNode(comm, wanted, &window)) return code;
+  if (!window) return by_mpi();
+
+  const auto size = static_cast<std::size_t>(bytes);
+  const auto* const blocks = static_cast<const char*>(x);
+  auto* const results = static_cast<char*>(y);
+  NodeExchange exchange(comm, *window, nodes, volume, bytes);
+  if (const int code = exchange.Begin()) return code;
+  for (int rank = 0; rank < comm.size; ++rank) {
+    if (rank == comm.rank) continue;
+    process::Writes(exchange.To(rank), size);
+    std::memcpy(exchange.To(rank), blocks + rank * bytes, size);
+  }
+  if (const int code = exchange.Send()) return code;
+  if (x != y) std::memcpy(results + comm.rank * bytes, blocks + comm.rank * bytes, size);
+  if (const int code = exchange.Arrive()) return code;
+  for (int rank = 0; rank < comm.size; ++rank) {
+    if (rank == comm.rank) continue;
+    process::Reads(exchange.From(rank), size);
+    std::memcpy(results + rank * bytes, exchange.From(rank), size);
+  }
+  return 0;
 }
 
 // An alltoall or an allgather.
@@ -41,10 +81,13 @@ ffi::Error Exchange(const CallSite& site, Operand x, Token, Result y, TokenResul
       const EqualBlocks blocks{kPattern, comm, block};
       return ExchangeBlocks(comm, send, y->untyped_data(), blocks, element);
     };
-    Node* node = NodeOf(comm);
-    if (!node) return by_mpi();
-    return node->Exchange(x.untyped_data(), y->untyped_data(),
-                          {block * InfoOf(element).bytes, element, is_same_for_all}, by_mpi);
+    const std::int64_t bytes = block * InfoOf(element).bytes;
+    if (Node* const node = NodeOf(comm)) {
+      return node->Exchange(x.untyped_data(), y->untyped_data(), {bytes, element, is_same_for_all},
+                            by_mpi);
+    }
+    if (is_same_for_all) return by_mpi();
+    return AlltoallBetweenNodes(comm, x.untyped_data(), y->untyped_data(), bytes, by_mpi);
   });
 }
 

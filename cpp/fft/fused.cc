@@ -5,9 +5,9 @@
 
 #include "base/scratch.h"
 #include "collectives/exchange.h"
+#include "collectives/node_exchange.h"
 #include "fft/parcel_boxes.h"
 #include "fft/passage.h"
-#include "pencils/node_exchange.h"
 #include "pencils/pencils.h"
 #include "pencils/redistribute.h"
 #include "pencils/stream.h"

@@ -5,8 +5,8 @@
 #include <array>
 #include <cstdint>
 
+#include "base/distribution.h"
 #include "base/element.h"
-#include "base/place.h"
 
 namespace pfftjax {
 
@@ -25,33 +25,6 @@ struct Box {
     for (int d = 0; d < dims; ++d) product *= extent[d];
     return product;
   }
-};
-
-// The part of an axis of length n that the block distribution gives to one of `parts`: all sizes
-// equal, but for the remainder, which the first parts have one more of.
-struct Range {
-  std::int64_t start = 0;
-  std::int64_t count = 0;
-};
-inline Range BlockOf(std::int64_t n, std::int64_t parts, std::int64_t part) {
-  const std::int64_t size = n / parts;
-  const std::int64_t rest = n % parts;
-  return {part * size + std::min(part, rest), size + (part < rest ? 1 : 0)};
-}
-inline Range BlockOf(std::int64_t n, Place place) { return BlockOf(n, place.size, place.rank); }
-
-// What each pair of ranks exchanges when an axis that is whole becomes split, and one that is
-// split becomes whole.
-struct Volume {
-  std::int64_t scattered = 0;  // the lengths of these axes
-  std::int64_t gathered = 0;
-  std::int64_t bytes = 0;  // for each pair of an element of one and an element of the other
-
-  std::int64_t Between(int from, int to, int ranks) const {
-    return bytes * BlockOf(gathered, ranks, from).count * BlockOf(scattered, ranks, to).count;
-  }
-  // Rank 0 has the largest blocks.
-  std::int64_t Most(int ranks) const { return Between(0, 0, ranks); }
 };
 
 // Cuts a box into pieces of at most `limit` elements, the same for all boxes of equal extents:

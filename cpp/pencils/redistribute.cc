@@ -3,7 +3,7 @@
 #include "base/copies.h"
 #include "base/options.h"
 #include "collectives/exchange.h"
-#include "pencils/node_exchange.h"
+#include "collectives/node_exchange.h"
 #include "pencils/stream.h"
 #include "runtime/window.h"
 

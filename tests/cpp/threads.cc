@@ -1,6 +1,6 @@
 // Ranks as threads of one process, on an MPI made of queues: what ThreadSanitizer sees of the
 // shared memory between ranks (node.h), of exchanges that go on in the background (background.h)
-// and of those between nodes (pencils/node_exchange.h).
+// and of those between nodes (collectives/node_exchange.h).
 //
 // Built and run by tests/jobs/test_threads.py. mmap is wrapped, so that all ranks see the shared
 // memory at the same address: accesses at different addresses are never a race for the sanitizer.
@@ -19,8 +19,8 @@
 #include <tuple>
 #include <vector>
 
+#include "collectives/node_exchange.h"
 #include "fake_mpi.h"
-#include "pencils/node_exchange.h"
 #include "runtime/agreement.h"
 #include "runtime/background.h"
 #include "runtime/node.h"

@@ -1,9 +1,5 @@
-"""Exchanges between nodes, which are made of this one: ranks of different numbers share no memory.
+"""Transforms and redistributions between nodes, which are made of this one."""
 
-Every case makes a communicator of its own, as a communicator keeps what it knows of its nodes.
-"""
-
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -12,15 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import pfftjax
 from pfftjax import ExchangeMethod, Pencil, PencilFFT, PencilTransform, ProcessGrid, spectral
 from pfftjax import collectives as pc
-from pfftjax._runtime.ffi import native
 from pfftjax._runtime.options import options
 from tests.distributed import TOLERANCE, Model, assert_block, total
-from tests.helpers import NODES, RANK, SIZE, random
+from tests.helpers import SIZE, random
+from tests.nodes import PLACEMENTS, on_nodes
 
 pytestmark = [
     pytest.mark.mpi,
@@ -30,26 +25,8 @@ pytestmark = [
     pytest.mark.skipif(not options.shared_memory, reason="no rank shares memory"),
 ]
 
-# The node of each rank: of equal and of unequal ones, and of ranks that are no neighbours.
-PLACEMENTS = {
-    1: [(0,)],
-    2: [(0, 1), (0, 0)],
-    3: [(0, 0, 1), (0, 1, 0), (0, 1, 1)],
-    4: [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 1), (0, 1, 1, 2)],
-}[SIZE]
 SIDES = (1.0, 2.0, 3.0)
 METHODS = (ExchangeMethod.MESSAGES, ExchangeMethod.HIERARCHICAL, ExchangeMethod.AUTOMATIC)
-
-
-@contextlib.contextmanager
-def on_nodes(placement):
-    """A communicator whose ranks are on these nodes."""
-    comm = MPI.COMM_WORLD.Dup()
-    native.set_node(placement[RANK])
-    try:
-        yield comm
-    finally:
-        native.set_node(NODES[RANK] if len(NODES) > 1 else 0)
 
 
 def grids_of(comm):

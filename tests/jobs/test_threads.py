@@ -20,7 +20,7 @@ WATCH = (
 # How each is built, its argument, and what it says when all went well.
 PROGRAMS = {
     "threads": (
-        (*CORE, "pencils/node_exchange"),
+        (*CORE, "collectives/node_exchange"),
         "-Wl,--wrap=mmap,--wrap=munmap",
         "100",
         "all data right",

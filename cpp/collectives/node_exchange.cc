@@ -1,4 +1,4 @@
-#include "pencils/node_exchange.h"
+#include "collectives/node_exchange.h"
 
 #include <algorithm>
 #include <string>

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "pencils/box.h"
+#include "base/distribution.h"
 #include "runtime/communicator.h"
 #include "runtime/nodes.h"
 #include "runtime/window.h"
