@@ -2,6 +2,7 @@
 
     python -m tools.simulate --seeds 20000 [--first S] [--jobs 2] [--scenario X]
     python -m tools.simulate --faults [WORD ...]
+    python -m tools.simulate --clock slingshot ...    what exchanges cost (tools/simulated_clock.py)
 
 A schedule is a job of simulated ranks (tests/cpp/simulated/): the seed decides what they do, who
 runs when, which message arrives first and what goes wrong. What fails prints its seed, and fails
@@ -176,6 +177,11 @@ class Report:
 
 
 def main():
+    if any(word.startswith("--clock") for word in sys.argv[1:]):
+        # There and not above: it imports this module.
+        from tools import simulated_clock
+
+        return simulated_clock.main()
     parser = argparse.ArgumentParser(description="The C++ core on a simulated MPI.")
     parser.add_argument("--seeds", type=int, default=20000, help="how many schedules")
     parser.add_argument("--first", type=int, default=0, help="the first seed")

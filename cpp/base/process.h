@@ -85,6 +85,8 @@ inline void WriteError(const std::string& text) {
 // Plain writes and reads, about to be made, of memory that ranks share.
 inline void Writes(const void*, std::size_t) {}
 inline void Reads(const void*, std::size_t) {}
+// A large copy, about to be made: a simulation knows how long it takes.
+inline void Copies(const void*, const void*, std::int64_t) {}
 
 }  // namespace pfftjax::process
 

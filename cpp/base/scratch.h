@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/pages.h"
+#include "base/process.h"
 
 namespace pfftjax {
 
@@ -21,7 +22,7 @@ class ScratchFor {
     if (bytes == 0) return;
     {
       const std::lock_guard lock(mutex_);
-      std::swap(memory_, kept_);
+      std::swap(memory_, Kept());
     }
     if (memory_.bytes >= bytes) return;
     memory_.Free();
@@ -34,7 +35,7 @@ class ScratchFor {
   ScratchFor& operator=(const ScratchFor&) = delete;
   ~ScratchFor() {
     const std::lock_guard lock(mutex_);
-    if (kept_.bytes < memory_.bytes) std::swap(memory_, kept_);
+    if (Kept().bytes < memory_.bytes) std::swap(memory_, Kept());
     memory_.Free();
   }
   void* data() const { return memory_.data; }
@@ -43,7 +44,7 @@ class ScratchFor {
   // Returns retained memory to the operating system.
   static void Release() {
     const std::lock_guard lock(mutex_);
-    kept_.Free();
+    Kept().Free();
   }
 
  private:
@@ -53,12 +54,17 @@ class ScratchFor {
       data = nullptr;
       bytes = 0;
     }
-    void* data;
-    std::size_t bytes;
+    void* data = nullptr;
+    std::size_t bytes = 0;
   };
+  // What a process keeps, which outlives its static objects.
+  struct KeptMemory : Memory {
+    ~KeptMemory() { this->Free(); }
+  };
+  static Memory& Kept() { return process::Lasting<KeptMemory>(); }
+
   static inline std::mutex mutex_;
-  static inline Memory kept_{nullptr, 0};
-  Memory memory_{nullptr, 0};
+  Memory memory_;
 };
 using Scratch = ScratchFor<struct ForTransforms>;
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/process.h"
 #include "base/types.h"
 
 namespace pfftjax {
@@ -167,6 +168,13 @@ void WithSize(std::int64_t bytes, Function&& f) {
   }
 }
 
+void Announce(const void* source, const Box& from, void* target, const Box& to,
+              std::int64_t element_bytes) {
+  process::Copies(static_cast<const char*>(source) + from.offset * element_bytes,
+                  static_cast<const char*>(target) + to.offset * element_bytes,
+                  from.count() * element_bytes);
+}
+
 // Integers of both signs add alike, and without overflow where they have none.
 template <typename T, bool = std::is_integral_v<T> && !std::is_same_v<T, bool>>
 struct Summed {
@@ -208,6 +216,7 @@ void CopyBox(const void* source, const Box& from, void* target, const Box& to,
              std::int64_t element_bytes) {
   if (from.count() == 0) return;
   const Pair pair = Merge(from, to);
+  Announce(source, from, target, to, element_bytes);
   WithSize(element_bytes, [&](auto type) {
     using T = decltype(type);
     Copy(static_cast<const T*>(source) + from.offset, static_cast<T*>(target) + to.offset, pair);
@@ -217,6 +226,7 @@ void CopyBox(const void* source, const Box& from, void* target, const Box& to,
 void AddBox(const void* source, const Box& from, void* target, const Box& to, Element element) {
   if (from.count() == 0) return;
   const Pair pair = Merge(from, to);
+  Announce(source, from, target, to, InfoOf(element).bytes);
   WithType(element, [&](auto type) {
     using T = typename Summed<decltype(type)>::Type;
     Add(static_cast<const T*>(source) + from.offset, static_cast<T*>(target) + to.offset, pair);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mpi/mpi_api.h"
+#include "simulated/clock.h"
 #include "simulated/scheduler.h"
 
 namespace pfftjax::simulated {
@@ -48,6 +49,7 @@ struct Job {
   const int ranks;
   std::vector<std::unique_ptr<Process>> processes;
   Network network;
+  std::unique_ptr<Clock> clock;  // null: time is drawn
   int cores = 1;
   double refuses = 0;
   std::vector<std::unique_ptr<Comm>> comms;  // the first one is the world

@@ -1,7 +1,7 @@
 // simulated [--first S] [--seeds N] [--scenario X] [--most-failures M] [--twice] [--names]
 //
 // Runs the seeds S ... S + N - 1, prints each failure, and a summary. With --twice every seed runs
-// two times, and must leave the same trace.
+// two times, and must leave the same trace. With --clock it measures an exchange (measured.cc).
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "measured.h"
 #include "scenario.h"
 
 using pfftjax::simulated::RunSeed;
@@ -16,6 +17,9 @@ using pfftjax::simulated::Scenarios;
 using pfftjax::simulated::Verdict;
 
 int main(int count, char** arguments) {
+  if (count > 1 && std::strcmp(arguments[1], "--clock") == 0) {
+    return pfftjax::simulated::Measure(count - 2, arguments + 2);
+  }
   std::map<std::string, std::string> options{
       {"--first", "0"}, {"--seeds", "100"}, {"--scenario", ""}, {"--most-failures", "5"}};
   bool twice = false;

@@ -6,6 +6,7 @@
 
 #include "job.h"
 #include "mpi.h"
+#include "rounds.h"
 
 namespace pfftjax::simulated {
 namespace {
@@ -68,6 +69,55 @@ class Meeting {
     is_synchronizing_ = scheduler->random.Chance(TheJob().network.synchronizes);
   }
 
+  // On a clock: what a rank brings to a collective that it makes by messages of known sizes.
+  void Bring(int rank, const Part& part) {
+    Seat& seat = parts_[static_cast<std::size_t>(rank)];
+    seat.part = part;
+    seat.stage = Stage::kHere;
+    seat.source = static_cast<const char*>(part.send);
+    const Part& first = parts_[static_cast<std::size_t>(first_ < 0 ? first_ = rank : first_)].part;
+    if (part.kind != first.kind || part.root != first.root || part.count != first.count ||
+        part.element != first.element || part.reduction != first.reduction) {
+      scheduler->Fail("a collective of ranks that mean different things");
+    }
+    if (!IsForAll(part.kind) && part.send) {
+      seat.data.assign(seat.source, seat.source + SendBytes(part, rank));
+      seat.source = seat.data.data();
+    }
+    // Nobody has left it yet, so that what everybody sends is still there.
+    if (++here_ == comm_.size() && IsForAll(part.kind)) {
+      for (int other = 0; other < comm_.size(); ++other) Give(other, PartOf(other));
+    }
+  }
+  // Once the messages of this rank are done. True for the last one.
+  bool Take(int rank) {
+    const Part& part = PartOf(rank);
+    if (!IsForAll(part.kind)) Give(rank, part);
+    return ++gone_ == comm_.size();
+  }
+  // A collective that is begun and goes on by itself; it is done on all ranks at one time.
+  Request* Begin(int rank, const Part& part) {
+    auto* request = new Request;
+    request->owner = &CurrentProcess();
+    ++request->owner->open_requests;
+    Seat& seat = parts_[static_cast<std::size_t>(rank)];
+    seat.part = part;
+    seat.request = request;
+    seat.meeting = this;
+    seat.rank = rank;
+    if (++here_ < comm_.size()) return request;
+    const Machine& machine = TheJob().clock->machine;
+    double rounds = 0;
+    for (int ranks = 1; ranks < comm_.size(); ranks *= 2) ++rounds;
+    for (Seat& one : parts_) {
+      endings_.push_back(std::make_unique<Ending>());
+      endings_.back()->seat = &one;
+      const auto time = static_cast<Time>(rounds * (machine.latency + 2 * machine.overhead));
+      scheduler->Schedule(*endings_.back(), scheduler->now() + time);
+    }
+    return request;
+  }
+
   Request* Enter(int rank, const Part& part) {
     auto* request = new Request;
     request->owner = &CurrentProcess();
@@ -80,6 +130,7 @@ class Meeting {
     seat.knowledge = Tell();
     const char* from = static_cast<const char*>(part.send);
     if (from) seat.data.assign(from, from + SendBytes(part, rank));
+    seat.source = seat.data.data();
     seat.stage = Stage::kHere;
     // A root of a broadcast, or a leaf of a reduction, may be done and not have sent anything yet.
     LetGo(*request->owner, seat, 0);
@@ -95,6 +146,7 @@ class Meeting {
     int rank = 0;
     Part part;
     std::vector<char> data;
+    const char* source = nullptr;  // data, or on a clock what the rank has lent
     Request* request = nullptr;
     Stage stage = Stage::kAway;
     bool has_left = false;  // the others can have its data
@@ -212,8 +264,12 @@ class Meeting {
     return stage == Stage::kHere || stage == Stage::kEnding ? other : rank;
   }
 
-  const std::vector<char>& DataOf(int rank) const {
-    return parts_[static_cast<std::size_t>(rank)].data;
+  const Part& PartOf(int rank) const { return parts_[static_cast<std::size_t>(rank)].part; }
+  const char* DataOf(int rank) const { return parts_[static_cast<std::size_t>(rank)].source; }
+  // Whether no rank can be done before all have come.
+  static bool IsForAll(Kind kind) {
+    return kind == Kind::kAlltoall || kind == Kind::kAllgather || kind == Kind::kReduceScatter ||
+           kind == Kind::kAllreduce || kind == Kind::kBarrier;
   }
 
   void End(Seat& seat) {
@@ -234,7 +290,7 @@ class Meeting {
     auto* to = static_cast<char*>(part.recv);
     const auto reduce = [&](int begin, int end, std::size_t offset) {
       for (int other = begin; other < end; ++other) {
-        const char* data = DataOf(other).data() + offset;
+        const char* data = DataOf(other) + offset;
         if (other == begin) {
           std::memcpy(to, data, bytes);
         } else {
@@ -246,8 +302,8 @@ class Meeting {
     switch (part.kind) {
       case Kind::kAlltoall:
         for (int other = 0; other < size; ++other) {
-          std::memcpy(to + static_cast<std::size_t>(other) * bytes,
-                      DataOf(other).data() + mine * bytes, bytes);
+          std::memcpy(to + static_cast<std::size_t>(other) * bytes, DataOf(other) + mine * bytes,
+                      bytes);
         }
         return;
       case Kind::kGather:
@@ -255,7 +311,7 @@ class Meeting {
         [[fallthrough]];
       case Kind::kAllgather:
         for (int other = 0; other < size; ++other) {
-          std::memcpy(to + static_cast<std::size_t>(other) * bytes, DataOf(other).data(), bytes);
+          std::memcpy(to + static_cast<std::size_t>(other) * bytes, DataOf(other), bytes);
         }
         return;
       case Kind::kReduceScatter:
@@ -270,10 +326,10 @@ class Meeting {
       case Kind::kExscan:
         return reduce(0, rank, 0);
       case Kind::kBcast:
-        if (rank != part.root) std::memcpy(to, DataOf(part.root).data(), bytes);
+        if (rank != part.root) std::memcpy(to, DataOf(part.root), bytes);
         return;
       case Kind::kScatter:
-        std::memcpy(to, DataOf(part.root).data() + mine * bytes, bytes);
+        std::memcpy(to, DataOf(part.root) + mine * bytes, bytes);
         return;
       case Kind::kBarrier:
         return;
@@ -291,6 +347,9 @@ class Meeting {
 
   Comm& comm_;
   std::vector<Seat> parts_;
+  int first_ = -1;  // to come
+  int here_ = 0;
+  int gone_ = 0;
   std::vector<std::unique_ptr<Ending>> endings_;
   bool is_synchronizing_;
   Comm* duplicate_ = nullptr;
@@ -307,15 +366,32 @@ Comm::Comm(std::vector<int> all, int number) : members(std::move(all)), number(n
 
 Comm::~Comm() = default;
 
-Request* Enter(Comm& comm, const Part& part) {
-  const int rank = comm.RankOf(CurrentProcess());
+namespace {
+
+std::unique_ptr<Meeting>& NextMeeting(Comm& comm, int rank, const Part& part) {
   scheduler->Note(static_cast<std::uint64_t>(part.kind) << 40 ^
                   static_cast<std::uint64_t>(part.count));
   const std::int64_t index = comm.entered[static_cast<std::size_t>(rank)]++;
   while (static_cast<std::int64_t>(comm.meetings.size()) <= index) {
     comm.meetings.push_back(std::make_unique<Meeting>(comm));
   }
-  return comm.meetings[static_cast<std::size_t>(index)]->Enter(rank, part);
+  return comm.meetings[static_cast<std::size_t>(index)];
+}
+
+}  // namespace
+
+Request* Enter(Comm& comm, const Part& part) {
+  const int rank = comm.RankOf(CurrentProcess());
+  Meeting& meeting = *NextMeeting(comm, rank, part);
+  return TheJob().clock ? meeting.Begin(rank, part) : meeting.Enter(rank, part);
+}
+
+void CollectOnClock(Comm& comm, const Part& part) {
+  const int rank = comm.RankOf(CurrentProcess());
+  std::unique_ptr<Meeting>& meeting = NextMeeting(comm, rank, part);
+  meeting->Bring(rank, part);
+  MakeRounds(comm, rank, part);
+  if (meeting->Take(rank)) meeting.reset();
 }
 
 }  // namespace pfftjax::simulated

@@ -78,6 +78,9 @@ Counts& Mine() {
 
 bool FindsOlderValues() { return scheduler->pace.older_values > 0; }
 
+// The clock of the job, on which nothing is kept beside the data.
+Clock* TheClock() { return scheduler ? TheJob().clock.get() : nullptr; }
+
 bool Releases(std::memory_order order) {
   return order != std::memory_order_relaxed && order != std::memory_order_acquire &&
          order != std::memory_order_consume;
@@ -147,6 +150,7 @@ void ForEachLine(const void* data, std::size_t bytes, Body&& body) {
 
 void CheckWrite(const void* data, std::size_t bytes) {
   if (!scheduler->current()) return;
+  if (Clock* clock = TheClock()) return clock->Touch(data, static_cast<std::int64_t>(bytes));
   const Counts& mine = Mine();
   const int self = CurrentProcess().rank;
   ForEachLine(data, bytes, [&](Line& line) {
@@ -165,6 +169,7 @@ void CheckWrite(const void* data, std::size_t bytes) {
 
 void CheckRead(const void* data, std::size_t bytes) {
   if (!scheduler->current()) return;
+  if (Clock* clock = TheClock()) return clock->Fetch(data, static_cast<std::int64_t>(bytes));
   const Counts& mine = Mine();
   const auto self = static_cast<std::size_t>(CurrentProcess().rank);
   ForEachLine(data, bytes, [&](Line& line) {
@@ -176,7 +181,20 @@ void CheckRead(const void* data, std::size_t bytes) {
   });
 }
 
+void NoteCopy(const void* from, const void* to, std::int64_t bytes) {
+  Clock* clock = TheClock();
+  if (clock && scheduler->current()) clock->Copy(from, to, bytes);
+}
+
+void NoteLoad(const void* atomic) {
+  Clock* clock = TheClock();
+  if (!clock || !scheduler->current() || !IsShared(atomic)) return;
+  clock->ReadAtomic(atomic);
+  scheduler->current()->looks_at = atomic;
+}
+
 std::uint64_t Load(const void* atomic, std::uint64_t latest, std::memory_order order) {
+  if (TheClock()) return latest;
   if (!scheduler->current() || !(IsShared(atomic) || FindsOlderValues())) return latest;
   const auto found = Atomics().find(atomic);
   if (found == Atomics().end()) return latest;
@@ -211,6 +229,7 @@ std::uint64_t Load(const void* atomic, std::uint64_t latest, std::memory_order o
 void Store(const void* atomic, std::uint64_t latest, std::uint64_t value,
            std::memory_order order) {
   if (!scheduler->current() || !(IsShared(atomic) || FindsOlderValues())) return;
+  if (Clock* clock = TheClock()) return clock->ChangeAtomic(atomic);
   Value stored;
   stored.bits = value;
   if (Releases(order)) stored.told = Tell();
@@ -220,6 +239,7 @@ void Store(const void* atomic, std::uint64_t latest, std::uint64_t value,
 void Change(const void* atomic, std::uint64_t latest, std::uint64_t value,
             std::memory_order order) {
   if (!scheduler->current() || !(IsShared(atomic) || FindsOlderValues())) return;
+  if (Clock* clock = TheClock()) return clock->ChangeAtomic(atomic);
   Values& values = Atomics()[atomic];
   Value stored;
   stored.bits = value;
@@ -237,6 +257,7 @@ void Knowledge::Add(const Knowledge& other) {
 
 Knowledge Tell() {
   Knowledge told;
+  if (scheduler->pace.is_exact) return told;
   if (shared_begin != shared_end) {
     told.ranks = Mine();
     ++Mine()[static_cast<std::size_t>(CurrentProcess().rank)];

@@ -40,6 +40,12 @@ inline void NoteRead(const void* data, std::size_t bytes) {
   if (IsShared(data)) CheckRead(data, bytes);
 }
 
+// A copy takes time where the job has a clock.
+void NoteCopy(const void* from, const void* to, std::int64_t bytes);
+
+// So does a load of what another rank has stored.
+void NoteLoad(const void* atomic);
+
 // Accesses to an atomic of which `latest` is the value. A load returns what it finds.
 std::uint64_t Load(const void* atomic, std::uint64_t latest, std::memory_order order);
 void Store(const void* atomic, std::uint64_t latest, std::uint64_t value, std::memory_order order);

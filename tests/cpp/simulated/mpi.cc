@@ -22,6 +22,7 @@ void Request::Complete(int how) {
   owner->open_requests -= counts;
   code = how;
   if (waiting) scheduler->Wake(*waiting);
+  if (TheJob().clock) scheduler->WakeThoseThatLookAt(this);
 }
 
 Time Arrival(const Process& from, const Process& to, std::int64_t bytes) {
@@ -74,8 +75,11 @@ void WaitForAny(Request* const* requests, int count, int* which) {
     if (requests[i]) requests[i]->waiting = nullptr;
   }
   --process.waits_in_mpi;
-  *which = done[static_cast<std::size_t>(
-      scheduler->random.Below(static_cast<std::int64_t>(done.size())))];
+  Clock* const clock = TheJob().clock.get();
+  *which = clock ? done[0]
+                 : done[static_cast<std::size_t>(
+                       scheduler->random.Below(static_cast<std::int64_t>(done.size())))];
+  if (clock) clock->Spend(requests[*which]->overhead);
   self->naps = 0;
   Learn(requests[*which]->knowledge);
 }
@@ -91,7 +95,12 @@ bool TestRequest(MpiHandle* handle, int* code, std::int64_t* bytes) {
   *code = 0;
   if (!request) return true;
   if (request->owner != &CurrentProcess()) scheduler->Fail("a request of another rank is tested");
-  if (!request->is_done) return false;
+  Clock* const clock = TheJob().clock.get();
+  if (!request->is_done) {
+    if (clock) scheduler->current()->looks_at = request;
+    return false;
+  }
+  if (clock) clock->Spend(request->overhead);
   *code = request->code;
   if (bytes) *bytes = request->bytes;
   Learn(request->knowledge);
@@ -107,6 +116,7 @@ Process& Comm::ProcessOf(int rank) const {
 }
 
 Request* Comm::Send(const void* data, std::int64_t bytes, int to, int tag) {
+  if (TheJob().clock && to >= 0 && to < size()) return SendOnClock(data, bytes, to, tag, true);
   Process& sender = CurrentProcess();
   auto* request = new Request;
   request->owner = &sender;
@@ -154,9 +164,21 @@ Request* Comm::Post(void* data, std::int64_t room, int from, int tag) {
   }
   ++receiver.open_requests;
   const int rank = RankOf(receiver);
-  boxes[static_cast<std::size_t>(rank)].receives.push_back(
-      {request, static_cast<char*>(data), room, from, tag});
-  Match(rank);
+  Box& box = boxes[static_cast<std::size_t>(rank)];
+  box.receives.push_back({request, static_cast<char*>(data), room, from, tag});
+  if (!TheJob().clock) {
+    Match(rank);
+    return request;
+  }
+  for (const auto& message : box.messages) {
+    if (message->stage == Message::Stage::kArrived &&
+        box.receives.back().Takes(message->from, message->tag)) {
+      message->receive = box.receives.back();
+      box.receives.pop_back();
+      message->Match();
+      break;
+    }
+  }
   return request;
 }
 
@@ -165,7 +187,7 @@ Message* Comm::Probe(int tag) {
   std::vector<bool> is_seen(members.size());
   std::vector<Message*> found;
   for (const auto& message : boxes[static_cast<std::size_t>(rank)].messages) {
-    if ((tag != kAnyTag && message->tag != tag) ||
+    if ((tag == kAnyTag ? message->tag == kCollectiveTag : message->tag != tag) ||
         is_seen[static_cast<std::size_t>(message->from)])
       continue;
     if (message->stage > Message::Stage::kArrived) continue;
@@ -212,6 +234,7 @@ void Comm::Match(int rank) {
 }
 
 void Message::Happen() {
+  if (TheJob().clock) return HappenOnClock();
   const Process& receiver = comm->ProcessOf(to);
   // A message of a rank to itself does not travel.
   const auto arrival = [&](std::int64_t much) {
@@ -239,29 +262,35 @@ void Message::Happen() {
         return;
       }
       [[fallthrough]];
-    case Stage::kMoving: {
-      stage = Stage::kEnded;
-      const char* source = sending ? data : copy.data();
-      if (sending && sender->is_dead) return;
-      if (!receiver.is_dead) {
-        const std::int64_t taken = std::min(bytes, receive.room);
-        if (taken > 0) std::memcpy(receive.data, source, static_cast<std::size_t>(taken));
-        receive.request->source = from;
-        receive.request->tag = tag;
-        receive.request->bytes = taken;
-        receive.request->knowledge = std::move(knowledge);
-        receive.request->Complete(bytes > receive.room ? kErrorTruncate : 0);
-      }
-      if (sending) sending->Complete(0);
-      auto& all = comm->boxes[static_cast<std::size_t>(to)].messages;
-      all.erase(std::find_if(all.begin(), all.end(),
-                             [this](const auto& message) { return message.get() == this; }));
-      return;
-    }
-    case Stage::kArrived:
-    case Stage::kEnded:
+    case Stage::kMoving:
+      return End();
+    default:
       return;
   }
+}
+
+void Message::End() {
+  stage = Stage::kEnded;
+  const char* source = sending ? data : copy.data();
+  if (sending && sender->is_dead) return;
+  if (!comm->ProcessOf(to).is_dead) {
+    const std::int64_t taken = std::min(bytes, receive.room);
+    if (taken > 0 && receive.data) {
+      std::memcpy(receive.data, source, static_cast<std::size_t>(taken));
+    }
+    receive.request->source = from;
+    receive.request->tag = tag;
+    receive.request->bytes = taken;
+    receive.request->knowledge = std::move(knowledge);
+    if (const Clock* clock = TheJob().clock.get()) {
+      receive.request->overhead = clock->Overhead(IsInNode());
+    }
+    receive.request->Complete(bytes > receive.room ? kErrorTruncate : 0);
+  }
+  if (sending) sending->Complete(0);
+  auto& all = comm->boxes[static_cast<std::size_t>(to)].messages;
+  all.erase(std::find_if(all.begin(), all.end(),
+                         [this](const auto& message) { return message.get() == this; }));
 }
 
 std::string LeftOver() {

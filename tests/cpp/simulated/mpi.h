@@ -25,6 +25,8 @@ namespace pfftjax::simulated {
 inline constexpr int kProcNull = -11;
 inline constexpr int kAnySource = -12;
 inline constexpr int kAnyTag = -13;
+// The tag of what MPI sends within a collective.
+inline constexpr int kCollectiveTag = -14;
 
 inline constexpr int kErrorTruncate = 15;
 inline constexpr int kErrorInjected = 16;
@@ -42,6 +44,7 @@ struct Request {
   std::int64_t bytes = 0;
   Task* waiting = nullptr;
   Knowledge knowledge;  // that comes with it
+  double overhead = 0;  // of the core that finds it done
 
   void Complete(int how);
 };
@@ -55,13 +58,27 @@ struct Receive {
   int tag = 0;
 
   bool Takes(int from, int with) const {
-    return (source == kAnySource || source == from) && (tag == kAnyTag || tag == with);
+    return (source == kAnySource || source == from) &&
+           (tag == with || (tag == kAnyTag && with != kCollectiveTag));
   }
 };
 
 // A message from its sending to its end.
 struct Message : Event {
-  enum class Stage { kLeaving, kTravelling, kArrived, kMatched, kMoving, kEnded };
+  enum class Stage {
+    kLeaving,
+    kTravelling,
+    kArrived,
+    kMatched,
+    kMoving,
+    kEnded,
+    // With a clock also the following: before it goes through the link of its receiver, first
+    // itself, then its data; while a core copies what leaves, or what has come.
+    kEntering,
+    kLoading,
+    kDataEntering,
+    kStoring
+  };
 
   Comm* comm = nullptr;
   Process* sender = nullptr;
@@ -75,8 +92,17 @@ struct Message : Event {
   Stage stage = Stage::kLeaving;
   Receive receive;  // once it is matched
   Knowledge knowledge;
+  bool is_cached = true;  // where MPI does not say which memory is meant
 
   void Happen() override;
+  // The same on a clock.
+  void Depart();
+  void Match();
+  bool IsInNode() const;
+
+ private:
+  void HappenOnClock();
+  void End();
 };
 
 class Meeting;
@@ -95,12 +121,16 @@ class Comm {
   Process& ProcessOf(int rank) const;
 
   // Begins to send from, or to receive on, the running rank.
+  // Messages within a collective have sizes only, and no data.
   Request* Send(const void* data, std::int64_t bytes, int to, int tag);
+  Request* SendOnClock(const void* data, std::int64_t bytes, int to, int tag, bool is_cached);
   Request* Post(void* data, std::int64_t room, int from, int tag);
   // The first message with that tag, or any, that has come for the running rank, or null.
   Message* Probe(int tag);
   // Matches what has arrived for `rank` with what it waits for.
   void Match(int rank);
+  // The same of one message that has arrived, on a clock.
+  void MatchArrived(Message& message);
 
   const std::vector<int> members;  // ranks of the job
   const int number;
@@ -149,6 +179,8 @@ struct Part {
   MpiHandle* duplicate = nullptr;
 };
 
+// Makes a collective of the running rank, on a clock.
+void CollectOnClock(Comm& comm, const Part& part);
 // Begins a collective of the running rank.
 Request* Enter(Comm& comm, const Part& part);
 // inout = in (op) inout

@@ -49,8 +49,12 @@ T& Lasting() {
   return *object;
 }
 
-// So that a few hundred bytes fill several slots.
+// So that a few hundred bytes fill several slots. Where time is measured, sizes are as they are.
+#ifdef PFFTJAX_SIMULATED_SIZES
+constexpr std::int64_t Size(std::int64_t bytes) { return bytes; }
+#else
 constexpr std::int64_t Size(std::int64_t bytes) { return bytes / 128; }
+#endif
 
 unsigned Entropy();
 void WriteError(const std::string& text);
@@ -62,6 +66,9 @@ inline void Writes(const void* data, std::size_t bytes) {
 inline void Reads(const void* data, std::size_t bytes) {
   simulated::Point();
   simulated::NoteRead(data, bytes);
+}
+inline void Copies(const void* from, const void* to, std::int64_t bytes) {
+  simulated::NoteCopy(from, to, bytes);
 }
 
 // ---- Time ------------------------------------------------------------------------------------
@@ -165,6 +172,7 @@ class Atomic {
 
   T load(std::memory_order order = std::memory_order_seq_cst) const {
     simulated::Point();
+    simulated::NoteLoad(this);
     return FromBits(simulated::Load(this, ToBits(value_), order));
   }
   void store(T value, std::memory_order order = std::memory_order_seq_cst) {

@@ -34,16 +34,16 @@ Task* Scheduler::Start(Process& process, std::function<void()> body) {
     body();
     End();
   });
-  Push(*task, now_ + random.Spread(10, 10 * kMicrosecond));
+  Push(*task, pace.is_exact ? now_ : now_ + random.Spread(10, 10 * kMicrosecond));
   return task;
 }
 
 void Scheduler::Push(Task& task, Time time) {
-  queue_.push({time, random.Next(), &task, ++task.generation, nullptr});
+  queue_.push({time, Order(), &task, ++task.generation, nullptr});
 }
 
 void Scheduler::Schedule(Event& event, Time time) {
-  queue_.push({time, random.Next(), nullptr, 0, &event});
+  queue_.push({time, Order(), nullptr, 0, &event});
 }
 
 void Scheduler::Note(std::uint64_t what) {
@@ -122,14 +122,15 @@ void Scheduler::Block(const char* where, Time until) { LoseTurn(until, where); }
 
 void Scheduler::Wake(Task& task) {
   if (task.is_done) return;
-  Push(task, now_ + random.Spread(10, kMicrosecond));
+  Push(task, pace.is_exact ? now_ : now_ + random.Spread(10, kMicrosecond));
 }
 
 void Scheduler::Sleep(Time time) {
-  LoseTurn(now_ + time + random.Below(time / 16 + 100), "sleep");
+  LoseTurn(now_ + time + (pace.is_exact ? 0 : random.Below(time / 16 + 100)), "sleep");
 }
 
 void Scheduler::Nap(Time time) {
+  if (pace.is_exact) return NapUntilChange(time);
   Task& task = *current_;
   // A system may let a thread sleep for longer than it has asked, and so makes long waits cheap.
   const std::int64_t doublings = std::min<std::int64_t>(++task.naps / 4, 9);
@@ -137,7 +138,29 @@ void Scheduler::Nap(Time time) {
   LoseTurn(now_ + std::max(time, most) + random.Below(time + 100), "a pause");
 }
 
+void Scheduler::NapUntilChange(Time time) {
+  Task& task = *current_;
+  // A condition may be about several things, of which only the last one is known.
+  constexpr Time kLongest = 10 * kMicrosecond;
+  const void* at = std::exchange(task.looks_at, nullptr);
+  if (at) looking_[at].push_back(&task);
+  LoseTurn(now_ + (at ? std::max(time, kLongest) : time), "a pause");
+  if (const auto found = looking_.find(at); at && found != looking_.end()) {
+    std::vector<Task*>& all = found->second;
+    all.erase(std::remove(all.begin(), all.end(), &task), all.end());
+    if (all.empty()) looking_.erase(found);
+  }
+}
+
+void Scheduler::WakeThoseThatLookAt(const void* at) {
+  const auto found = looking_.find(at);
+  if (found == looking_.end()) return;
+  for (Task* task : found->second) Push(*task, now_);
+  looking_.erase(found);
+}
+
 void Scheduler::Point() {
+  if (pace.is_exact) return;
   Task& task = *current_;
   if (--task.points_left > 0) return;
   task.points_left = random.Between(1, pace.points_a_turn);

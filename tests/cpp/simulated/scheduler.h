@@ -10,6 +10,7 @@
 #include <memory>
 #include <queue>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -83,11 +84,12 @@ struct Task {
   std::unique_ptr<Fibre> fibre;
   bool is_done = false;
   bool is_detached_from_job = false;
-  const char* where = "";        // what it waits in
-  std::uint64_t generation = 0;  // older entries of the queue are void
-  std::int64_t points_left = 1;  // until it loses its turn
-  std::int64_t naps = 0;         // pauses in a row
-  std::vector<Task*> joining;    // wait for its end
+  const char* where = "";          // what it waits in
+  std::uint64_t generation = 0;    // older entries of the queue are void
+  std::int64_t points_left = 1;    // until it loses its turn
+  std::int64_t naps = 0;           // pauses in a row
+  const void* looks_at = nullptr;  // what it has looked at last, and may look at again and again
+  std::vector<Task*> joining;      // wait for its end
   // By the number of each thread, how many of its stores this one must know (memory.h).
   std::vector<std::uint32_t> knows;
 };
@@ -107,6 +109,8 @@ struct Pace {
   Time limit = 1000 * kSecond;  // of virtual time, then it counts as a hang
   bool wakes_without_reason = false;
   double older_values = 0;  // how often a load of an atomic may find one
+  // Nobody loses a turn, and what happens at one time happens in the order in which it was begun.
+  bool is_exact = false;
 };
 
 class Scheduler {
@@ -126,6 +130,8 @@ class Scheduler {
   void Sleep(Time time);
   // A short pause of somebody who looks again and again: the longer, the more there were.
   void Nap(Time time);
+  // For those that nap and look at this again and again: it has changed.
+  void WakeThoseThatLookAt(const void* at);
   void Point();
   // The fibre is done.
   [[noreturn]] void End();
@@ -164,6 +170,9 @@ class Scheduler {
   struct Ended {};
 
   void Push(Task& task, Time time);
+  // A place among what happens at one time.
+  std::uint64_t Order() { return pace.is_exact ? ++begun_ : random.Next(); }
+  void NapUntilChange(Time time);
   void LoseTurn(Time time, const char* where);
   std::string Waiting() const;
 
@@ -171,6 +180,8 @@ class Scheduler {
   std::priority_queue<Entry> queue_;
   Task* current_ = nullptr;
   Time now_ = 0;
+  std::unordered_map<const void*, std::vector<Task*>> looking_;
+  std::uint64_t begun_ = 0;
   std::uint64_t trace_ = 0;
   std::int64_t steps_ = 0;
 };
