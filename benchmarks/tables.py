@@ -12,6 +12,7 @@ README = ROOT / "README.md"
 PARTICLES = ROOT / "docs" / "design" / "particles.md"
 GPU = ROOT / "docs" / "gpu.md"
 SCALING = ROOT / "docs" / "scaling.md"
+CLOCK = ROOT / "docs" / "design" / "simulated-mpi.md"
 VIEWER = ROOT / "docs" / "_static" / "viewer" / "index.html"
 SHARDING = ROOT / "docs" / "sharding.md"
 CATALOGUES = ROOT / "docs" / "catalogues.md"
@@ -251,6 +252,57 @@ def scaling() -> str:
     return _table(("n^3", "ranks", "grid", "seconds", "exchanges"), *rows)
 
 
+def _on_the_clock(name: str) -> dict:
+    path = ROOT / "benchmarks" / "results" / "simulated" / f"{name}.json"
+    return json.loads(path.read_text())
+
+
+def _exchange_of(entry: dict) -> str:
+    """Its name, size and ranks."""
+    ranks = f"{entry['nodes']} x {entry['ranks_per_node']}"
+    if entry["exchange"] != "transpose":
+        return f"{entry['exchange']}, {_size(entry['size'])} a pair, {ranks} ranks"
+    where = f"grid {entry['grid'].replace('x', ' x ')}, axis {entry['axis']}"
+    return f"{entry['size']}^3, {ranks} ranks, {where}, {entry['method']}"
+
+
+def clock() -> str:
+    """What exchanges cost by the clock of the simulated MPI: its numbers, times, and the model."""
+    machines = {name: _on_the_clock(name) for name in ("slingshot", "ethernet")}
+    numbers = [
+        (f"`{term}`", *(f"{found['machine'][term]:g}" for found in machines.values()))
+        for term in machines["slingshot"]["machine"]
+        if term != "congestion"
+    ]
+    first, second = (found["exchanges"] for found in machines.values())
+    times = [
+        (
+            _exchange_of(one),
+            *(
+                f"{1e3 * of['seconds']:.3g} ({1e3 * of['wire_seconds']:.3g})"
+                for of in (one, other)
+            ),
+            str(one["messages_between_nodes"]),
+        )
+        for one, other in zip(first, second, strict=True)
+    ]
+    ratios = [
+        (
+            _exchange_of(row),
+            *(f"{1e3 * row[key]:.3g}" for key in ("seconds", "model_seconds")),
+            f"{row['ratio']:.2f}",
+        )
+        for row in _on_the_clock("model")["slingshot"]
+    ]
+    return "\n".join(
+        (
+            _table(("number (ns, bytes, bytes/ns)", *machines), *numbers),
+            _table(("ms (on the links alone)", *machines, "messages between nodes"), *times),
+            _table(("Slingshot", "clock, ms", "model, ms", "ratio"), *ratios),
+        )
+    )
+
+
 def model_of_the_viewer() -> dict:
     """Constants of the cost model: those of cores, and of the network that it predicts for."""
     found = _model()
@@ -342,6 +394,7 @@ TABLES = {
     PARTICLES: painting,
     GPU: gpu,
     SCALING: scaling,
+    CLOCK: clock,
     SHARDING: sharding,
     OBSERVABLES: observables,
     NUFFT: nufft,

@@ -2,7 +2,7 @@
 
     python -m tools.simulate --seeds 20000 [--first S] [--jobs 2] [--scenario X]
     python -m tools.simulate --faults [WORD ...]
-    python -m tools.simulate --clock slingshot ...    what exchanges cost (tools/simulated_clock.py)
+    python -m tools.simulate --clock MACHINE ...    what exchanges cost (tools/simulated_clock.py)
 
 A schedule is a job of simulated ranks (tests/cpp/simulated/): the seed decides what they do, who
 runs when, which message arrives first and what goes wrong. What fails prints its seed, and fails
@@ -49,9 +49,12 @@ class Outcome:
     summary: str
 
 
-def options(sanitize):
-    """The compiler's, for a build of which failures are to be understood."""
+def options(sanitize, has_sizes=False):
+    """The compiler's, for a build of which failures are to be understood. `has_sizes`: sizes that
+    decide between two ways are those of the core, not small ones (process::Size).
+    """
     found = ["-std=c++17", "-g1", "-O2", "-Wall", "-Wextra", "-DPFFTJAX_SIMULATED"]
+    found += ["-DPFFTJAX_SIMULATED_SIZES"] if has_sizes else []
     if sanitize:
         found += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
     return found
@@ -83,11 +86,11 @@ def digest(core, flags):
     return found.hexdigest()
 
 
-def build(sanitize=None, core=ROOT / "cpp", folder=None, jobs=2):
+def build(sanitize=None, core=ROOT / "cpp", folder=None, jobs=2, has_sizes=False):
     """The program, compiled where what it is made of has changed."""
     folder = folder or ROOT / "build" / ("simulated" + (f"-{sanitize}" if sanitize else ""))
     folder.mkdir(parents=True, exist_ok=True)
-    flags = options(sanitize)
+    flags = options(sanitize, has_sizes)
     program, made_of = folder / "simulated", folder / "made_of"
     now = digest(core, flags)
     with open(folder / "lock", "w") as lock:  # several processes of pytest may want it at once

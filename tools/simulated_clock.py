@@ -9,16 +9,16 @@ and rates of a machine (docs/design/simulated-mpi.md).
 
 SIZE is in bytes: for each pair of ranks (alltoall, alltoallv), of the vector (allreduce), of a
 message (ring: to the next rank; message: from rank 0 to the next node; link: from all ranks of
-node 0 to the next one); for a transpose it is n of n^3 complex64, from pencils along axis 2 to
-those along axis 1 (--axis 1, rows of neighbours), or from there along axis 0 (--axis 0). A method
-of transposition is a line of kMethods in tests/cpp/simulated/measured.cc.
+node 0 to the next one; incast: from one rank of each node to rank 0). For a transpose it is n of
+n^3 complex64, from pencils along axis 2 to those along axis 1 (--axis 1, rows of neighbours), or
+from there along axis 0 (--axis 0). A method of transposition is a line of kMethods in
+tests/cpp/simulated/measured.cc; PLAIN, of other exchanges, does without shared memory, as MPI's
+own collective does.
 """
 
 import argparse
 import dataclasses
-import fcntl
 import json
-import re
 import subprocess
 
 from tools import simulate
@@ -104,44 +104,15 @@ class Case:
     def __str__(self) -> str:
         """For people."""
         size = f"{self.size}^3" if self.exchange == "transpose" else f"{self.size} bytes"
-        where = f", grid {self.grid}, axis {self.axis}, {self.method}" if self.grid else ""
-        return f"{self.exchange} {size}, {self.nodes} x {self.ranks_per_node} ranks{where}"
+        where = f", grid {self.grid}, axis {self.axis}" if self.grid else ""
+        how = f", {self.method}" if self.method else ""
+        return f"{self.exchange} {size}, {self.nodes} x {self.ranks_per_node} ranks{where}{how}"
 
 
 def build(jobs=2):
-    """The program, where sizes that the simulation otherwise makes small are as they are."""
-    plain = simulate.build(jobs=jobs)
+    """The program for measurements: with the sizes of the core, which tests have no need of."""
     folder = ROOT / "build" / "simulated-clock"
-    folder.mkdir(parents=True, exist_ok=True)
-    core, flags = ROOT / "cpp", [*simulate.options(None), "-DPFFTJAX_SIMULATED_SIZES"]
-    program, made_of = folder / "simulated", folder / "made_of"
-    now = simulate.digest(core, flags)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if program.exists() and made_of.exists() and made_of.read_text() == now:
-            return program
-        sized = sources_with_sizes(core)
-        objects = simulate.compile_all(folder, sized, core, flags, jobs)
-        own = {path.name for path in objects}
-        others = [path for path in sorted(plain.parent.glob("*.o")) if path.name not in own]
-        simulate.link(program, [*objects, *others], flags)
-        made_of.write_text(now)
-    return program
-
-
-def sources_with_sizes(core):
-    """Sources that have a process::Size in them, or in a header that they include."""
-    with_sizes = {
-        path.relative_to(core).as_posix()
-        for path in core.rglob("*.[ch]*")
-        if "process::Size(" in path.read_text() and path.name != "process.h"
-    }
-    return [
-        path
-        for path in (core / f"{name}.cc" for name in simulate.CORE)
-        if path.relative_to(core).as_posix() in with_sizes
-        or with_sizes & set(re.findall(r'#include "(.*)"', path.read_text()))
-    ]
+    return simulate.build(folder=folder, jobs=jobs, has_sizes=True)
 
 
 def run(program, machine, case, *more):
@@ -200,7 +171,7 @@ GRIDS = ("8x128", "32x32", "128x8")
 def references():
     """What other methods are measured against."""
     for exchange in ("alltoall", "alltoallv"):
-        yield Case(exchange, 1024, 8, 32)
+        yield Case(exchange, 1024, 8, 32, "PLAIN")
     for grid in GRIDS:
         for axis in (1, 0):
             for method in METHODS:
@@ -228,8 +199,6 @@ def compare(program):
     machine, rows = MACHINES["slingshot"], []
     print("clock over model (Slingshot, all of the link's rate):")
     for case in beside_the_model():
-        if case.grid is None:
-            continue
         found = run(program, machine, case)
         ranks, apart = _row(case)
         network = dataclasses.replace(model.SLINGSHOT, ranks_a_node=case.ranks_per_node)
@@ -250,8 +219,11 @@ def _row(case):
 
 def _changed(machine, changes):
     """The machine with numbers of the command line, which are NAME=VALUE."""
-    numbers = dict(change.split("=") for change in changes)
-    return dataclasses.replace(machine, **{name: float(value) for name, value in numbers.items()})
+    numbers = {name: float(value) for name, _, value in (one.partition("=") for one in changes)}
+    known = {field.name for field in dataclasses.fields(machine)}
+    if unknown := sorted(set(numbers) - known):
+        raise SystemExit(f"a machine has no {', '.join(unknown)}; it has {', '.join(known)}")
+    return dataclasses.replace(machine, **numbers)
 
 
 def main():
@@ -261,7 +233,7 @@ def main():
     parser.add_argument("size", nargs="?", type=int)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--ranks-per-node", type=int, default=1)
-    parser.add_argument("--method", nargs="+", help="of transposition")
+    parser.add_argument("--method", nargs="+", help="as MESSAGES, ALLTOALL or PLAIN")
     parser.add_argument("--grid", help="rows x columns of the process grid, as 8x128")
     parser.add_argument("--axis", type=int, choices=(0, 1), default=1)
     parser.add_argument("--set", nargs="+", metavar="NAME=VALUE", default=[], dest="changes")
@@ -279,15 +251,14 @@ def main():
         return 0
     if arguments.exchange is None or arguments.size is None:
         parser.error("give an exchange and a size, --references or --model")
-    cases = [Case(arguments.exchange, arguments.size, arguments.nodes, arguments.ranks_per_node)]
+    case = Case(arguments.exchange, arguments.size, arguments.nodes, arguments.ranks_per_node)
+    methods = arguments.method or [None]
     if arguments.exchange == "transpose":
         if arguments.grid is None:
             parser.error("a transpose needs a --grid of as many ranks as there are")
-        where = {"grid": arguments.grid, "axis": arguments.axis}
-        cases = [
-            dataclasses.replace(cases[0], method=method, **where)
-            for method in arguments.method or METHODS
-        ]
+        case = dataclasses.replace(case, grid=arguments.grid, axis=arguments.axis)
+        methods = arguments.method or METHODS
+    cases = [dataclasses.replace(case, method=method) for method in methods]
     machine = _changed(MACHINES[arguments.clock], arguments.changes)
     measure(program, arguments.clock, machine, cases, is_kept=not arguments.changes)
     return 0

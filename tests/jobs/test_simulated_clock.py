@@ -1,11 +1,11 @@
-"""The clock of the simulated MPI (tools/simulated_clock.py) where its time is known in closed form."""
+"""The clock of the simulated MPI (tools/simulated_clock.py), where formulas say what it shows."""
 
 import dataclasses
 import math
 
 import pytest
 
-from tools import simulated_clock
+from tools import simulate, simulated_clock
 from tools.simulated_clock import Case, Machine
 
 pytestmark = pytest.mark.timeout(600)
@@ -27,7 +27,7 @@ LATENCY = MACHINE.overhead + MACHINE.latency + MACHINE.overhead
 
 @pytest.fixture(scope="module")
 def nanoseconds():
-    program = simulated_clock.build()
+    program = simulate.build()
 
     def measure(case, **changes):
         machine = dataclasses.replace(MACHINE, **changes)
@@ -55,6 +55,14 @@ def test_messages_through_one_link(nanoseconds, ranks):
     assert nanoseconds(case, gap=300) == LATENCY + ranks * 300
     # A clock that leaves congestion out would not pass.
     assert nanoseconds(case, congestion=0) == LATENCY + 100
+
+
+@pytest.mark.parametrize("nodes", [3, 9])
+def test_messages_to_one_node(nanoseconds, nodes):
+    """They come at one time, and go through its link one after the other."""
+    case = Case("incast", 1000, nodes, 1)
+    assert nanoseconds(case, overhead=0) == 1000 + (nodes - 1) * 100
+    assert nanoseconds(case, overhead=0, congestion=0) == 1000 + 100
 
 
 @pytest.mark.parametrize("nodes", [2, 16, 64])
@@ -88,6 +96,17 @@ def test_memory_is_shared(nanoseconds, ranks):
     assert nanoseconds(case, cache=0, memory_rate=4000, core_rate=20) == alone + 2 * n / 20
 
 
+def test_messages_are_counted():
+    """In a transposition each rank sends one to each other one, long or short."""
+    program = simulate.build()
+    for eager in (0, 1e9):
+        machine = dataclasses.replace(MACHINE, eager=eager)
+        case = Case("transpose", 16, 2, 2, "MESSAGES", "4x1", 0)
+        found = simulated_clock.run(program, machine, case)
+        assert found["messages_between_nodes"] == 4 * 2
+        assert found["bytes_between_nodes"] == 16**3 * 8 // 2
+
+
 def test_alltoall_of_few_bytes_is_short(nanoseconds):
     """Bruck: log2(P) messages of P / 2 blocks, where P - 1 messages would take longer."""
     nodes, block = 16, 200
@@ -97,7 +116,7 @@ def test_alltoall_of_few_bytes_is_short(nanoseconds):
 
 @pytest.mark.parametrize("method", ["MESSAGES", "ALLTOALL"])
 def test_a_transpose_takes_as_long_as_its_links(nanoseconds, method):
-    """All ranks of 4 nodes send 3/4 of what they have, and more goes on than the links can take."""
+    """All ranks of 4 nodes send 3/4 of what they have, more than the links can take at once."""
     n, nodes, ranks = 32, 4, 4
     case = Case("transpose", n, nodes, ranks, method, "16x1", 0)
     on_the_links = n**3 * 8 / nodes * 3 / 4 / 10
@@ -110,7 +129,7 @@ def test_the_same_run_takes_the_same_time(nanoseconds):
 
 
 def test_what_does_not_exist_is_refused():
-    program = simulated_clock.build()
+    program = simulate.build()
     for case, why in (
         (Case("alltoal", 8, 2, 1), "there is no alltoal"),
         (Case("transpose", 8, 2, 1, "MESAGES", "2x1", 0), "there is no method MESAGES"),

@@ -178,30 +178,46 @@ void Clock::Do(const Work& work) {
   while (!waking.has_happened) scheduler->Block("a copy");
 }
 
-void Clock::Touch(const void* at, std::int64_t bytes) {
-  Do(Touching(CurrentProcess(), at, bytes));
+Clock::Cache& Clock::Mine() { return caches_[static_cast<std::size_t>(CurrentProcess().rank)]; }
+
+void Clock::Announce(const void* at, std::int64_t bytes, bool is_read) {
+  HandToMpi(nullptr);
+  Cache& mine = Mine();
+  mine.announced = at;
+  mine.announced_bytes = bytes;
+  mine.is_read = is_read;
 }
 
-void Clock::Fetch(const void* at, std::int64_t bytes) {
-  Bring(caches_[static_cast<std::size_t>(CurrentProcess().rank)], at, bytes);
-  Do({0, static_cast<double>(bytes)});
+void Clock::HandToMpi(const void* at) {
+  Cache& mine = Mine();
+  const void* const before = std::exchange(mine.announced, nullptr);
+  if (!before || before == at) return;
+  if (mine.is_read) {
+    Bring(mine, before, mine.announced_bytes);
+    Do({0, static_cast<double>(mine.announced_bytes)});
+  } else {
+    Do(Touching(CurrentProcess(), before, mine.announced_bytes));
+  }
 }
 
 void Clock::Copy(const void* from, const void* to, std::int64_t bytes) {
+  HandToMpi(nullptr);
   Work work = Touching(CurrentProcess(), from, bytes);
   work.Add(Touching(CurrentProcess(), to, bytes));
   Do(work);
 }
 
 void Clock::ChangeAtomic(const void* at) {
-  caches_[static_cast<std::size_t>(CurrentProcess().rank)].atomics[at] = ++atomics_[at];
+  HandToMpi(nullptr);
+  Mine().atomics[at] = ++atomics_[at];
   scheduler->WakeThoseThatLookAt(at);
 }
 
 void Clock::ReadAtomic(const void* at) {
+  HandToMpi(nullptr);
   const auto found = atomics_.find(at);
   if (found == atomics_.end()) return;
-  std::int64_t& known = caches_[static_cast<std::size_t>(CurrentProcess().rank)].atomics[at];
+  std::int64_t& known = Mine().atomics[at];
   if (known == found->second) return;
   Spend(machine.flag);
   known = found->second;
@@ -209,30 +225,28 @@ void Clock::ReadAtomic(const void* at) {
 
 // ---- Links -------------------------------------------------------------------------------------
 
-// When a message that comes to a link has gone through it; the time of its beginning is left in
-// `from`, and the link is busy until the end.
-double Clock::Pass(Link& link, double from, std::int64_t bytes) {
+// When a message that comes to a link now has begun to go through it, and has gone.
+Clock::Passage Clock::Pass(Link& link, std::int64_t bytes) {
   const double takes = std::max(machine.gap, static_cast<double>(bytes) / machine.rate);
-  if (machine.congestion == 0) return from + takes;
-  link.free_at = std::max(from, link.free_at) + takes;
-  return link.free_at;
+  const auto now = static_cast<double>(scheduler->now());
+  const double begin = machine.congestion == 0 ? now : std::max(now, link.free_at);
+  link.free_at = begin + takes;
+  return {begin, link.free_at};
 }
 
-void Clock::Leave(const Process& from, std::int64_t bytes, Event& then) {
-  ++traffic.messages;
+void Clock::Leave(const Process& from, std::int64_t bytes, bool is_request, Event& then) {
+  traffic.messages += is_request ? 0 : 1;
   traffic.bytes += bytes;
-  Link& link = out_[static_cast<std::size_t>(NodeOf(from))];
-  const double takes = std::max(machine.gap, static_cast<double>(bytes) / machine.rate);
-  const double left = Pass(link, static_cast<double>(scheduler->now()), bytes) - takes;
-  scheduler->Schedule(then, Whole(left + machine.latency));
+  const Passage passage = Pass(out_[static_cast<std::size_t>(NodeOf(from))], bytes);
+  scheduler->Schedule(then, Whole(passage.begin + machine.latency));
 }
 
 void Clock::Enter(const Process& to, std::int64_t bytes, Event& then) {
-  Link& link = in_[static_cast<std::size_t>(NodeOf(to))];
-  scheduler->Schedule(then, Whole(Pass(link, static_cast<double>(scheduler->now()), bytes)));
+  scheduler->Schedule(then, Whole(Pass(in_[static_cast<std::size_t>(NodeOf(to))], bytes).end));
 }
 
 void Clock::Meet() {
+  HandToMpi(nullptr);
   meeting_.push_back(scheduler->current());
   if (meeting_.size() < ranks_) {
     scheduler->Block("a meeting");

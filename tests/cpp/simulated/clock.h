@@ -41,7 +41,7 @@ struct Machine {
   bool Set(const std::string& name, double value);
 };
 
-// What has gone between nodes so far.
+// The messages that have gone between nodes so far, without requests and answers of MPI's own.
 struct Traffic {
   std::int64_t messages = 0;
   std::int64_t bytes = 0;
@@ -64,11 +64,13 @@ class Clock {
 
   // The running rank is busy for so long.
   void Spend(double time);
-  // The running rank reads or writes bytes that begin at `at`.
-  void Touch(const void* at, std::int64_t bytes);
-  // It reads what another rank has written since.
-  void Fetch(const void* at, std::int64_t bytes);
   void Copy(const void* from, const void* to, std::int64_t bytes);
+  // The running rank is about to write shared memory, or to read what another rank has written
+  // there; by itself, or by MPI if it now hands the same memory to it. So this costs something
+  // only when the rank does something else.
+  void Announce(const void* at, std::int64_t bytes, bool is_read);
+  // The rank hands this memory to MPI; null: does something else.
+  void HandToMpi(const void* at);
   // An atomic that ranks share is changed, or read, by the running rank.
   void ChangeAtomic(const void* at);
   void ReadAtomic(const void* at);
@@ -89,8 +91,9 @@ class Clock {
   // The running rank does it.
   void Do(const Work& work);
 
-  // A message leaves a node: `then` happens when its first byte comes to the link of another.
-  void Leave(const Process& from, std::int64_t bytes, Event& then);
+  // Data of a message, or a request, leave a node: `then` happens when the first byte comes to the
+  // link of another.
+  void Leave(const Process& from, std::int64_t bytes, bool is_request, Event& then);
   // `then` happens when all of it has gone through the link.
   void Enter(const Process& to, std::int64_t bytes, Event& then);
 
@@ -114,9 +117,17 @@ class Clock {
     std::unordered_map<const void*, double> brought;        // by address: after so many bytes
     double bytes = 0;                                       // that were brought in all
     std::unordered_map<const void*, std::int64_t> atomics;  // as they were last read
+    const void* announced = nullptr;
+    std::int64_t announced_bytes = 0;
+    bool is_read = false;
   };
 
-  double Pass(Link& link, double from, std::int64_t bytes);
+  struct Passage {
+    double begin;
+    double end;
+  };
+  Passage Pass(Link& link, std::int64_t bytes);
+  Cache& Mine();
   void Bring(Cache& cache, const void* at, std::int64_t bytes);
 
   int ranks_a_node_;

@@ -36,6 +36,7 @@ struct Wanted {
   Grid grid;
   int axis = 1;
   int repeats = 2;
+  Options options;
   Machine machine;
 };
 
@@ -43,6 +44,7 @@ struct NamedMethod {
   const char* name;
   Method method;
 };
+// Methods of transposition.
 constexpr NamedMethod kMethods[] = {
     {"MESSAGES", Method::kMessages},
     {"ALLTOALL", Method::kAlltoall},
@@ -157,31 +159,49 @@ Program Ring(const Rank& rank, const Wanted& wanted) {
           }};
 }
 
+// To, or from, the rank that is so far away.
+void SendTo(int away, const Rank& rank, Packet& packet) {
+  const std::int32_t shift = (away + rank.size()) % rank.size();
+  Expect(CallHandler<std::int32_t, std::int32_t, Operand, Token, TokenResult>(
+      "pfftjax_send", Site(kWorld), shift, 0, packet.x.Any(), Token{}, TokenResult{}));
+}
+void ReceiveFrom(int away, const Rank& rank, Packet& packet) {
+  constexpr std::int64_t kNoStatus = -1;
+  const std::int32_t shift = (away + rank.size()) % rank.size();
+  Expect(CallHandler<std::int32_t, std::int32_t, std::int64_t, bool, Operand, Token, Result,
+                     TokenResult>("pfftjax_recv", Site(kWorld), shift, 0, kNoStatus, true,
+                                  packet.x.Any(), Token{}, Result(packet.y.Any()), TokenResult{}));
+}
+
 // From the first `senders` ranks to those of the next node.
 Program ToNextNode(const Rank& rank, const Wanted& wanted, int senders) {
   auto packet = std::make_shared<Packet>(rank.rank, wanted.size);
-  const std::int32_t away = wanted.ranks_a_node;
-  const std::int32_t back = rank.size() - away;
-  if (rank.rank < senders) {
-    return {[=] {
-              Expect(CallHandler<std::int32_t, std::int32_t, Operand, Token, TokenResult>(
-                  "pfftjax_send", Site(kWorld), away, 0, packet->x.Any(), Token{}, TokenResult{}));
-            },
-            [] {}};
-  }
+  const int away = wanted.ranks_a_node;
+  if (rank.rank < senders) return {[=, &rank] { SendTo(away, rank, *packet); }, [] {}};
   if (rank.rank < away || rank.rank >= away + senders) return {[] {}, [] {}};
-  return {[=] {
-            constexpr std::int64_t kNoStatus = -1;
-            Expect(CallHandler<std::int32_t, std::int32_t, std::int64_t, bool, Operand, Token,
-                               Result, TokenResult>("pfftjax_recv", Site(kWorld), back, 0,
-                                                    kNoStatus, true, packet->x.Any(), Token{},
-                                                    Result(packet->y.Any()), TokenResult{}));
-          },
+  return {[=, &rank] { ReceiveFrom(-away, rank, *packet); },
           [=, first = static_cast<char>(rank.rank - away + 1)] {
             Expect(packet->y.data == std::vector<char>(packet->y.data.size(), first),
                    "a message gives wrong bytes");
           }};
 }
+
+// From the first rank of each other node to rank 0.
+Program Incast(const Rank& rank, const Wanted& wanted) {
+  auto packet = std::make_shared<Packet>(rank.rank, wanted.size);
+  if (rank.rank % wanted.ranks_a_node != 0) return {[] {}, [] {}};
+  if (rank.rank > 0) return {[=, &rank] { SendTo(-rank.rank, rank, *packet); }, [] {}};
+  return {[=, &rank] {
+            for (int node = 1; node < wanted.nodes; ++node) {
+              ReceiveFrom(node * wanted.ranks_a_node, rank, *packet);
+              Expect(*packet->y.At<std::uint8_t>() ==
+                         static_cast<std::uint8_t>(node * wanted.ranks_a_node + 1),
+                     "an incast gives wrong bytes");
+            }
+          },
+          [] {}};
+}
+
 Program OneMessage(const Rank& rank, const Wanted& wanted) { return ToNextNode(rank, wanted, 1); }
 Program OneLink(const Rank& rank, const Wanted& wanted) {
   return ToNextNode(rank, wanted, wanted.ranks_a_node);
@@ -264,7 +284,7 @@ const std::map<std::string, MakeProgram>& Programs() {
   static const std::map<std::string, MakeProgram> all = {
       {"alltoall", Alltoall}, {"alltoallv", Alltoallv}, {"allreduce", Allreduce},
       {"barrier", Barrier},   {"ring", Ring},           {"message", OneMessage},
-      {"link", OneLink},      {"transpose", Transpose}};
+      {"link", OneLink},      {"incast", Incast},       {"transpose", Transpose}};
   return all;
 }
 
@@ -293,6 +313,8 @@ Wanted Parse(int count, char** arguments) {
       wanted.axis = std::stoi(value);
     } else if (name == "--grid") {
       wanted.grid = {std::stoi(value), std::stoi(value.substr(value.find('x') + 1))};
+    } else if (name == "--method" && value == "PLAIN") {
+      wanted.options.shared_memory = false;
     } else if (name == "--method") {
       const auto* found = std::find_if(std::begin(kMethods), std::end(kMethods),
                                        [&](const NamedMethod& one) { return one.name == value; });
@@ -337,7 +359,7 @@ int Measure(int count, char** arguments) {
   job.scheduler.pace.is_exact = true;
   job.cores = wanted.ranks_a_node;
   for (const auto& process : job.processes) process->node = job.clock->NodeOf(*process);
-  SetOptions(c, Options{});
+  SetOptions(c, wanted.options);
   // The first exchange also makes what the others use again.
   Clock::Meeting before;
   Clock::Meeting after;

@@ -388,6 +388,7 @@ Request* Enter(Comm& comm, const Part& part) {
 
 void CollectOnClock(Comm& comm, const Part& part) {
   const int rank = comm.RankOf(CurrentProcess());
+  TheJob().clock->HandToMpi(nullptr);
   std::unique_ptr<Meeting>& meeting = NextMeeting(comm, rank, part);
   meeting->Bring(rank, part);
   MakeRounds(comm, rank, part);

@@ -150,7 +150,9 @@ void ForEachLine(const void* data, std::size_t bytes, Body&& body) {
 
 void CheckWrite(const void* data, std::size_t bytes) {
   if (!scheduler->current()) return;
-  if (Clock* clock = TheClock()) return clock->Touch(data, static_cast<std::int64_t>(bytes));
+  if (Clock* clock = TheClock()) {
+    return clock->Announce(data, static_cast<std::int64_t>(bytes), false);
+  }
   const Counts& mine = Mine();
   const int self = CurrentProcess().rank;
   ForEachLine(data, bytes, [&](Line& line) {
@@ -169,7 +171,9 @@ void CheckWrite(const void* data, std::size_t bytes) {
 
 void CheckRead(const void* data, std::size_t bytes) {
   if (!scheduler->current()) return;
-  if (Clock* clock = TheClock()) return clock->Fetch(data, static_cast<std::int64_t>(bytes));
+  if (Clock* clock = TheClock()) {
+    return clock->Announce(data, static_cast<std::int64_t>(bytes), true);
+  }
   const Counts& mine = Mine();
   const auto self = static_cast<std::size_t>(CurrentProcess().rank);
   ForEachLine(data, bytes, [&](Line& line) {

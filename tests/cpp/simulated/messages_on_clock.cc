@@ -33,6 +33,7 @@ bool Message::IsInNode() const {
 Request* Comm::SendOnClock(const void* data, std::int64_t bytes, int to, int tag, bool is_cached) {
   Clock& clock = TheClock();
   Process& sender = CurrentProcess();
+  clock.HandToMpi(data);
   auto owned = std::make_unique<Message>();
   Message& message = *owned;
   message.comm = this;
@@ -68,7 +69,7 @@ void Message::Depart() {
                         scheduler->now() + static_cast<Time>(clock.machine.latency_in_node));
   } else {
     stage = Stage::kEntering;
-    clock.Leave(*sender, sending ? 0 : bytes, *this);
+    clock.Leave(*sender, sending ? 0 : bytes, sending != nullptr, *this);
   }
 }
 
@@ -104,7 +105,7 @@ void Message::HappenOnClock() {
       [[fallthrough]];
     case Stage::kLoading:
       stage = Stage::kDataEntering;
-      return clock.Leave(*sender, bytes, *this);
+      return clock.Leave(*sender, bytes, false, *this);
     case Stage::kDataEntering:
       stage = Stage::kMoving;
       return clock.Enter(receiver, bytes, *this);

@@ -57,6 +57,7 @@ void Progress() {
 
 void WaitForAny(Request* const* requests, int count, int* which) {
   Process& process = CurrentProcess();
+  if (Clock* clock = TheJob().clock.get()) clock->HandToMpi(nullptr);
   ++process.waits_in_mpi;
   Progress();
   Task* const self = scheduler->current();
@@ -164,6 +165,7 @@ Request* Comm::Post(void* data, std::int64_t room, int from, int tag) {
   }
   ++receiver.open_requests;
   const int rank = RankOf(receiver);
+  if (Clock* clock = TheJob().clock.get()) clock->HandToMpi(data);
   Box& box = boxes[static_cast<std::size_t>(rank)];
   box.receives.push_back({request, static_cast<char*>(data), room, from, tag});
   if (!TheJob().clock) {
