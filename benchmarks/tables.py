@@ -261,7 +261,7 @@ def _exchange_of(entry: dict) -> str:
     """Its name, size and ranks."""
     ranks = f"{entry['nodes']} x {entry['ranks_per_node']}"
     if entry["exchange"] != "transpose":
-        return f"{entry['exchange']}, {_size(entry['size'])} a pair, {ranks} ranks"
+        return f"{entry['exchange']}, {_size(entry['size'])}, {ranks} ranks"
     where = f"grid {entry['grid'].replace('x', ' x ')}, axis {entry['axis']}"
     return f"{entry['size']}^3, {ranks} ranks, {where}, {entry['method']}"
 

@@ -7,13 +7,13 @@ and rates of a machine (docs/design/simulated-mpi.md).
     python -m tools.simulate --clock --references    # all of benchmarks/results/simulated/
     python -m tools.simulate --clock --model         # beside benchmarks/model.py
 
-SIZE is in bytes: for each pair of ranks (alltoall, alltoallv), of the vector (allreduce), of a
-message (ring: to the next rank; message: from rank 0 to the next node; link: from all ranks of
-node 0 to the next one; incast: from one rank of each node to rank 0). For a transpose it is n of
-n^3 complex64, from pencils along axis 2 to those along axis 1 (--axis 1, rows of neighbours), or
-from there along axis 0 (--axis 0). A method of transposition is a line of kMethods in
-tests/cpp/simulated/measured.cc; PLAIN, of other exchanges, does without shared memory, as MPI's
-own collective does.
+SIZE is in bytes: for each pair of ranks (alltoall, alltoallv), of a rank's block (allgather,
+reduce_scatter), of the vector (allreduce), of a message (ring: to the next rank; message: from
+rank 0 to the next node; link: from all ranks of node 0 to the next one; incast: from one rank of
+each node to rank 0). For a transpose it is n of n^3 complex64, from pencils along axis 2 to those
+along axis 1 (--axis 1, rows of neighbours), or from there along axis 0 (--axis 0). A method of
+transposition is a line of kMethods in tests/cpp/simulated/measured.cc; PLAIN, of other exchanges,
+does without shared memory, as MPI's own collective does.
 """
 
 import argparse
@@ -170,7 +170,7 @@ GRIDS = ("8x128", "32x32", "128x8")
 
 def references():
     """What other methods are measured against."""
-    for exchange in ("alltoall", "alltoallv"):
+    for exchange in ("alltoall", "alltoallv", "allgather", "reduce_scatter", "allreduce"):
         yield Case(exchange, 1024, 8, 32, "PLAIN")
     for grid in GRIDS:
         for axis in (1, 0):

@@ -73,6 +73,13 @@ def test_collectives(nanoseconds, nodes):
     assert nanoseconds(Case("barrier", 0, nodes, 1)) == rounds * (LATENCY + 30)
 
 
+def test_blocks_of_all_ranks(nanoseconds):
+    """Messages of 1, 2, 4 and 8 blocks by doubling, and of 8, 4, 2 and 1 by halving."""
+    expected = sum(LATENCY + blocks * 400 / 10 for blocks in (1, 2, 4, 8))
+    assert nanoseconds(Case("allgather", 400, 16, 1)) == expected
+    assert nanoseconds(Case("reduce_scatter", 400, 16, 1)) == expected
+
+
 def test_a_long_allreduce(nanoseconds):
     """Rabenseifner: halves, quarters, ... and back, of which each is short."""
     n, nodes = 16_384, 8

@@ -110,6 +110,40 @@ Program Alltoallv(const Rank& rank, const Wanted& wanted) {
           [=] { blocks->Check(); }};
 }
 
+// A block of `size` bytes of each rank to all.
+Program Allgather(const Rank& rank, const Wanted& wanted) {
+  const std::int64_t words = wanted.size / 4;
+  auto x = std::make_shared<Array>(ffi::S32, std::vector<std::int64_t>{words});
+  auto y = std::make_shared<Array>(ffi::S32, std::vector<std::int64_t>{rank.size(), words});
+  std::fill_n(x->At<std::int32_t>(), words, rank.rank + 1);
+  return {[=] { Expect(CallOn<>("pfftjax_allgather", Site(kWorld), *x, *y)); },
+          [=] {
+            for (std::int64_t i = 0; i < y->shape[0] * words; ++i) {
+              Expect(*y->At<std::int32_t>(i) == i / words + 1, "an allgather gives wrong numbers");
+            }
+          }};
+}
+
+constexpr auto kSum = static_cast<std::int32_t>(Reduction::kSum);
+
+// Sums of blocks of `size` bytes, one for each rank.
+Program ReduceScatter(const Rank& rank, const Wanted& wanted) {
+  const std::int64_t words = wanted.size / 4;
+  auto x = std::make_shared<Array>(ffi::S32, std::vector<std::int64_t>{rank.size(), words});
+  auto y = std::make_shared<Array>(ffi::S32, std::vector<std::int64_t>{words});
+  for (std::int64_t i = 0; i < rank.size() * words; ++i) {
+    *x->At<std::int32_t>(i) = static_cast<std::int32_t>(i / words);
+  }
+  const std::int32_t sum = rank.size() * rank.rank;
+  return {
+      [=] { Expect(CallOn<std::int32_t>("pfftjax_reduce_scatter", Site(kWorld), kSum, *x, *y)); },
+      [=] {
+        for (std::int64_t i = 0; i < words; ++i) {
+          Expect(*y->At<std::int32_t>(i) == sum, "a reduce_scatter gives a wrong sum");
+        }
+      }};
+}
+
 // Vectors of `size` bytes.
 Program Allreduce(const Rank& rank, const Wanted& wanted) {
   const std::vector<std::int64_t> shape{wanted.size / 4};
@@ -117,10 +151,7 @@ Program Allreduce(const Rank& rank, const Wanted& wanted) {
   auto y = std::make_shared<Array>(ffi::S32, shape);
   std::fill_n(x->At<std::int32_t>(), shape[0], rank.rank + 1);
   const std::int32_t sum = rank.size() * (rank.size() + 1) / 2;
-  return {[=] {
-            Expect(CallOn<std::int32_t>("pfftjax_allreduce", Site(kWorld),
-                                        static_cast<std::int32_t>(Reduction::kSum), *x, *y));
-          },
+  return {[=] { Expect(CallOn<std::int32_t>("pfftjax_allreduce", Site(kWorld), kSum, *x, *y)); },
           [=] {
             for (std::int64_t i = 0; i < shape[0]; ++i) {
               Expect(*y->At<std::int32_t>(i) == sum, "an allreduce gives a wrong sum");
@@ -282,9 +313,10 @@ Program Transpose(const Rank& rank, const Wanted& wanted) {
 using MakeProgram = Program (*)(const Rank&, const Wanted&);
 const std::map<std::string, MakeProgram>& Programs() {
   static const std::map<std::string, MakeProgram> all = {
-      {"alltoall", Alltoall}, {"alltoallv", Alltoallv}, {"allreduce", Allreduce},
-      {"barrier", Barrier},   {"ring", Ring},           {"message", OneMessage},
-      {"link", OneLink},      {"incast", Incast},       {"transpose", Transpose}};
+      {"allgather", Allgather}, {"allreduce", Allreduce}, {"alltoall", Alltoall},
+      {"alltoallv", Alltoallv}, {"barrier", Barrier},     {"incast", Incast},
+      {"link", OneLink},        {"message", OneMessage},  {"reduce_scatter", ReduceScatter},
+      {"ring", Ring},           {"transpose", Transpose}};
   return all;
 }
 
