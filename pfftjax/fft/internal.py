@@ -16,6 +16,7 @@ from ._shards import Shards as Shards
 from ._shards import hashable as hashable
 from ._shards import rows_of as rows_of
 from ._shards import shards_of as shards_of
+from ._sizes import smooth_size as smooth_size
 from ._steps import differentiating as differentiating
 from ._steps import forward_steps as forward_steps
 from ._steps import inverse_steps as inverse_steps

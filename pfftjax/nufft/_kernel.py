@@ -42,21 +42,6 @@ def shape_of(width: int, upsampling: float) -> float:
     return 0.97 * math.pi * width * (1 - 1 / (2 * upsampling))
 
 
-def mesh_size(modes: int, upsampling: float) -> int:
-    """The least even number of cells without prime factors beyond 5 that is large enough."""
-    n = 2 * math.ceil(upsampling * modes / 2)
-    while not _is_smooth(n):
-        n += 2
-    return n
-
-
-def _is_smooth(n: int) -> bool:
-    for prime in (2, 3, 5):
-        while n % prime == 0:
-            n //= prime
-    return n == 1
-
-
 def _values(z: np.ndarray, beta: float) -> np.ndarray:
     return np.exp(beta * (np.sqrt(np.maximum(1 - z * z, 0)) - 1))
 

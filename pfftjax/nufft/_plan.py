@@ -18,12 +18,12 @@ from pfftjax._runtime.arrays import BlockLike, ComplexBlock, Reals, Rows, RowsLi
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import static_int, where
 from pfftjax.fft import PencilFFT
-from pfftjax.fft.internal import is_length, sides_of
+from pfftjax.fft.internal import is_length, sides_of, smooth_size
 from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid
 from pfftjax.pm import Positions, Route
 from pfftjax.pm.internal import as_positions, default_capacity, scaled_index
 
-from ._kernel import UPSAMPLINGS, least_tolerance, mesh_size, width_for
+from ._kernel import UPSAMPLINGS, least_tolerance, width_for
 from ._points import Points
 from ._spreading import COMPLEX, order_p
 from ._transforms import Meshes, to_modes_p, to_points_p
@@ -152,9 +152,10 @@ class PencilNUFFT:
 
     @functools.cached_property
     def _meshes(self) -> Meshes:
+        fine_shape = tuple(smooth_size(math.ceil(self.upsampling * n)) for n in self.shape)
         modes, fine = (
             PencilFFT(shape, self.grid, norm="forward", layout=self.layout, method=self.method)
-            for shape in (self.shape, tuple(mesh_size(n, self.upsampling) for n in self.shape))
+            for shape in (self.shape, fine_shape)
         )
         return Meshes(modes, fine, self.width, self.upsampling)
 

@@ -1,6 +1,8 @@
 """Bispectra of distributed fields."""
 
+import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -13,10 +15,18 @@ from pfftjax._runtime.arrays import BoxSize, RealBlockLike, Reals, Series, Serie
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.collectives import allreduce
-from pfftjax.fft import PencilFFT
-from pfftjax.pm.internal import Kernel, Shells, real_plan, shells_of
+from pfftjax.fft import PencilFFT, truncate_spectrum, truncated_forward
+from pfftjax.pm.internal import (
+    Kernel,
+    Shells,
+    number_of_shells,
+    real_plan,
+    static_sides,
+)
+from pfftjax.pm.internal import field as checked
 
-Triangle: TypeAlias = tuple[int, int, int]
+from ._product_meshes import Triangle, meshes_of, reach_of, smallest_mesh
+
 Triangles: TypeAlias = Literal["equilateral", "all"] | Sequence[Sequence[int]]
 
 
@@ -64,9 +74,13 @@ def bispectrum(
     that are all 1 (Scoccimarro 2015; Sefusatti et al. 2016). That takes two inverse transforms for
     each different shell, whatever the number of triangles, and one where `counts` are known.
 
-    Beside the spectrum, a rank holds one block of the mesh at a time for "equilateral" triangles,
-    and otherwise one for each different shell; reverse mode, as many again. While products are
-    formed there is one plane for each different pair of sides besides.
+    Products are formed on meshes with as few points as leave them without aliases, more than
+    k1 + k2 + k3 in units of 2 pi / L, up to three of them where triangles differ in size; so the
+    cost is that of the shells, and beside one transform not that of the mesh of `plan`.
+
+    Beside the spectrum, a rank holds one block of such a mesh at a time for "equilateral"
+    triangles, and otherwise one for each different shell; reverse mode, as many again. While
+    products are formed there is one plane for each different pair of sides besides.
 
     No shot noise is subtracted; that of N particles is (P1 + P2 + P3) V / N - 2 (V / N)^2, with
     the spectra as they are measured.
@@ -110,33 +124,44 @@ def bispectrum(
     """
     name = "bispectrum"
     comm = real_plan(plan, name).grid.communicator
-    shells, y, _ = shells_of(field, plan, box_size, None, None, name)
-    bounds = _bounds(edges, shells, comm)
+    sides = static_sides(box_size, plan, name)
+    field = checked(field, plan, name)
+    bounds = _bounds(edges, number_of_shells(plan, sides), 2 * np.pi / max(sides), comm)
     # Three modes close only up to a period where their sum can reach the mesh's sampling rate.
-    period = min(
-        n * max(shells.sides) / side for n, side in zip(plan.shape, shells.sides, strict=True)
-    )
+    period = min(n * max(sides) / side for n, side in zip(plan.shape, sides, strict=True))
     chosen = _triangles(triangles, bounds, period, comm)
-    used = sorted(set(itertools.chain(*chosen)))
-    places = np.searchsorted(used, np.asarray(chosen))
-    ends = [np.asarray(x[used], shells.dtype) for x in (bounds[:-1], bounds[1:])]
+    bounds = bounds[: max(itertools.chain(*chosen)) + 2]
+    # The spectrum has both signs of each mode of these shells, and what products need.
+    reach = max(2 * bounds[-1], *(reach_of(triangle, bounds) for triangle in chosen))
 
-    def sums(spectrum: jax.Array) -> jax.Array:
-        """Sums over space of products of the fields of each triangle's three shells."""
+    def shells_on(shape: Sequence[int], painted_on: PencilFFT | None = None) -> Shells:
+        mesh = dataclasses.replace(plan, shape=shape)
+        return Shells(mesh, sides, field.dtype, name, painted_on)
 
-        def cut(ends: Sequence[jax.Array]) -> jax.Array:
-            inside = (shells.radius >= ends[0]) & (shells.radius < ends[1])
-            return plan.inverse(jnp.where(inside, spectrum, 0))
+    shells = shells_on(smallest_mesh(reach, plan.shape, sides), plan)
+    parts = [
+        (shells_on(shape), numbers)
+        for shape, numbers in meshes_of(chosen, bounds, plan.shape, sides).items()
+    ]
+    order = np.argsort(np.concatenate([numbers for _, numbers in parts]))
+    bounds = bounds.astype(field.dtype)
 
-        return allreduce(_products(cut, ends, places), comm=plan.grid.comm)
+    def means(spectrum_on: Callable[[PencilFFT, np.ndarray], jax.Array]) -> jax.Array:
+        """Means over space of products of the fields of each triangle's three shells."""
+        found = []
+        for part, numbers in parts:
+            points = np.asarray(math.prod(part.plan.shape), field.dtype)
+            cut = _cutter(spectrum_on(part.plan, points), part)
+            sums = _products(cut, bounds, [chosen[i] for i in numbers])
+            found.append(sums / points)
+        return allreduce(jnp.concatenate(found), comm=plan.grid.comm)[order]
 
-    y = shells.deconvolved(y, kernel)
-    # Either sum is one over triangles of modes, times the same power of the number of points:
-    # of N delta(q) / V for the field, and of N for modes that are 1.
-    points = np.asarray(np.prod(plan.shape, dtype=float), shells.dtype)
-    found = sums(y)
+    y = shells.deconvolved(truncated_forward(field, plan, shells.plan), kernel)
+    # Either mean is a sum over triangles of modes: of delta(q) / V for the field, which is 1 / N
+    # of what the spectrum of N points has, and of 1.
+    found = means(lambda mesh, _: truncate_spectrum(y, shells.plan, mesh))
     if counts is None:
-        number = jnp.round(sums(jnp.full_like(y, points)) / points)
+        number = jnp.round(means(lambda mesh, n: jnp.full(mesh.output.local_shape, n, y.dtype)))
     else:
         number = jnp.asarray(counts, found.dtype)
         if number.shape != found.shape:
@@ -146,7 +171,7 @@ def bispectrum(
             )
     number = jax.lax.stop_gradient(number)
     volume = np.asarray(shells.volume, shells.dtype)
-    mean = volume * (volume * found / (points * jnp.maximum(number, 1)))
+    mean = volume * (volume * found / jnp.maximum(number, 1))
     k, power = _of_shells(shells, shells.power(y, None), bounds)
     return Bispectrum(
         k=k[np.asarray(chosen)],
@@ -156,14 +181,16 @@ def bispectrum(
     )
 
 
-def _bounds(edges: SeriesLike | None, shells: Shells, comm: Communicator) -> np.ndarray:
-    """The ends of the shells in units of k_f."""
+def _bounds(
+    edges: SeriesLike | None, number: int, fundamental: float, comm: Communicator
+) -> np.ndarray:
+    """The ends of the shells in units of k_f; by default, those of so many."""
     if edges is None:
-        return np.arange(shells.number + 1) + 0.5
+        return np.arange(number + 1) + 0.5
     here = where("bispectrum", comm)
     if any(isinstance(x, Tracer) for x in jax.tree.leaves(edges)):
         raise TypeError(f"{here}: edges must be static, as the number of shells depends on them")
-    bounds = np.asarray(edges, float) / shells.fundamental
+    bounds = np.asarray(edges, float) / fundamental
     if bounds.ndim != 1 or len(bounds) < 2 or not (bounds[0] > 0 and np.all(np.diff(bounds) > 0)):
         raise ValueError(
             f"{here}: edges must be two or more positive wavenumbers that rise, got {edges!r}"
@@ -228,14 +255,28 @@ def _triangles(
     return found
 
 
+def _cutter(spectrum: jax.Array, shells: Shells) -> Callable[[Sequence[jax.Array]], jax.Array]:
+    """Makes fields of the modes between two wavenumbers."""
+
+    def cut(ends: Sequence[jax.Array]) -> jax.Array:
+        inside = (shells.radius >= ends[0]) & (shells.radius < ends[1])
+        return shells.plan.inverse(jnp.where(inside, spectrum, 0))
+
+    return cut
+
+
 def _products(
-    cut: Callable[[Sequence[jax.Array]], jax.Array], ends: list[np.ndarray], places: np.ndarray
+    cut: Callable[[Sequence[jax.Array]], jax.Array],
+    bounds: np.ndarray,
+    triangles: Sequence[Triangle],
 ) -> jax.Array:
     """Sums over this rank's block of products of three fields; `cut` makes that of a shell.
 
     Sums are formed plane by plane: a long one in float32 would lose digits. Reverse mode makes
     again what is not held.
     """
+    used, places = np.unique(triangles, return_inverse=True)
+    places, ends = places.reshape(-1, 3), [bounds[used], bounds[used + 1]]
     if np.all(places == places[:, :1]):
 
         def cubed(ends: Sequence[jax.Array]) -> jax.Array:
@@ -263,8 +304,9 @@ def _products(
 def _of_shells(shells: Shells, power: jax.Array, bounds: np.ndarray) -> tuple[Series, Series]:
     """The mean wavenumber of each shell, and its power spectrum."""
     number = len(bounds) - 1
-    ends = jnp.asarray(bounds, shells.dtype)
-    shell = jnp.searchsorted(ends, shells.radius, side="right").astype(jnp.int32) - 1
+    shell = (
+        jnp.searchsorted(jnp.asarray(bounds), shells.radius, side="right").astype(jnp.int32) - 1
+    )
     shell = jnp.where(shell < 0, number, shell)
 
     def total(values: jax.Array) -> jax.Array:

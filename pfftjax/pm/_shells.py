@@ -53,6 +53,15 @@ def fields_of_one_dtype(
     return field, None
 
 
+def number_of_shells(plan: PencilFFT, lengths: Sequence[float]) -> int:
+    """How many shells there are: up to the highest mode that there is along every axis."""
+    # The last shell is the one of the highest mode of the axis that has the lowest one.
+    highest = min(
+        n // 2 * max(lengths) / side for n, side in zip(plan.shape, lengths, strict=True)
+    )
+    return max(int(highest + 0.5), 1)
+
+
 class Shells:
     """The modes of this rank's spectrum by their wavenumbers, in units of k_f = 2 pi / L of the
     longest side. Shell i has those with ``(i + 1/2) k_f <= |k| < (i + 3/2) k_f``.
@@ -62,8 +71,9 @@ class Shells:
         sides: of the box.
         dtype: of the fields.
         operation: whose name errors have.
+        painted_on: the plan of the mesh on which fields were painted, which may be finer.
         fundamental: k_f.
-        number: how many shells there are: up to the highest mode that there is along every axis.
+        number: how many shells there are (`number_of_shells`).
         m: wavenumbers along the axes in units of k_f, which broadcast against the spectrum.
         radius: their length, for each mode.
         weights: how often each mode is in the whole spectrum.
@@ -71,18 +81,20 @@ class Shells:
     """
 
     def __init__(
-        self, plan: PencilFFT, lengths: Sequence[float], dtype: DTypeLike, operation: str
+        self,
+        plan: PencilFFT,
+        lengths: Sequence[float],
+        dtype: DTypeLike,
+        operation: str,
+        painted_on: PencilFFT | None = None,
     ) -> None:
         self.plan: PencilFFT = plan
         self.sides: Sequence[float] = lengths
         self.dtype: np.dtype = jnp.dtype(dtype)
         self.operation: str = operation
+        self.painted_on: PencilFFT = plan if painted_on is None else painted_on
         self.fundamental: float = 2 * np.pi / max(lengths)
-        # The last shell is the one of the highest mode of the axis that has the lowest one.
-        highest = min(
-            n // 2 * max(lengths) / side for n, side in zip(plan.shape, lengths, strict=True)
-        )
-        self.number: int = max(int(highest + 0.5), 1)
+        self.number: int = number_of_shells(plan, lengths)
         self._k = plan.wavenumbers(tuple(lengths), dtype)
         unit = np.asarray(1 / self.fundamental, dtype)
         # These are whole numbers in a cube, whose shells do not depend on rounding.
@@ -122,8 +134,9 @@ class Shells:
     def deconvolved(self, spectrum: jax.Array, kernel: Kernel | None) -> jax.Array:
         """A spectrum without the smoothing of the kernel by which its field was painted."""
         if kernel is not None:
-            points = assignment_of(kernel, self.plan.input, self.operation).points
-            for k, n, side in zip(self._k, self.plan.shape, self.sides, strict=True):
+            mesh = self.painted_on
+            points = assignment_of(kernel, mesh.input, self.operation).points
+            for k, n, side in zip(self._k, mesh.shape, self.sides, strict=True):
                 spectrum = spectrum / jnp.sinc(k * (side / n / (2 * np.pi))) ** points
         return spectrum
 
@@ -134,8 +147,8 @@ class Shells:
         if bin_of is None:
             bin_of, bins = self.shell, self.number
         # Plane by plane: a long sum in float32 would lose digits.
-        planes = jax.vmap(lambda v, s: jnp.zeros(bins + 1, v.dtype).at[s].add(v))(
-            values.reshape(values.shape[0], -1), bin_of.reshape(values.shape[0], -1)
+        planes = jax.vmap(lambda v, s: jnp.zeros(bins + 1, v.dtype).at[s.ravel()].add(v.ravel()))(
+            values, bin_of
         )
         return allreduce(planes.sum(0)[:bins], comm=self.plan.grid.comm)
 

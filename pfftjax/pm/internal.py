@@ -24,5 +24,8 @@ from ._passages import Passage as Passage
 from ._positions import Places as Places
 from ._positions import as_positions as as_positions
 from ._shells import Shells as Shells
+from ._shells import number_of_shells as number_of_shells
 from ._shells import shells_of as shells_of
+from ._shells import static_sides as static_sides
+from ._spectral import field as field
 from ._spectral import real_plan as real_plan
