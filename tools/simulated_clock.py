@@ -164,7 +164,7 @@ def record(name, machine, exchanges):
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 
-METHODS = ("MESSAGES", "ALLTOALL")
+METHODS = ("MESSAGES", "ALLTOALL", "HIERARCHICAL")
 GRIDS = ("8x128", "32x32", "128x8")
 
 

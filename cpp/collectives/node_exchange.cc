@@ -66,18 +66,21 @@ NodeExchange::NodeExchange(Communicator& comm, Window& window, const Nodes& node
     return larger * RoundUp(volume.Between(0, to, comm.size)) +
            (ranks - larger) * RoundUp(volume.Between(last, to, comm.size));
   };
-  for (int rank = 0; rank < comm.size; ++rank) {
-    if (nodes.Of(rank) == here) continue;
-    const int sender = nodes.SenderTo(rank, here);
-    char* const region =
-        window.PartOf(sender) + regions + nodes.SentBefore(rank, here) * region_bytes;
-    to_[rank] = region + kHeaderBytes + bytes_before(place, rank);
-    if (sender == comm.rank) AddPieces(&outgoing_, region, bytes_before(count, rank), rank);
+  // Each node begins with the one after it: if all began with the first one, its link would be all
+  // that is busy.
+  for (int step = 1; step < nodes.count(); ++step) {
+    for (const int rank : nodes.RanksOn((here + step) % nodes.count())) {
+      const int sender = nodes.SenderTo(rank, here);
+      char* const region =
+          window.PartOf(sender) + regions + nodes.SentBefore(rank, here) * region_bytes;
+      to_[rank] = region + kHeaderBytes + bytes_before(place, rank);
+      if (sender == comm.rank) AddPieces(&outgoing_, region, bytes_before(count, rank), rank);
+    }
   }
 
   char* region = mine + regions + nodes.MostSends(here) * region_bytes;
-  for (int node = 0; node < nodes.count(); ++node) {
-    if (node == here) continue;
+  for (int step = 1; step < nodes.count(); ++step) {
+    const int node = (here + nodes.count() - step) % nodes.count();
     char* at = region + kHeaderBytes;
     for (const int rank : nodes.RanksOn(node)) {
       from_[rank] = at;

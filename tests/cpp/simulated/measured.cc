@@ -49,6 +49,7 @@ constexpr NamedMethod kMethods[] = {
     {"MESSAGES", Method::kMessages},
     {"ALLTOALL", Method::kAlltoall},
     {"SHARED", Method::kShared},
+    {"HIERARCHICAL", Method::kHierarchical},
 };
 
 // One rank's part of a program.
