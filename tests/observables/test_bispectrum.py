@@ -9,7 +9,7 @@ import pytest
 
 import pfftjax
 from pfftjax import PencilFFT
-from pfftjax.observables import bispectrum
+from pfftjax.observables import _product_meshes, bispectrum
 from pfftjax.pm import density_contrast, growth, lpt
 from tests.distributed import grids
 from tests.helpers import CONTROL, assert_close, random
@@ -100,6 +100,30 @@ def test_bispectra_against_sums_over_triangles(shape, box, edges):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("missing", [0, 1])
+def test_meshes_that_triangles_just_fit(monkeypatch, missing):
+    """Three triangles, each on its own mesh, of 4, 9 and 16 points. With a point less there are
+    aliases of each: along an axis 1 + 1 + 1, 2 + 3 + 3 and 5 + 5 + 5 are periods of 3, 8 and 15.
+    """
+    monkeypatch.setattr(_product_meshes, "_COST_OF_MESH", 0)
+    monkeypatch.setattr(_product_meshes, "smooth_size", lambda n: n - missing)
+    shape, side = (16, 16, 16), 100.0
+    edges = np.array([0.9, 1.1, 1.9, 2.1, 2.9, 3.05, 4.9, 5.05]) * 2 * np.pi / side
+    plan = PencilFFT(shape, grids()[0], real=True)
+    X = random(shape) + 0.3 * random(shape) ** 2
+    triangles = [(6, 6, 6), (0, 0, 0), (2, 4, 4)]
+    found = jax.jit(lambda x: bispectrum(x, plan, side, triangles, edges=tuple(edges)))(
+        plan.input.local_block(X)
+    )
+    expected, count = summed(X, (side,) * 3, edges, triangles)
+    if missing:
+        assert np.all(found.triangles > count)
+    else:
+        np.testing.assert_array_equal(found.triangles, count)
+        assert_close(found.bispectrum, expected, 1e-12)
+
+
+@pytest.mark.ranks(2)
 def test_smoothing_is_divided_out():
     shape, side = (9, 10, 8), 100.0
     plan = PencilFFT(shape, grids()[0], real=True)
@@ -118,8 +142,11 @@ def test_smoothing_is_divided_out():
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("triangles", ["equilateral", [(0, 1, 1), (0, 0, 1)]], ids=str)
-def test_derivatives(triangles):
-    """Reverse mode is the adjoint of forward mode, and is that of a cubic form."""
+def test_derivatives(monkeypatch, triangles):
+    """Reverse mode is the adjoint of forward mode, and is that of a cubic form; of products on two
+    meshes, too.
+    """
+    monkeypatch.setattr(_product_meshes, "_COST_OF_MESH", 0)
     shape, side = (8, 7, 9), 50.0
     plan = PencilFFT(shape, grids()[-1], real=True)
     x, t = (jnp.asarray(plan.input.local_block(random(shape, seed=s))) for s in (1, 2))
