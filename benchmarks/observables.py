@@ -13,6 +13,7 @@ import jax
 jax.config.update("jax_enable_x64", False)
 
 import jax_cosmo  # noqa: E402
+import numpy as np  # noqa: E402
 
 from benchmarks.gpu import CELL, mesh, particles_at_start  # noqa: E402
 from benchmarks.protocol import COMM, keep, milliseconds  # noqa: E402
@@ -41,12 +42,20 @@ def programs(n):
         "power_wedges": lambda x: observables.power_wedges(x, plan, box, **options),
         "cross_spectrum": lambda x: observables.cross_spectrum(x, x**2, plan, box, **options),
     }
-    for name, triangles in (
-        (f"bispectrum_{SHELLS}_equilateral", equilateral),
-        (f"bispectrum_{len(several)}_isosceles_of_{SHELLS}_shells", several),
+    # Up to the highest wavenumbers of which equilateral triangles are resolved.
+    wide = tuple(np.linspace(0.5, n / 3, SHELLS + 1) * (2 * np.pi / box))
+    for name, triangles, edges in (
+        (f"bispectrum_{SHELLS}_equilateral", equilateral, None),
+        (f"bispectrum_{len(several)}_isosceles_of_{SHELLS}_shells", several, None),
+        (f"bispectrum_{SHELLS}_equilateral_to_two_thirds_of_Nyquist", equilateral, wide),
     ):
         bispectrum = functools.partial(
-            observables.bispectrum, plan=plan, box_size=box, triangles=triangles, **options
+            observables.bispectrum,
+            plan=plan,
+            box_size=box,
+            triangles=triangles,
+            edges=edges,
+            **options,
         )
         counts = jax.jit(bispectrum)(delta).triangles
         of_density[name] = bispectrum

@@ -74,9 +74,10 @@ def bispectrum(
     that are all 1 (Scoccimarro 2015; Sefusatti et al. 2016). That takes two inverse transforms for
     each different shell, whatever the number of triangles, and one where `counts` are known.
 
-    Products are formed on meshes with as few points as leave them without aliases, more than
-    k1 + k2 + k3 in units of 2 pi / L, up to three of them where triangles differ in size; so the
-    cost is that of the shells, and beside one transform not that of the mesh of `plan`.
+    Products are formed on the smallest meshes that leave them without aliases, of more points
+    along an axis than the upper ends of three shells add up to in units of 2 pi / L: up to three
+    meshes, where triangles differ in size. Wavenumbers far below Nyquist's cost little more than
+    the transform of the field.
 
     Beside the spectrum, a rank holds one block of such a mesh at a time for "equilateral"
     triangles, and otherwise one for each different shell; reverse mode, as many again. While
@@ -98,7 +99,7 @@ def bispectrum(
             those of `pfftjax.pm.power_spectrum`.
         counts: how many triangles there are, for each: `triangles` of an earlier result for
             the same mesh, box, edges and triangles, on which alone they depend. For many fields,
-            or many gradients, it saves half of the time.
+            or many gradients, it saves half of the products.
 
     Returns:
         `Bispectrum`, the same on every rank.
@@ -157,8 +158,8 @@ def bispectrum(
         return allreduce(jnp.concatenate(found), comm=plan.grid.comm)[order]
 
     y = shells.deconvolved(truncated_forward(field, plan, shells.plan), kernel)
-    # Either mean is a sum over triangles of modes: of delta(q) / V for the field, which is 1 / N
-    # of what the spectrum of N points has, and of 1.
+    # Either mean is a sum over triangles of modes: of delta(q) / V for the field, and of 1 for
+    # their number. The spectrum of N points has N times these.
     found = means(lambda mesh, _: truncate_spectrum(y, shells.plan, mesh))
     if counts is None:
         number = jnp.round(means(lambda mesh, n: jnp.full(mesh.output.local_shape, n, y.dtype)))

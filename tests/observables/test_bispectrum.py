@@ -123,6 +123,20 @@ def test_meshes_that_triangles_just_fit(monkeypatch, missing):
         assert_close(found.bispectrum, expected, 1e-12)
 
 
+@pytest.mark.ranks(4)
+def test_meshes_with_fewer_planes_than_ranks():
+    """Modes are on a mesh of 6 points, of which the fourth rank has none."""
+    shape, side = (9, 9, 9), 100.0
+    plan = PencilFFT(shape, grids()[-1], real=True)
+    X = random(shape) + 0.3 * random(shape) ** 2
+    found = jax.jit(lambda x: bispectrum(x, plan, side, [(0, 0, 0)]))(plan.input.local_block(X))
+    edges = np.array([0.5, 1.5]) * 2 * np.pi / side
+    expected, count = summed(X, (side,) * 3, edges, [(0, 0, 0)])
+    np.testing.assert_array_equal(found.triangles, count)
+    assert_close(found.bispectrum, expected, 1e-12)
+    assert found.power[0, 0] > 0
+
+
 @pytest.mark.ranks(2)
 def test_smoothing_is_divided_out():
     shape, side = (9, 10, 8), 100.0
