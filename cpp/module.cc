@@ -18,6 +18,7 @@
 #include "base/pages.h"
 #include "collectives/messages.h"
 #include "collectives/same.h"
+#include "fft/codes.h"
 #include "fft/lanes.h"
 #include "fft/select.h"
 #include "fft/terms.h"
@@ -284,6 +285,8 @@ NB_MODULE(_native, m) {
                    {"ALLTOALL", Method::kAlltoall},
                    {"PIPELINED", Method::kPipelined},
                    {"HIERARCHICAL", Method::kHierarchical}});
+  AddEnum<fft::Precision>(
+      m, "Precision", {{"FULL", fft::Precision::kFull}, {"HALF", fft::Precision::kHalf}});
   AddEnum<fft::Kind>(m, "Kind",
                      {{"FORWARD", fft::Kind::kForward},
                       {"BACKWARD", fft::Kind::kBackward},

@@ -4,7 +4,8 @@ Arrays distributed over a process grid of MPI ranks, their Fourier transforms an
 collectives below them: from inside jitted code, with exact derivatives of any order.
 
 Grids and blocks
-    ProcessGrid, Pencil, transpose, ExchangeMethod, halo_exchange, halo_reduce, vdot, norm
+    ProcessGrid, Pencil, transpose, ExchangeMethod, ExchangePrecision, halo_exchange, halo_reduce,
+    vdot, norm
 Transforms
     PencilFFT, PencilTransform, Tuning; fft3d, ifft3d, rfft3d, irfft3d, fft2d, ifft2d, rfft2d,
     irfft2d, wavenumbers; pad_spectrum, truncate_spectrum, padded_inverse, truncated_forward,
@@ -70,6 +71,7 @@ from .fft import truncate_spectrum as truncate_spectrum
 from .fft import truncated_forward as truncated_forward
 from .fft import wavenumbers as wavenumbers
 from .pencils import ExchangeMethod as ExchangeMethod
+from .pencils import ExchangePrecision as ExchangePrecision
 from .pencils import Pencil as Pencil
 from .pencils import ProcessGrid as ProcessGrid
 from .pencils import halo_exchange as halo_exchange

@@ -21,15 +21,30 @@ inline Range BlockOf(std::int64_t n, std::int64_t parts, std::int64_t part) {
 }
 inline Range BlockOf(std::int64_t n, Place place) { return BlockOf(n, place.size, place.rank); }
 
+// The size of a row of so many elements: those of each, and those of each block that is begun.
+struct RowSize {
+  std::int64_t of_element = 1;
+  std::int64_t of_block = 0;
+  std::int64_t block = 1;  // elements
+
+  std::int64_t operator()(std::int64_t n) const {
+    return n * of_element + (n + block - 1) / block * of_block;
+  }
+};
+
 // What each pair of ranks exchanges when an axis that is whole becomes split, and one that is
 // split becomes whole.
 struct Volume {
   std::int64_t scattered = 0;  // the lengths of these axes
   std::int64_t gathered = 0;
   std::int64_t bytes = 0;  // for each pair of an element of one and an element of the other
+  // Where rows run along one of these axes, what a part of it counts for.
+  RowSize of_scattered{};
+  RowSize of_gathered{};
 
   std::int64_t Between(int from, int to, int ranks) const {
-    return bytes * BlockOf(gathered, ranks, from).count * BlockOf(scattered, ranks, to).count;
+    return bytes * of_gathered(BlockOf(gathered, ranks, from).count) *
+           of_scattered(BlockOf(scattered, ranks, to).count);
   }
   // Rank 0 has the largest blocks.
   std::int64_t Most(int ranks) const { return Between(0, 0, ranks); }

@@ -26,6 +26,7 @@ using fft::MaybeFft;
 using fft::Parcel;
 using fft::Passage;
 using fft::PlaneFft;
+using fft::Precision;
 using fft::Sums;
 using fft::Three;
 using fft::Wave;
@@ -44,6 +45,7 @@ struct Attributes {
   // The axes of k1 and k2 in what travels, as it comes in; nothing for a transform.
   Dimensions along;
   Method method;
+  Precision precision;
   What what;
 };
 
@@ -210,35 +212,35 @@ int InSteps(Communicator& comm, const Attributes& a, const Task<T>& task, const 
   return code;
 }
 
-// The same for several arrays: what a window would hold goes by messages, or by MPI's alltoall.
+// What a window would hold goes by messages, or by MPI's alltoall.
 template <typename T>
 int ParcelsInSteps(Communicator& comm, Method method, const Task<T>& task,
-                   const Passage<T>& passage, const Buffers& buffers, Element element) {
+                   const Passage<T>& passage, const Buffers& buffers) {
   const auto arrays = static_cast<int>(task.sums.leaving.size());
   const fft::ParcelBoxes<T> boxes(passage.parcels(), arrays, comm.size, comm.rank);
-  const std::int64_t own = passage.parcels().To(comm.rank).count;
+  const std::int64_t own = passage.parcels().OwnBytes();
   const Scratch scratch(
-      static_cast<std::size_t>(arrays * (boxes.outgoing() + boxes.incoming() + own)) * 2 *
-      sizeof(T));
-  T* const outgoing = static_cast<T*>(scratch.data());
-  T* const incoming = outgoing + 2 * arrays * boxes.outgoing();
-  T* const staying = incoming + 2 * arrays * boxes.incoming();
-  std::vector<Ends<T>> ends(arrays);
+      static_cast<std::size_t>(arrays * (own + boxes.outgoing() + boxes.incoming())));
+  // Numbers that are not coded come first, as they have to be aligned.
+  char* const staying = static_cast<char*>(scratch.data());
+  char* const outgoing = staying + arrays * own;
+  char* const incoming = outgoing + arrays * boxes.outgoing();
+  std::vector<Ends> ends(arrays);
   for (int i = 0; i < arrays; ++i) {
     for (int rank = 0; rank < comm.size; ++rank) {
-      T* const stays = staying + 2 * i * own;
+      char* const stays = staying + i * own;
       const bool is_own = rank == comm.rank;
       ends[i].to.push_back(is_own ? stays
-                                  : outgoing + 2 * (i * boxes.outgoing() + boxes.PlaceTo(rank)));
+                                  : outgoing + i * boxes.outgoing() + boxes.PlaceTo(rank));
       ends[i].from.push_back(
-          is_own ? stays : incoming + 2 * (i * boxes.incoming() + boxes.PlaceFrom(rank)));
+          is_own ? stays : incoming + i * boxes.incoming() + boxes.PlaceFrom(rank));
     }
   }
   passage.Leave(buffers.From<T>(), ends);
-  const std::int64_t most = arrays * passage.parcels().MostNumbers();
+  const std::int64_t most = arrays * passage.parcels().MostBytesOfOne();
   const int code = method == Method::kAlltoall
-                       ? AlltoallBoxes(comm, outgoing, incoming, boxes, most, element)
-                       : StreamBoxes(comm, outgoing, incoming, boxes, element, Arrival::kStore);
+                       ? AlltoallBoxes(comm, outgoing, incoming, boxes, most, Element::kU8)
+                       : StreamBoxes(comm, outgoing, incoming, boxes, Element::kU8, Arrival::kStore);
   if (code == 0) passage.Fetch(ends, buffers.To<T>());
   return code;
 }
@@ -249,15 +251,15 @@ int ParcelsInSteps(Communicator& comm, Method method, const Task<T>& task,
 template <typename T, typename To, typename From, typename Meet>
 int InOnePass(const Task<T>& task, const Passage<T>& passage, const Buffers& buffers, To&& to,
               From&& from, Meet&& meet) {
-  std::vector<Ends<T>> ends(task.sums.leaving.size());
-  const std::size_t own = passage.parcels().OwnBytes();
+  std::vector<Ends> ends(task.sums.leaving.size());
+  const auto own = static_cast<std::size_t>(passage.parcels().OwnBytes());
   const Scratch scratch(ends.size() * own);
   for (std::size_t i = 0; i < ends.size(); ++i) {
     char* const stays = static_cast<char*>(scratch.data()) + i * own;
     for (int rank = 0; rank < task.change.ranks; ++rank) {
       const bool is_own = rank == task.change.rank;
-      ends[i].to.push_back(reinterpret_cast<T*>(is_own ? stays : to(rank, i)));
-      ends[i].from.push_back(reinterpret_cast<const T*>(is_own ? stays : from(rank, i)));
+      ends[i].to.push_back(is_own ? stays : to(rank, i));
+      ends[i].from.push_back(is_own ? stays : from(rank, i));
     }
   }
   passage.Leave(buffers.From<T>(), ends);
@@ -275,7 +277,7 @@ int OnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage, W
   const fft::Parcels<T>& parcels = passage.parcels();
   const auto part = [&](int of, const Parcel& parcel, std::size_t i) {
     return window.PartOf(of) + static_cast<std::int64_t>(i) * parcels.MostBytes() +
-           parcel.offset * static_cast<std::int64_t>(2 * sizeof(T));
+           parcel.offset;
   };
   return InOnePass(
       task, passage, buffers,
@@ -289,22 +291,27 @@ int OnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage, W
 
 // What all pairs of ranks exchange on different nodes, where parcels have no gaps.
 template <typename T>
-Volume VolumeOf(const Task<T>& task) {
+Volume VolumeOf(const Task<T>& task, const Passage<T>& passage) {
   const Change& change = task.change;
-  const auto arrays = static_cast<std::int64_t>(task.sums.leaving.size());
-  const std::int64_t third = change.whole[3 - change.scatter - change.gather];
-  return {change.whole[change.scatter], change.whole[change.gather],
-          arrays * change.batch * third * static_cast<std::int64_t>(2 * sizeof(T))};
+  const RowSize row = fft::RowBytes<T>(change.precision);
+  const int along = passage.parcels().row_axis();
+  const int third = 3 - change.scatter - change.gather;
+  Volume volume{change.whole[change.scatter], change.whole[change.gather],
+                static_cast<std::int64_t>(task.sums.leaving.size()) * change.batch};
+  volume.bytes *= along == third ? row(change.whole[third]) : change.whole[third];
+  if (along == change.scatter) volume.of_scattered = row;
+  if (along == change.gather) volume.of_gathered = row;
+  return volume;
 }
 
 // Through the windows of several nodes, and by messages between them.
 template <typename T>
 int ByNodes(Communicator& comm, const Task<T>& task, const Passage<T>& passage, Window& window,
             std::int64_t most_on_node, const Buffers& buffers) {
-  NodeExchange exchange(comm, window, NodesOf(comm), VolumeOf(task), most_on_node);
+  NodeExchange exchange(comm, window, NodesOf(comm), VolumeOf(task, passage), most_on_node);
   if (const int code = exchange.Begin()) return code;
   const auto after = [](const Parcel& parcel, std::size_t i) {
-    return static_cast<std::int64_t>(i * 2 * sizeof(T)) * parcel.count;
+    return static_cast<std::int64_t>(i) * parcel.bytes;
   };
   const fft::Parcels<T>& parcels = passage.parcels();
   return InOnePass(
@@ -333,10 +340,9 @@ int ExchangeInOnePass(Communicator& comm, const Task<T>& task, const Passage<T>&
     *is_done = window != nullptr;
     return code == 0 && window ? OnNode(comm, task, passage, *window, buffers) : code;
   }
-  const std::int64_t most =
-      arrays * parcels.MostNumbers() * static_cast<std::int64_t>(2 * sizeof(T));
+  const std::int64_t most = arrays * parcels.MostBytesOfOne();
   const int code =
-      WindowOnNode(comm, NodeExchange::WindowBytes(NodesOf(comm), VolumeOf(task), most), &window);
+      WindowOnNode(comm, NodeExchange::WindowBytes(NodesOf(comm), VolumeOf(task, passage), most), &window);
   *is_done = window != nullptr;
   return code == 0 && window ? ByNodes(comm, task, passage, *window, most, buffers) : code;
 }
@@ -346,21 +352,22 @@ int Exchange(Communicator& comm, const Attributes& a, const Task<T>& task,
              const Passage<T>& passage, const Buffers& buffers, Element element,
              ffi::ThreadPool& pool) {
   const bool is_possible = passage.IsPossible();
-  const bool is_one_array = task.sums.leaving.size() == 1;
-  if (!is_possible && !is_one_array) {
-    throw std::runtime_error("no way to do this gradient or divergence");
-  }
-  // Several arrays are only ever in one pass; SHARED is not slower for that.
+  // Several arrays, and coded numbers, are only ever parcels; SHARED is not slower for that.
+  const bool is_simple = task.sums.leaving.size() == 1 && a.precision == Precision::kFull;
+  if (!is_possible && !is_simple) throw std::runtime_error("no way to do this in one pass");
   const bool wants_memory = a.method == Method::kFused || a.method == Method::kHierarchical ||
-                            (a.method == Method::kShared && !is_one_array);
+                            (a.method == Method::kShared && !is_simple);
   if (is_possible && (wants_memory || a.method == Method::kAutomatic)) {
     bool is_done = false;
     const int code = ExchangeInOnePass(comm, task, passage, buffers, &is_done);
     if (code != 0 || is_done) return code;
   }
-  if (is_one_array) return InSteps(comm, a, task, buffers.x[0], buffers.y[0], element, pool);
+  if (is_simple) return InSteps(comm, a, task, buffers.x[0], buffers.y[0], element, pool);
   if (wants_memory) return kNotShared;
-  return ParcelsInSteps(comm, a.method, task, passage, buffers, element);
+  Change change = task.change;
+  change.has_gaps = a.precision == Precision::kFull;
+  const Passage<T> in_steps(change, task.first, task.second, task.sums, pool);
+  return ParcelsInSteps(comm, a.method, task, in_steps, buffers);
 }
 
 template <typename T>
@@ -382,6 +389,7 @@ ffi::Error Transformed(const CallSite& site, const Attributes& a, ffi::ThreadPoo
   parameters.Add("first", a.first).Add("second", a.second).Add("order", a.order);
   parameters.Add("split axis", a.scatter).Add("gathered axis", a.gather).Add("along", a.along);
   parameters.Add("method", static_cast<std::int64_t>(a.method)).Add("shape", shape);
+  parameters.Add("precision", static_cast<std::int64_t>(a.precision));
   parameters.Add("what", static_cast<std::int64_t>(a.what));
   std::array<std::int64_t, 2> scales{};
   std::memcpy(scales.data(), a.scales.begin(),
@@ -392,6 +400,7 @@ ffi::Error Transformed(const CallSite& site, const Attributes& a, ffi::ThreadPoo
     comm.given_bytes = buffers.BytesOfX();
     auto task = MakeTask<T>(a, comm.size, comm.rank, buffers);
     if (!task) throw std::runtime_error(kOtherShapes);
+    task->change.precision = a.precision;
     if (GoesByNodes(comm, a.method)) task->change.nodes = NodesOf(comm).of();
     const Passage<T> passage(task->change, task->first, task->second, task->sums, pool);
     return Exchange(comm, a, *task, passage, buffers, element, pool);
@@ -441,11 +450,19 @@ struct Fused {
   static ffi::Error Run(const Site&... site, Dimensions first, Dimensions second,
                         ffi::Span<const double> scales, Dimensions order, std::int64_t scatter,
                         std::int64_t gather, Dimensions along, std::int64_t method,
-                        std::int64_t what, ffi::ThreadPool pool, ffi::RemainingArgs arguments,
-                        ffi::RemainingRets results) {
+                        std::int64_t precision, std::int64_t what, ffi::ThreadPool pool,
+                        ffi::RemainingArgs arguments, ffi::RemainingRets results) {
     if (static_cast<What>(what) != kWhat) return Invalid("a transform by the name of another");
-    const Attributes a{
-        first, second, scales, order, scatter, gather, along, static_cast<Method>(method), kWhat};
+    const Attributes a{first,
+                       second,
+                       scales,
+                       order,
+                       scatter,
+                       gather,
+                       along,
+                       static_cast<Method>(method),
+                       static_cast<Precision>(precision),
+                       kWhat};
     const auto buffers = BuffersIn(a.what, arguments, results, sizeof...(Site));
     if (!buffers) return Invalid("fft of arrays that it has not");
     for (const ffi::AnyBuffer& y : buffers->y) AdviseHugePages(y.untyped_data(), y.size_bytes());
@@ -458,13 +475,13 @@ template <What kWhat>
 Registration Across(const char* name) {
   return HandlerAtSite<Operation::kFft, Fused<kWhat, CallSite>::Run>(
              name, "first", "second", "scales", "order", "scatter", "gather", "along", "method",
-             "what")
+             "precision", "what")
       .OnHost();
 }
 template <What kWhat>
 Registration Alone(const char* name) {
   return Handler<Fused<kWhat>::Run>(name, "first", "second", "scales", "order", "scatter",
-                                    "gather", "along", "method", "what")
+                                    "gather", "along", "method", "precision", "what")
       .OnHost();
 }
 

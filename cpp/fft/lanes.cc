@@ -3,6 +3,7 @@
 // library, of which the linker would keep one version, perhaps one for a newer processor.
 #include "fft/lanes.h"
 
+#include "fft/coding.h"
 #include "fft/passes.h"
 #include "fft/vectors.h"
 
@@ -242,6 +243,7 @@ void TransformGroup(const Plan<T>& plan, Kind kind, std::int64_t n, Lines<const 
 
 extern const Lanes kLanes;
 const Lanes kLanes = {PFFTJAX_TARGET_NAME, PFFTJAX_VECTOR_BYTES, TransformGroup<float>,
-                      TransformGroup<double>};
+                      TransformGroup<double>, EncodeRow<float>, EncodeRow<double>,
+                      DecodeRow<float>, DecodeRow<double>};
 
 }  // namespace pfftjax::fft::PFFTJAX_TARGET

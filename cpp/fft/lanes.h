@@ -38,12 +38,22 @@ template <typename T>
 using TransformLines = void (*)(const Plan<T>& plan, Kind kind, std::int64_t n, Lines<const T> in,
                                 Lines<T> out, int count, T scale, void* workspace);
 
+// So many real numbers to their code (codes.h), and back.
+template <typename T>
+using EncodeNumbers = void (*)(const T* from, std::int64_t numbers, char* to);
+template <typename T>
+using DecodeNumbers = void (*)(const char* from, std::int64_t numbers, T* to);
+
 // The code for one instruction set.
 struct Lanes {
   const char* name;
   int vector_bytes;
   TransformLines<float> transform_f32;
   TransformLines<double> transform_f64;
+  EncodeNumbers<float> encode_f32;
+  EncodeNumbers<double> encode_f64;
+  DecodeNumbers<float> decode_f32;
+  DecodeNumbers<double> decode_f64;
 
   template <typename T>
   int lines() const {
@@ -57,6 +67,10 @@ struct Lanes {
       return transform_f64;
     }
   }
+  void Encode(const float* from, std::int64_t n, char* to) const { encode_f32(from, n, to); }
+  void Encode(const double* from, std::int64_t n, char* to) const { encode_f64(from, n, to); }
+  void Decode(const char* from, std::int64_t n, float* to) const { decode_f32(from, n, to); }
+  void Decode(const char* from, std::int64_t n, double* to) const { decode_f64(from, n, to); }
 };
 
 // Defined by lanes.cc, which is compiled once for each.

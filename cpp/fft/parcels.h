@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "fft/codes.h"
 #include "pencils/box.h"
 
 namespace pfftjax::fft {
@@ -23,8 +24,16 @@ struct Change {
   std::array<int, 3> order{};  // of the axes in the result
   Three whole{};               // extents; the third axis is not touched, and this rank's
   std::vector<int> nodes;      // of the ranks, where what goes between nodes has no gaps
+  Precision precision = Precision::kFull;  // of what goes between ranks
+  bool has_gaps = true;                    // where memory is shared
 
-  bool IsPadded(int from, int to) const { return nodes.empty() || nodes[from] == nodes[to]; }
+  bool IsPadded(int from, int to) const {
+    return has_gaps && (nodes.empty() || nodes[from] == nodes[to]);
+  }
+  // What stays on its rank is not rounded.
+  Precision PrecisionOf(int from, int to) const {
+    return from == to ? Precision::kFull : precision;
+  }
 
   Range Scattered(int to) const { return BlockOf(whole[scatter], ranks, to); }
   Range Gathered(int from) const { return BlockOf(whole[gather], ranks, from); }
@@ -43,10 +52,12 @@ struct Change {
 // One rank leaves this for another: a box without gaps, but for rows that begin on cache lines in
 // memory that both of them have.
 struct Parcel {
-  std::int64_t offset = 0;  // in complex numbers, as all that follow
-  std::int64_t count = 0;
+  std::int64_t offset = 0;  // in bytes, as all that follow
+  std::int64_t bytes = 0;
   std::int64_t batch_stride = 0;
-  Three stride{};  // by axis
+  Three stride{};  // by axis, but for that of rows
+  RowSize row{};
+  Precision precision = Precision::kFull;
 };
 
 // The boxes that this rank sends and receives, in which the rows of `axes[2]` are contiguous.
@@ -65,35 +76,37 @@ class Parcels {
   // Returns the most that any rank leaves for all others, the same number on all ranks. Rank 0 has
   // the largest blocks, and the last rank the smallest.
   std::int64_t MostBytes() const {
-    std::int64_t count = 0;
-    for (int to = 0; to + 1 < change_.ranks; ++to) count += Shape(0, to).count;
-    return count * static_cast<std::int64_t>(2 * sizeof(T));
+    std::int64_t bytes = 0;
+    for (int to = 0; to + 1 < change_.ranks; ++to) {
+      bytes += Shape(0, to, change_.precision).bytes;
+    }
+    return bytes;
   }
   // The most for one rank, the same number on all ranks.
-  std::int64_t MostNumbers() const { return Shape(0, 0).count; }
-  std::size_t OwnBytes() const {
-    return static_cast<std::size_t>(out_[change_.rank].count) * 2 * sizeof(T);
-  }
+  std::int64_t MostBytesOfOne() const { return Shape(0, 0, change_.precision).bytes; }
+  std::int64_t OwnBytes() const { return out_[change_.rank].bytes; }
+  int row_axis() const { return axes_[2]; }
 
  private:
-  Parcel Shape(int from, int to) const {
-    const std::int64_t line = change_.IsPadded(from, to) ? 64 / (2 * sizeof(T)) : 1;
+  Parcel Shape(int from, int to, Precision precision) const {
+    const std::int64_t line = change_.IsPadded(from, to) ? 64 : 1;
     Three extents = change_.whole;
     extents[change_.scatter] = change_.Scattered(to).count;
     extents[change_.gather] = change_.Gathered(from).count;
     Parcel parcel;
-    parcel.stride[axes_[2]] = 1;
-    parcel.stride[axes_[1]] = (extents[axes_[2]] + line - 1) / line * line;
+    parcel.precision = precision;
+    parcel.row = RowBytes<T>(precision);
+    parcel.stride[axes_[1]] = (parcel.row(extents[axes_[2]]) + line - 1) / line * line;
     parcel.stride[axes_[0]] = parcel.stride[axes_[1]] * extents[axes_[1]];
     parcel.batch_stride = parcel.stride[axes_[0]] * extents[axes_[0]];
-    parcel.count = parcel.batch_stride * change_.batch;
+    parcel.bytes = parcel.batch_stride * change_.batch;
     return parcel;
   }
   // Parcels for others follow each other; that for itself lies elsewhere.
   Parcel Make(int from, int to) const {
-    Parcel parcel = Shape(from, to);
+    Parcel parcel = Shape(from, to, change_.PrecisionOf(from, to));
     for (int before = 0; before < to && from != to; ++before) {
-      if (before != from) parcel.offset += Shape(from, before).count;
+      if (before != from) parcel.offset += Shape(from, before, change_.precision).bytes;
     }
     return parcel;
   }
@@ -104,10 +117,9 @@ class Parcels {
   std::vector<Parcel> in_;
 };
 
-template <typename T>
 struct Ends {
-  std::vector<T*> to;          // where this rank leaves what is for each
-  std::vector<const T*> from;  // where it finds what each has left
+  std::vector<char*> to;          // where this rank leaves what is for each
+  std::vector<const char*> from;  // where it finds what each has left
 };
 
 }  // namespace pfftjax::fft

@@ -24,10 +24,45 @@ inline constexpr std::int64_t kWorthAThread = std::int64_t{1} << 16;  // complex
 template <typename T>
 using MaybeFft = std::optional<PlaneFft<T>>;
 
+// Rows of complex numbers go so many at a time through memory on the stack where they are coded:
+// whole blocks, and whole cache lines of code.
+inline constexpr std::int64_t kCodedAtOnce = 512;
+
+// A row to its place in a parcel, past the cache.
 template <typename T>
-void CopyRow(T* to, const T* from, std::int64_t complex_numbers) {
-  CopyUndrained(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from),
-                static_cast<std::size_t>(complex_numbers) * 2 * sizeof(T));
+void LeaveRow(char* to, const T* from, std::int64_t n, const Parcel& parcel) {
+  if (parcel.precision == Precision::kFull) {
+    CopyUndrained(to, reinterpret_cast<const char*>(from),
+                  static_cast<std::size_t>(n) * 2 * sizeof(T));
+    return;
+  }
+  alignas(64) char code[Code<T>::Bytes(2 * kCodedAtOnce)];
+  for (std::int64_t done = 0; done < n; done += kCodedAtOnce) {
+    const std::int64_t count = std::min(n - done, kCodedAtOnce);
+    ChosenLanes().Encode(from + 2 * done, 2 * count, code);
+    CopyUndrained(to + parcel.row(done), code, static_cast<std::size_t>(parcel.row(count)));
+  }
+}
+
+// A row of a parcel into a tile, times `wave`. It begins at `at`, by axis, and runs along an axis.
+template <typename T>
+void FetchRow(T* to, const char* from, std::int64_t n, const Parcel& parcel, const Wave<T>& wave,
+              Three at, int along) {
+  if (parcel.precision == Precision::kFull) {
+    LoadRow(to, reinterpret_cast<const T*>(from), n, wave, at, along);
+    return;
+  }
+  if (!wave.k) {
+    ChosenLanes().Decode(from, 2 * n, to);
+    return;
+  }
+  alignas(64) T row[2 * kCodedAtOnce];
+  for (std::int64_t done = 0; done < n; done += kCodedAtOnce) {
+    const std::int64_t count = std::min(n - done, kCodedAtOnce);
+    ChosenLanes().Decode(from + parcel.row(done), 2 * count, row);
+    LoadRow(to + 2 * done, row, count, wave, at, along);
+    at[along] += count;
+  }
 }
 
 using TileMemory = ThreadMemory<struct ForTiles>;
@@ -91,10 +126,10 @@ class Passage {
   const Parcels<T>& parcels() const { return parcels_; }
 
   // Leaves what is made of the arrays that come in; `ends` are those of each array that travels.
-  void Leave(const std::vector<const T*>& x, const std::vector<Ends<T>>& ends) const {
+  void Leave(const std::vector<const T*>& x, const std::vector<Ends>& ends) const {
     reads_columns_ ? LeaveRows(x, ends) : LeaveColumns(x, ends);
   }
-  void Fetch(const std::vector<Ends<T>>& ends, const std::vector<T*>& y) const {
+  void Fetch(const std::vector<Ends>& ends, const std::vector<T*>& y) const {
     reads_columns_ ? FetchColumns(ends, y) : FetchRows(ends, y);
   }
 
@@ -108,8 +143,14 @@ class Passage {
     ForEachTask(pool_, tasks, helpers, body);
   }
 
+  // Columns of a tile come in groups of lines that are transformed together, and of numbers that
+  // are coded together. Both are powers of two.
+  std::int64_t Group(std::int64_t width) const {
+    return std::max(width, RowBytes<T>(change_.precision).block);
+  }
+
   // Planes of axes 1 and 2, transformed along both or the last, in the order of the parcels.
-  void LeaveRows(const std::vector<const T*>& x, const std::vector<Ends<T>>& ends) const {
+  void LeaveRows(const std::vector<const T*>& x, const std::vector<Ends>& ends) const {
     const Three extents = change_.Before();
     const bool is_whole = first_ && first_->both_axes();
     const std::int64_t rows =
@@ -174,8 +215,8 @@ class Passage {
     Three begin;               // in the array
     std::int64_t rows = 0;     // none where the block has nothing of the tile
     std::int64_t length = 0;   // of a row
-    std::int64_t in_tile = 0;  // offsets in complex numbers
-    std::int64_t in_parcel = 0;
+    std::int64_t in_tile = 0;    // offset in complex numbers
+    std::int64_t in_parcel = 0;  // offset in bytes
   };
   static Part PartOf(const Tile& tile, int split, const Range& block, const Parcel& parcel) {
     Part part{tile.at};
@@ -192,20 +233,23 @@ class Passage {
     part.in_tile = (begin[tile.rows] - tile.at[tile.rows]) * tile.pitch + begin[tile.along] -
                    tile.at[tile.along];
     part.in_parcel = tile.batch * parcel.batch_stride;
-    for (int axis = 0; axis < 3; ++axis) part.in_parcel += place[axis] * parcel.stride[axis];
+    for (int axis = 0; axis < 3; ++axis) {
+      part.in_parcel += axis == tile.along ? parcel.row(place[axis])
+                                           : place[axis] * parcel.stride[axis];
+    }
     return part;
   }
 
   // Leaves each rank its part of a tile.
-  void LeaveTile(const T* data, const Tile& tile, const Ends<T>& ends) const {
+  void LeaveTile(const T* data, const Tile& tile, const Ends& ends) const {
     for (int to = 0; to < change_.ranks; ++to) {
       const Parcel& parcel = parcels_.To(to);
       const Part part = PartOf(tile, change_.scatter, change_.Scattered(to), parcel);
-      const std::int64_t step = 2 * parcel.stride[tile.rows];
+      const std::int64_t step = parcel.stride[tile.rows];
       const T* source = data + 2 * part.in_tile;
-      T* target = ends.to[to] + 2 * part.in_parcel;
+      char* target = ends.to[to] + part.in_parcel;
       for (std::int64_t row = 0; row < part.rows; ++row) {
-        CopyRow(target, source, part.length);
+        LeaveRow(target, source, part.length, parcel);
         target += step;
         source += 2 * tile.pitch;
       }
@@ -213,16 +257,16 @@ class Passage {
   }
 
   // Fills a tile with what each rank has left, times `wave`.
-  void FetchTile(T* data, const Tile& tile, const Ends<T>& ends, const Wave<T>& wave) const {
+  void FetchTile(T* data, const Tile& tile, const Ends& ends, const Wave<T>& wave) const {
     for (int from = 0; from < change_.ranks; ++from) {
       const Parcel& parcel = parcels_.From(from);
       const Part part = PartOf(tile, change_.gather, change_.Gathered(from), parcel);
-      const std::int64_t step = 2 * parcel.stride[tile.rows];
-      const T* source = ends.from[from] + 2 * part.in_parcel;
+      const std::int64_t step = parcel.stride[tile.rows];
+      const char* source = ends.from[from] + part.in_parcel;
       T* target = data + 2 * part.in_tile;
       Three at = part.begin;
       for (std::int64_t row = 0; row < part.rows; ++row, ++at[tile.rows]) {
-        LoadRow(target, source, part.length, wave, at, tile.along);
+        FetchRow(target, source, part.length, parcel, wave, at, tile.along);
         target += 2 * tile.pitch;
         source += step;
       }
@@ -231,7 +275,7 @@ class Passage {
 
   // Lines along axis 2, which is scattered, transformed into columns next to each other along the
   // fastest axis of the result.
-  void LeaveColumns(const std::vector<const T*>& x, const std::vector<Ends<T>>& ends) const {
+  void LeaveColumns(const std::vector<const T*>& x, const std::vector<Ends>& ends) const {
     const Three extents = change_.Before();
     const int across = change_.order[2];
     const int other = 1 - across;
@@ -239,7 +283,7 @@ class Passage {
     const std::int64_t width = first_->width();
     // All arrays are made of the same lines while those are in the cache.
     const auto arrays = static_cast<std::int64_t>(ends.size());
-    const std::int64_t columns = TileOf<T>(length * arrays, extents[across], width);
+    const std::int64_t columns = TileOf<T>(length * arrays, extents[across], Group(width));
     const std::int64_t tiles = (extents[across] + columns - 1) / columns;
     const Three lines{extents[1], 1, 0};  // strides in lines
     ForEach(change_.batch * extents[other] * tiles, [=, &x, &ends](std::int64_t task) {
@@ -283,13 +327,13 @@ class Passage {
 
   // Columns along the gathered axis, a tile of them next to each other along axis 2, to lines of
   // the result.
-  void FetchColumns(const std::vector<Ends<T>>& ends, const std::vector<T*>& y) const {
+  void FetchColumns(const std::vector<Ends>& ends, const std::vector<T*>& y) const {
     const Three extents = change_.After();
     const int along = change_.gather;
     const int other = 1 - along;
     const std::int64_t length = extents[along];
     const std::int64_t width = second_->width();
-    const std::int64_t columns = TileOf<T>(length, extents[2], width);
+    const std::int64_t columns = TileOf<T>(length, extents[2], Group(width));
     const std::int64_t tiles = (extents[2] + columns - 1) / columns;
     Three lines{};  // strides of the result, in lines
     lines[change_.order[1]] = 1;
@@ -336,7 +380,7 @@ class Passage {
   }
 
   // Planes of the last two axes of the result, put together in a tile, and transformed.
-  void FetchRows(const std::vector<Ends<T>>& ends, const std::vector<T*>& y) const {
+  void FetchRows(const std::vector<Ends>& ends, const std::vector<T*>& y) const {
     const Three extents = change_.After();
     const std::array<int, 3>& order = change_.order;
     const std::int64_t length = extents[order[2]];

@@ -28,7 +28,7 @@ from pfftjax._runtime.arrays import Block
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ordering import is_donated, is_temporary, platforms_of
 from pfftjax._runtime.primitive import as_on_gpus, batch_in_front, communicating
-from pfftjax.pencils import ExchangeMethod, Pencil
+from pfftjax.pencils import ExchangeMethod, ExchangePrecision, Pencil
 from pfftjax.pencils.internal import change_of, refuse_on_cpus
 
 from ._in_steps import divergence_in_steps, gradient_in_steps, transform_in_steps
@@ -48,6 +48,7 @@ class Fused(Operation):
         target: Pencil,
         second: Local | None,
         method: ExchangeMethod,
+        precision: ExchangePrecision,
         what: What = What.TRANSFORM,
     ) -> "Fused | None":
         """`second(transpose(first(x), source, target))`, if there is one operation for it.
@@ -80,6 +81,7 @@ class Fused(Operation):
             gather,
             (n0, n1),
             method,
+            precision,
             source.grid.along(change.over[0]) if change.over else None,
             what,
             () if what is What.TRANSFORM else (source.axes.index(1), source.axes.index(2)),
@@ -145,7 +147,8 @@ class Fused(Operation):
         dtype, order = np.dtype(x.dtype).name, self.whole_order
         what = f"{dtype}{shape} axis {self.gather} for axis {self.scatter} in order {order}"
         ik = f", i k along {self.along}" if self.along else ""
-        return f"{what}, {kinds}{ik} {self.method.name.lower()}"
+        how = f"{self.method.name.lower()} {self.precision.name.lower()}"
+        return f"{what}, {kinds}{ik} {how}"
 
     def attributes(self) -> dict[str, np.ndarray | np.int64]:
         """The attributes of the custom call."""
@@ -163,6 +166,7 @@ class Fused(Operation):
             "gather": np.int64(self.gather),
             "along": np.array(self.along, np.int64),
             "method": np.int64(self.method),
+            "precision": np.int64(self.precision),
             "what": np.int64(self.what),
         }
 

@@ -5,7 +5,7 @@ import enum
 
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
-from pfftjax.pencils import ExchangeMethod
+from pfftjax.pencils import ExchangeMethod, ExchangePrecision
 from pfftjax.pencils.internal import Redistribution
 
 from ._local import Local
@@ -40,6 +40,7 @@ class Operation:
         gather: the axis that becomes whole.
         lengths: of these two axes, globally.
         method: the way of the exchange; of several arrays SHARED is as FUSED.
+        precision: of numbers on their way.
         comm: the ranks that exchange; None where nothing is communicated.
         what: a transform, a gradient or a divergence.
         along: the axes of what travels that k1 and k2 belong to, unless it is a transform.
@@ -55,6 +56,7 @@ class Operation:
     gather: int
     lengths: tuple[int, int]
     method: ExchangeMethod
+    precision: ExchangePrecision
     comm: Communicator | None
     what: What = What.TRANSFORM
     along: tuple[int, ...] = ()

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import where
-from pfftjax.pencils import ExchangeMethod, ProcessGrid
+from pfftjax.pencils import ExchangeMethod, ExchangePrecision, ProcessGrid
 
 from ._grids import shape_and_grid
 from ._plan import Plan
@@ -54,6 +54,8 @@ class PencilFFT(Plan):
             with. "natural" is distributed and ordered as in real space, and costs as many
             redistributions again.
         method: how the ranks exchange what they hold; all give the same bits.
+        precision: of the numbers on their way between ranks; `ExchangePrecision.HALF` halves what
+            is exchanged, and rounds it.
         kinds: of the transform along each axis: "fft", and along axis 2 of a real plan "rfft".
         timings: what `tune` has measured; empty otherwise, and no part of a plan's value.
 
@@ -64,10 +66,10 @@ class PencilFFT(Plan):
             it may take, and a file that keeps the choices. Collective; not in jitted code.
 
     Raises:
-        ValueError: a shape that is not three-dimensional, an unknown norm or layout, or a method
-            that PFFTJAX_SHARED_MEMORY=0 forbids.
-        TypeError: a grid that is neither a `ProcessGrid` nor a communicator, no method, or `real`
-            that is no bool.
+        ValueError: a shape that is not three-dimensional, an unknown norm or layout, a method
+            that PFFTJAX_SHARED_MEMORY=0 forbids, or a precision that an exchange cannot have.
+        TypeError: a grid that is neither a `ProcessGrid` nor a communicator, no method or
+            precision, or `real` that is no bool.
         RuntimeError: `tune` while a program is traced, or with arguments that differ between
             ranks.
 
@@ -99,16 +101,19 @@ class PencilFFT(Plan):
         norm: Norm = "backward",
         layout: Layout = "transposed",
         method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+        precision: ExchangePrecision = ExchangePrecision.FULL,
         tune: bool | Tuning = False,
     ) -> None:
-        make = functools.partial(PencilFFT, shape, real=real, norm=norm, layout=layout)
+        make = functools.partial(
+            PencilFFT, shape, real=real, norm=norm, layout=layout, precision=precision
+        )
         grid, method, timings = chosen(make, grid, method, tune)
         sizes, grid = shape_and_grid(shape, grid, "PencilFFT", (3,))
         if not isinstance(real, bool | np.bool_):
             here = where("PencilFFT", grid.communicator)
             raise TypeError(f"{here}: real must be True or False, got {real!r}")
         kinds = ("fft", "fft", "rfft" if real else "fft")
-        super().__init__(sizes, grid, kinds, norm, layout, method, timings)
+        super().__init__(sizes, grid, kinds, norm, layout, method, precision, timings)
 
 
 @jax.tree_util.register_static
@@ -141,15 +146,18 @@ class PencilTransform(Plan):
             "dct1" 1 / (2n - 2), for "dst1" 1 / (2n + 2).
         layout: of the spectrum, as for `PencilFFT`: "transposed" or "natural".
         method: how the ranks exchange what they hold, as for `PencilFFT`.
+        precision: of the numbers on their way, as for `PencilFFT`; `HALF` is for the kinds "fft"
+            and "rfft" of three axes.
         timings: what `tune` has measured; empty otherwise, and no part of a plan's value.
 
     Args:
         tune: as for `PencilFFT`.
 
     Raises:
-        ValueError: a shape, kinds, a grid, a norm or a layout that do not make sense, or a method
-            that PFFTJAX_SHARED_MEMORY=0 forbids.
-        TypeError: a grid that is neither a `ProcessGrid` nor a communicator, or no method.
+        ValueError: a shape, kinds, a grid, a norm or a layout that do not make sense, a method
+            that PFFTJAX_SHARED_MEMORY=0 forbids, or a precision that an exchange cannot have.
+        TypeError: a grid that is neither a `ProcessGrid` nor a communicator, or no method or
+            precision.
         RuntimeError: `tune` while a program is traced, or with arguments that differ between
             ranks.
 
@@ -177,13 +185,16 @@ class PencilTransform(Plan):
         norm: Norm = "backward",
         layout: Layout = "transposed",
         method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+        precision: ExchangePrecision = ExchangePrecision.FULL,
         tune: bool | Tuning = False,
     ) -> None:
-        make = functools.partial(PencilTransform, shape, kinds=kinds, norm=norm, layout=layout)
+        make = functools.partial(
+            PencilTransform, shape, kinds=kinds, norm=norm, layout=layout, precision=precision
+        )
         grid, method, timings = chosen(make, grid, method, tune)
         sizes, grid = shape_and_grid(shape, grid, "PencilTransform", (2, 3))
         kinds = _checked_kinds(kinds, sizes, where("PencilTransform", grid.communicator))
-        super().__init__(sizes, grid, kinds, norm, layout, method, timings)
+        super().__init__(sizes, grid, kinds, norm, layout, method, precision, timings)
 
 
 def _checked_kinds(given: Sequence[str], shape: tuple[int, ...], here: str) -> tuple[str, ...]:

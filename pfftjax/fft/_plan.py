@@ -13,12 +13,19 @@ from jax.typing import ArrayLike, DTypeLike
 
 from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Number, Reals
 from pfftjax._runtime.primitive import where
-from pfftjax.pencils import Pencil, check_dimensions, checked_method
+from pfftjax.pencils import (
+    ExchangePrecision,
+    Pencil,
+    check_dimensions,
+    checked_method,
+    checked_precision,
+)
 
 from ._description import Description, describe
 from ._local import hermitian_weights
 from ._steps import (
     SCALES,
+    Move,
     Steps,
     Transform,
     forward_steps,
@@ -44,6 +51,7 @@ class Plan(Transform):
     def __post_init__(self) -> None:
         here = self._here()
         checked_method(self.method, type(self).__name__, self.grid.communicator)
+        checked_precision(self.precision, type(self).__name__, self.grid.communicator)
         if len(self.shape) == 2 and self.grid.dims[1] != 1:
             raise ValueError(
                 f"{here}: an array of two axes is distributed in slabs, over a grid of "
@@ -54,6 +62,17 @@ class Plan(Transform):
             raise ValueError(f"{here}: norm must be one of {', '.join(SCALES)}, got {self.norm!r}")
         if self.layout not in ("transposed", "natural"):
             raise ValueError(f"{here}: layout must be transposed or natural, got {self.layout!r}")
+        if self.precision != ExchangePrecision.FULL and any(
+            isinstance(step, Move) and step.is_rounding
+            for steps in (self._forward, self._inverse)
+            for step in steps
+        ):
+            raise ValueError(
+                f"{here}: {self.precision} rounds what Fourier transforms of three axes leave for "
+                f"each other, and kinds {self.kinds} with layout {self.layout!r} have an exchange "
+                "without them; take layout='transposed' and kinds 'fft' and 'rfft', or "
+                "ExchangePrecision.FULL"
+            )
 
     def _here(self, method: str = "") -> str:
         return where(f"{type(self).__name__}{method and '.'}{method}", self.grid.communicator)

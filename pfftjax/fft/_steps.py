@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, TypeAlias
 
 from pfftjax._runtime.arrays import Field
-from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid, transpose
+from pfftjax._runtime.primitive import where
+from pfftjax.pencils import ExchangeMethod, ExchangePrecision, Pencil, ProcessGrid, transpose
+from pfftjax.pencils.internal import change_of
 
 from ._fused import Fused
 from ._local import Kind, Local, as_complex
@@ -39,6 +41,7 @@ class Transform:
     norm: Norm
     layout: Layout
     method: ExchangeMethod
+    precision: ExchangePrecision
 
     is_scaled_at_the_end: ClassVar[bool] = False
     """Whether the last transform has the factors of all axes, and not each its own."""
@@ -51,8 +54,21 @@ class Move:
     source: Pencil
     target: Pencil
     method: ExchangeMethod
+    precision: ExchangePrecision
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether the numbers that it sends are to be rounded, which only `Fused` does."""
+        is_full = self.precision == ExchangePrecision.FULL
+        return not is_full and bool(change_of(self.source, self.target).over)
 
     def __call__(self, x: Field) -> Field:
+        if self.is_rounding:
+            raise ValueError(
+                f"{where('transform', self.source.grid.communicator)}: {self.precision} rounds "
+                "what transforms leave for each other, and no transform is beside this exchange; "
+                "make the plan with ExchangePrecision.FULL"
+            )
         return transpose(x, self.source, self.target, method=self.method)
 
 
@@ -90,7 +106,7 @@ def _steps(
         if direction == INVERSE:
             source, target = target, source
         ends = (dataclasses.replace(p, global_shape=tuple(sizes)) for p in (source, target))
-        steps.append(Move(*ends, method=plan.method))
+        steps.append(Move(*ends, plan.method, plan.precision))
 
     way = stages(Pencil(shape, plan.grid))
     # On slabs axes 1 and 2 are both whole: two transforms while a plane is in the cache.
@@ -181,7 +197,9 @@ def _fused(
         and (first is None or isinstance(first, Local))
         and (second is None or isinstance(second, Local))
     ):
-        return Fused.between(first, move.source, move.target, second, move.method, what)
+        return Fused.between(
+            first, move.source, move.target, second, move.method, move.precision, what
+        )
     return None
 
 

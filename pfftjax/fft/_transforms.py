@@ -17,7 +17,7 @@ from pfftjax._runtime.arrays import (
 )
 from pfftjax._runtime.communicators import world
 from pfftjax._runtime.primitive import static_ints, where
-from pfftjax.pencils import ExchangeMethod, ProcessGrid
+from pfftjax.pencils import ExchangeMethod, ExchangePrecision, ProcessGrid
 from pfftjax.pencils.internal import checked_grid
 
 from . import sharded
@@ -35,6 +35,7 @@ def _plan_of(
     norm: Norm,
     layout: Layout,
     method: ExchangeMethod,
+    precision: ExchangePrecision = ExchangePrecision.FULL,
 ) -> Plan:
     """The plan of the function `name` for a block, of the global `shape` in real space, or else of
     that of the block on one rank.
@@ -68,7 +69,9 @@ def _plan_of(
         raise ValueError(f"{here}: shape must be ({names}), got {shape}")
     real = "rfft" in name
     if axes == 3:
-        return PencilFFT(shape, grid, real=real, norm=norm, layout=layout, method=method)
+        return PencilFFT(
+            shape, grid, real=real, norm=norm, layout=layout, method=method, precision=precision
+        )
     kinds = ("fft", "rfft" if real else "fft")
     return PencilTransform(shape, grid, kinds, norm=norm, layout=layout, method=method)
 
@@ -96,6 +99,7 @@ def fft3d(
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+    precision: ExchangePrecision = ExchangePrecision.FULL,
 ) -> ComplexBlock:
     """Fourier transform of a distributed array over its last three axes.
 
@@ -112,6 +116,7 @@ def fft3d(
             first dimension of `grid` and axis 2 over the second. "natural": as `x`, for as many
             more exchanges.
         method: way of the exchanges, as for `PencilFFT`.
+        precision: of the numbers that are exchanged, as for `PencilFFT`.
 
     Returns:
         This rank's block of the spectrum (`PencilFFT.output`), complex.
@@ -135,8 +140,8 @@ def fft3d(
     """
     if is_global(x, grid):
         _same_shape(shape, x.shape[-3:], "fft3d", grid)
-        return sharded.fft3d(x, grid, norm=norm, layout=layout, method=method)
-    return _plan_of(x, "fft3d", grid, shape, norm, layout, method).forward(x)
+        return sharded.fft3d(x, grid, norm=norm, layout=layout, method=method, precision=precision)
+    return _plan_of(x, "fft3d", grid, shape, norm, layout, method, precision).forward(x)
 
 
 def ifft3d(
@@ -147,6 +152,7 @@ def ifft3d(
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+    precision: ExchangePrecision = ExchangePrecision.FULL,
 ) -> ComplexBlock:
     """The inverse of `fft3d`: from a spectrum to this rank's block in real space, complex.
 
@@ -158,8 +164,10 @@ def ifft3d(
     """
     if is_global(y, grid):
         _same_shape(shape, sharded.shape_in_space(y, layout), "ifft3d", grid)
-        return sharded.ifft3d(y, grid, norm=norm, layout=layout, method=method)
-    return _plan_of(y, "ifft3d", grid, shape, norm, layout, method).inverse(y)
+        return sharded.ifft3d(
+            y, grid, norm=norm, layout=layout, method=method, precision=precision
+        )
+    return _plan_of(y, "ifft3d", grid, shape, norm, layout, method, precision).inverse(y)
 
 
 def rfft3d(
@@ -170,6 +178,7 @@ def rfft3d(
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+    precision: ExchangePrecision = ExchangePrecision.FULL,
 ) -> ComplexBlock:
     """Fourier transform of a distributed real array: half the work and traffic of `fft3d`.
 
@@ -193,8 +202,10 @@ def rfft3d(
     """
     if is_global(x, grid):
         _same_shape(shape, x.shape[-3:], "rfft3d", grid)
-        return sharded.rfft3d(x, grid, norm=norm, layout=layout, method=method)
-    return _plan_of(x, "rfft3d", grid, shape, norm, layout, method).forward(x)
+        return sharded.rfft3d(
+            x, grid, norm=norm, layout=layout, method=method, precision=precision
+        )
+    return _plan_of(x, "rfft3d", grid, shape, norm, layout, method, precision).forward(x)
 
 
 def irfft3d(
@@ -205,6 +216,7 @@ def irfft3d(
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+    precision: ExchangePrecision = ExchangePrecision.FULL,
 ) -> RealBlock:
     """The inverse of `rfft3d`: from a half spectrum to this rank's block in real space, real.
 
@@ -216,8 +228,10 @@ def irfft3d(
 
     """
     if is_global(y, grid) and shape is not None:
-        return sharded.irfft3d(y, grid, shape=shape, norm=norm, layout=layout, method=method)
-    return _plan_of(y, "irfft3d", grid, shape, norm, layout, method).inverse(y)
+        return sharded.irfft3d(
+            y, grid, shape=shape, norm=norm, layout=layout, method=method, precision=precision
+        )
+    return _plan_of(y, "irfft3d", grid, shape, norm, layout, method, precision).inverse(y)
 
 
 def fft2d(

@@ -129,6 +129,7 @@ def tune(
         "dtype": dtype.name,
         "grid": None if any_grid else list(grid.dims),
         "method": plan.method.name.lower(),
+        **({"precision": plan.precision.name.lower()} if plan.precision else {}),
     }
     rest = {"seconds": tuning.seconds, "file": tuning.file and str(tuning.file)}
     asked = repr({**key, **rest, "backend": jax.default_backend()})

@@ -14,7 +14,7 @@ from pfftjax import pencils
 from pfftjax._runtime.arrays import Block, BlockLike, BoxSize, ComplexBlock, RealBlock, RealsLike
 from pfftjax._runtime.communicators import world
 from pfftjax._runtime.primitive import static_ints, where
-from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid
+from pfftjax.pencils import ExchangeMethod, ExchangePrecision, Pencil, ProcessGrid
 from pfftjax.pencils.internal import Periodic, Width
 
 from ._pencil_fft import PencilFFT
@@ -44,11 +44,14 @@ def _transform(
     norm: Norm,
     layout: Layout,
     method: ExchangeMethod,
+    precision: ExchangePrecision,
 ) -> Block:
     """The transform that `operation` names, by the plan of this shape in real space."""
     shards = shards_of(x, grid, mesh, operation)
     forward, real = not operation.startswith("i"), operation.endswith("rfft3d")
-    plan = PencilFFT(shape, shards.grid, real=real, norm=norm, layout=layout, method=method)
+    plan = PencilFFT(
+        shape, shards.grid, real=real, norm=norm, layout=layout, method=method, precision=precision
+    )
     source, target = plan.input, plan.output
     if not forward:
         source, target = target, source
@@ -79,6 +82,7 @@ def fft3d(
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+    precision: ExchangePrecision = ExchangePrecision.FULL,
 ) -> ComplexBlock:
     """Fourier transform of a global array over its last three axes.
 
@@ -96,6 +100,7 @@ def fft3d(
         layout: "transposed": the spectrum has the global shape (..., n1, n2, n0), its first two
             axes sharded. "natural": as `x`, for as many more exchanges.
         method: way of the exchanges, as for `PencilFFT`.
+        precision: of the numbers that are exchanged, as for `PencilFFT`.
 
     Returns:
         The spectrum, a global array, complex.
@@ -120,7 +125,7 @@ def fft3d(
         True
 
     """
-    return _transform(x, np.shape(x)[-3:], grid, mesh, "fft3d", norm, layout, method)
+    return _transform(x, np.shape(x)[-3:], grid, mesh, "fft3d", norm, layout, method, precision)
 
 
 def ifft3d(
@@ -131,12 +136,15 @@ def ifft3d(
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+    precision: ExchangePrecision = ExchangePrecision.FULL,
 ) -> ComplexBlock:
     """The inverse of `fft3d`: from a spectrum as it returns it, to a global array, complex.
 
     Arguments and errors are as for `fft3d`.
     """
-    return _transform(y, shape_in_space(y, layout), grid, mesh, "ifft3d", norm, layout, method)
+    return _transform(
+        y, shape_in_space(y, layout), grid, mesh, "ifft3d", norm, layout, method, precision
+    )
 
 
 def rfft3d(
@@ -147,6 +155,7 @@ def rfft3d(
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+    precision: ExchangePrecision = ExchangePrecision.FULL,
 ) -> ComplexBlock:
     """Fourier transform of a real global array: half the work and traffic of `fft3d`.
 
@@ -156,7 +165,7 @@ def rfft3d(
 
     Arguments and errors are as for `fft3d`.
     """
-    return _transform(x, np.shape(x)[-3:], grid, mesh, "rfft3d", norm, layout, method)
+    return _transform(x, np.shape(x)[-3:], grid, mesh, "rfft3d", norm, layout, method, precision)
 
 
 def irfft3d(
@@ -168,6 +177,7 @@ def irfft3d(
     norm: Norm = "backward",
     layout: Layout = "transposed",
     method: ExchangeMethod = ExchangeMethod.AUTOMATIC,
+    precision: ExchangePrecision = ExchangePrecision.FULL,
 ) -> RealBlock:
     """The inverse of `rfft3d`: from a half spectrum to a real global array.
 
@@ -175,7 +185,7 @@ def irfft3d(
     space: the spectrum does not say whether n2 is even or odd. The other arguments and the errors
     are as for `fft3d`.
     """
-    return _transform(y, shape, grid, mesh, "irfft3d", norm, layout, method)
+    return _transform(y, shape, grid, mesh, "irfft3d", norm, layout, method, precision)
 
 
 def wavenumbers(

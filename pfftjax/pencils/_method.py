@@ -65,6 +65,38 @@ class ExchangeMethod(enum.IntEnum):
     __str__ = __repr__
 
 
+class ExchangePrecision(enum.IntEnum):
+    """What numbers are while they travel between ranks in a transform on CPUs.
+
+    A precision is part of the compiled program, as a method is, and the same on all ranks. What
+    stays on its rank is never rounded, so that results of `HALF` depend on the process grid, but
+    not on the method. Derivatives are those of the exact transform; their exchanges are as precise
+    as that of the transform.
+
+    Attributes:
+        FULL: numbers travel as they are.
+        HALF: each 16 real numbers of a row share an exponent, and each of them has 16 bits
+            (float32 and complex64) or 32 (float64 and complex128): 0.52 of the bytes. An exchange
+            changes each number by at most 2^-15 (2^-31) of the largest one in its block. A block
+            with an infinity or a NaN arrives as NaNs (docs/tuning.md). For Fourier transforms of
+            three axes with the layout "transposed"; not between GPUs.
+
+    Example:
+        >>> from pfftjax import PencilFFT, ProcessGrid
+        >>> PencilFFT((4, 6, 5), ProcessGrid(), precision=ExchangePrecision.HALF).precision
+        ExchangePrecision.HALF
+
+    """
+
+    FULL = native.Precision.FULL.value
+    HALF = native.Precision.HALF.value
+
+    def __repr__(self) -> str:
+        return f"ExchangePrecision.{self.name}"
+
+    __str__ = __repr__
+
+
 _BY_SHARED_MEMORY = (ExchangeMethod.FUSED, ExchangeMethod.SHARED, ExchangeMethod.HIERARCHICAL)
 
 
@@ -79,8 +111,18 @@ def refuse_on_cpus(
         )
 
 
-def refuse_on_gpus(operation: str, method: ExchangeMethod, comm: Communicator) -> None:
-    """Raise for a method that is for arrays on CPUs."""
+def refuse_on_gpus(
+    operation: str,
+    method: ExchangeMethod,
+    comm: Communicator,
+    precision: ExchangePrecision = ExchangePrecision.FULL,
+) -> None:
+    """Raise for a method or a precision that is for arrays on CPUs."""
+    if precision != ExchangePrecision.FULL:
+        raise ValueError(
+            f"{where(operation, comm)}: {precision} is for exchanges between CPUs, and the arrays "
+            "are on a GPU; take ExchangePrecision.FULL"
+        )
     if method in _BY_SHARED_MEMORY:
         raise ValueError(
             f"{where(operation, comm)}: {method} goes through memory that CPUs share, and the "
@@ -103,6 +145,17 @@ def checked_method(method: object, operation: str, comm: Communicator) -> Exchan
             "it"
         )
     return method
+
+
+def checked_precision(precision: object, operation: str, comm: Communicator) -> ExchangePrecision:
+    """`precision`, or an error if it is none."""
+    if not isinstance(precision, ExchangePrecision):
+        names = ", ".join(p.name for p in ExchangePrecision)
+        raise TypeError(
+            f"{where(operation, comm)}: precision must be one of ExchangePrecision.{{{names}}}, "
+            f"got {precision!r}"
+        )
+    return precision
 
 
 def different_methods(grid: ProcessGrid, method: ExchangeMethod) -> list[ExchangeMethod]:
