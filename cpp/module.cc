@@ -285,6 +285,14 @@ NB_MODULE(_native, m) {
                    {"ALLTOALL", Method::kAlltoall},
                    {"PIPELINED", Method::kPipelined},
                    {"HIERARCHICAL", Method::kHierarchical}});
+  m.def(
+      "row_bytes",
+      [](std::int64_t numbers, bool is_double, std::int64_t precision) {
+        const auto of = static_cast<fft::Precision>(precision);
+        return (is_double ? fft::RowBytes<double>(of) : fft::RowBytes<float>(of))(numbers);
+      },
+      nb::arg("numbers"), nb::arg("is_double"), nb::arg("precision"),
+      "Bytes of a row of complex numbers on its way between ranks.");
   AddEnum<fft::Precision>(
       m, "Precision", {{"FULL", fft::Precision::kFull}, {"HALF", fft::Precision::kHalf}});
   AddEnum<fft::Kind>(m, "Kind",

@@ -17,7 +17,7 @@ import pytest
 from jax import export
 
 import pfftjax
-from pfftjax import ExchangeMethod, PencilFFT
+from pfftjax import ExchangeMethod, ExchangePrecision, PencilFFT
 from pfftjax import collectives as pc
 from pfftjax._runtime import primitive
 from pfftjax._runtime.ffi import native
@@ -146,6 +146,11 @@ def test_methods_of_one_platform():
     fused = dataclasses.replace(plans[0], method=ExchangeMethod.FUSED)
     with pytest.raises(ValueError, match=r"ExchangeMethod.FUSED goes through.* AUTOMATIC"):
         for_cuda(fused.forward, x[0])
+    half = dataclasses.replace(plans[0], precision=ExchangePrecision.HALF)
+    for method in (ExchangeMethod.AUTOMATIC, ExchangeMethod.PIPELINED):
+        rounded = dataclasses.replace(half, method=method)
+        with pytest.raises(ValueError, match=r"HALF is for .* take ExchangePrecision\.FULL"):
+            for_cuda(rounded.forward, x[0])
 
     def there_and_back(plans, x):
         spectra = [plan.forward(x) for plan, x in zip(plans, x, strict=True)]

@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from pfftjax.pencils import Pencil
+from pfftjax._runtime.ffi import native
+from pfftjax.pencils import ExchangePrecision, Pencil
 from pfftjax.pencils.internal import change_of
 
 from ._fused import Fused
@@ -123,7 +124,10 @@ def describe(plan: Transform, title: str, start: Pencil, dtype: np.dtype) -> Des
     for number, step in zip(numbers, steps_one_by_one(plan), strict=True):
         sent: list[int] = []
         if isinstance(step, Move):
-            sent = [n * dtype.itemsize for n in _messages(step.source, step.target)]
+            sent = [
+                _bytes(rows, length, dtype, plan.precision)
+                for rows, length in _messages(step.source, step.target)
+            ]
             pencil, text = step.target, _move(step)
         else:
             text, pencil, dtype = _transform(step, plan, pencil, dtype)
@@ -168,8 +172,19 @@ def _move(move: Move) -> str:
     return f"exchange among {dims[over[0]]} ranks of a {('column', 'row')[over[0]]}"
 
 
-def _messages(source: Pencil, target: Pencil) -> list[int]:
-    """How many elements this rank sends to each of the others that it sends any to."""
+def _bytes(rows: int, length: int, dtype: np.dtype, precision: ExchangePrecision) -> int:
+    """Of so many rows on their way."""
+    if precision == ExchangePrecision.FULL:
+        return rows * length * dtype.itemsize
+    # What is rounded is complex.
+    is_double = dtype == np.dtype(np.complex128)
+    return rows * native.row_bytes(length, is_double, precision)
+
+
+def _messages(source: Pencil, target: Pencil) -> list[tuple[int, int]]:
+    """How many rows this rank sends to each of the others that it sends any to, and their length.
+    They run along the last axis of `source`.
+    """
     grid = source.grid
     over = change_of(source, target).over
     counts = []
@@ -177,12 +192,12 @@ def _messages(source: Pencil, target: Pencil) -> list[int]:
         fixed = (coords[d] == grid.coords[d] for d in range(2) if d not in over)
         if coords == grid.coords or not all(fixed):
             continue
-        count = 1
+        extents = []
         for axis in source.axes:
             (a, m), (b, n) = source.range_of(axis), target.range_of(axis, (coords[0], coords[1]))
-            count *= max(min(a + m, b + n) - max(a, b), 0)
-        if count:
-            counts.append(count)
+            extents.append(max(min(a + m, b + n) - max(a, b), 0))
+        if all(extents):
+            counts.append((math.prod(extents[:-1]), extents[-1]))
     return counts
 
 

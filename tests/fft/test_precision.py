@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import pfftjax
 from pfftjax import (
@@ -19,7 +20,6 @@ from pfftjax import (
     spectral,
 )
 from pfftjax._runtime.options import options
-from tests.distributed import total
 from tests.helpers import SIZE, random
 from tests.nodes import PLACEMENTS, on_nodes
 
@@ -100,9 +100,7 @@ def test_all_methods_have_the_same_bits(placement):
             exact = dataclasses.replace(plan, precision=ExchangePrecision.FULL)
             limit = 4e-4 if dtype in ("float32", "complex64") else 4e-9
             for got, expected in zip(first[:2], (exact.forward(x), exact.inverse(y)), strict=True):
-                error, norm = total(got - expected, got - expected), total(expected, expected)
-                assert abs(error) <= limit**2 * abs(norm)
-                assert grid.size == 1 or abs(error) > 0 or norm == 0
+                assert 0 < distance(got, expected) <= limit
 
 
 @between_ranks
@@ -125,26 +123,36 @@ def test_each_number_is_rounded_as_the_code_says(dtype):
         np.testing.assert_array_equal(arrived, expected)
 
 
+def distance(a, b):
+    """The L2 norm of a difference, of that of `b`."""
+    parts = [float(np.sum(np.abs(np.asarray(each)) ** 2)) for each in (a - b, b)]
+    difference, norm = MPI.COMM_WORLD.allreduce(np.array(parts))
+    return np.sqrt(difference / norm) if norm > 0 else 0.0
+
+
 def spectrum_of_six_decades(n, seed=0):
     """A field whose power falls by 1e6 from the lowest to the highest k."""
     k = np.fft.fftfreq(n, 1 / n)
     size = np.sqrt(k[:, None, None] ** 2 + k[:, None] ** 2 + k**2)
     power = np.maximum(size, 1) ** (-6 / np.log10(size.max()))
-    modes = np.fft.fftn(random((n, n, n), "complex128", seed)) * np.sqrt(power)
+    rng = np.random.default_rng(seed)
+    noise = rng.standard_normal((2, n, n, n))
+    modes = (noise[0] + 1j * noise[1]) * np.sqrt(power)
     return np.fft.ifftn(modes).astype(np.complex64)
 
 
 @between_ranks
 def test_forward_and_inverse_of_a_steep_spectrum():
-    """The limits are an eighth above what there is: one bit less of a mantissa doubles it."""
     n = 32
     for grid in grids_of():
         plan = PencilFFT((n, n, n), grid, precision=HALF)
         x = plan.input.local_block(spectrum_of_six_decades(n))
         back = jax.jit(lambda x, plan=plan: plan.inverse(plan.forward(x)))(x)
-        relative = np.sqrt(abs(total(back - x, back - x) / total(x, x)))
-        limit = 4.6e-5 if min(grid.dims) == 1 else 6.6e-5
-        assert limit / 8 < relative <= limit <= 1e-4, (grid.dims, relative)
+        # The exchanges of one direction round this part of the numbers; those of the other one have
+        # little left to round. With one bit less in a mantissa the error doubles.
+        part = sum(1 - 1 / size for size in grid.dims)
+        relative = distance(back, x)
+        assert relative < 5e-5 * np.sqrt(part) < 1e-4, (grid.dims, relative)
 
 
 @between_ranks
@@ -180,9 +188,7 @@ def test_gradients_and_divergences(method):
             divergence = spectral.divergence(gradient, plan=plan, box_size=sides)
             results.append((*gradient, divergence, pull(gradient)[0]))
         for exact, rounded in zip(*results, strict=True):
-            assert abs(total(rounded - exact, rounded - exact)) <= (3e-4) ** 2 * abs(
-                total(exact, exact)
-            )
+            assert 0 < distance(rounded, exact) <= 3e-4
 
 
 @between_ranks
@@ -231,7 +237,7 @@ def test_exchanges_that_cannot_round_are_refused():
     with pytest.raises(ValueError, match="take layout='transposed' and kinds"):
         PencilFFT((4, 4, 4), slabs, layout="natural", precision=HALF)
     for shape, kinds in [((4, 4), ("fft", "fft")), ((4, 4, 4), ("dct2", "dct2", "dct2"))]:
-        with pytest.raises(ValueError, match="or ExchangePrecision.FULL"):
+        with pytest.raises(ValueError, match=r"or ExchangePrecision\.FULL"):
             PencilTransform(shape, slabs, kinds, precision=HALF)
 
 
@@ -247,3 +253,17 @@ def test_it_is_part_of_a_plans_value():
     assert full != half
     assert "precision=ExchangePrecision.HALF" in repr(half)
     assert PencilFFT((4, 4, 4), grid) == full
+
+
+def test_what_travels_is_at_most_0_53_of_the_bytes():
+    """By what plans say that they send, in rows that are not tiny."""
+    for grid, dtype in itertools.product(grids_of(), ("complex64", "complex128")):
+        full, half = (
+            sum(
+                stage.sent_bytes
+                for stage in PencilFFT((64, 64, 64), grid, precision=each).describe(dtype).stages
+            )
+            for each in ExchangePrecision
+        )
+        assert SIZE == 1 or 0.5 * full < half <= 0.53 * full
+        assert SIZE > 1 or half == full == 0
