@@ -26,12 +26,16 @@ ffi::Error RunInto(Result& y, const CallSite& site, const Operand& x, Detail det
 
 // An alltoall between several nodes, some of them with several ranks. Small blocks travel together
 // with those of the other ranks of a node, where that spares many messages: the ranks of a node
-// wait for each other on the way. The copies of large blocks would cost more than messages.
+// wait for each other on the way. Where larger blocks fill the links, their messages cost nothing
+// beside that, and smaller ones would be mostly the rest of a cache line.
 template <typename ByMpi>
 int AlltoallBetweenNodes(Communicator& comm, const void* x, void* y, std::int64_t bytes,
                          ByMpi&& by_mpi) {
-  constexpr std::int64_t kMostBytes = process::Size(std::int64_t{16} << 10);
-  if (!GetOptions().shared_memory || bytes == 0 || bytes > kMostBytes) return by_mpi();
+  constexpr std::int64_t kLeastBytes = process::Size(64);
+  constexpr std::int64_t kMostBytes = 256;
+  if (!GetOptions().shared_memory || bytes == 0 || bytes < kLeastBytes || bytes > kMostBytes) {
+    return by_mpi();
+  }
   const Nodes& nodes = NodesOf(comm);
   const std::int64_t away = comm.size - nodes.RanksOnNodeOf(0);
   if (!nodes.AreMixed() || away - nodes.MostSends(0) < GetOptions().least_spared) return by_mpi();
