@@ -220,8 +220,8 @@ def _row(case):
 def _changed(machine, changes):
     """The machine with numbers of the command line, which are NAME=VALUE."""
     numbers = {name: float(value) for name, _, value in (one.partition("=") for one in changes)}
-    known = {field.name for field in dataclasses.fields(machine)}
-    if unknown := sorted(set(numbers) - known):
+    known = [field.name for field in dataclasses.fields(machine)]
+    if unknown := [name for name in numbers if name not in known]:
         raise SystemExit(f"a machine has no {', '.join(unknown)}; it has {', '.join(known)}")
     return dataclasses.replace(machine, **numbers)
 
@@ -260,7 +260,10 @@ def main():
         methods = arguments.method or METHODS
     cases = [dataclasses.replace(case, method=method) for method in methods]
     machine = _changed(MACHINES[arguments.clock], arguments.changes)
-    measure(program, arguments.clock, machine, cases, is_kept=not arguments.changes)
+    try:
+        measure(program, arguments.clock, machine, cases, is_kept=not arguments.changes)
+    except RuntimeError as error:
+        raise SystemExit(str(error)) from error
     return 0
 
 
