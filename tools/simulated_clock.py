@@ -172,6 +172,9 @@ def references():
     """What other methods are measured against."""
     for exchange in ("alltoall", "alltoallv", "allgather", "reduce_scatter", "allreduce"):
         yield Case(exchange, 1024, 8, 32, "PLAIN")
+    for size in (64, 256, 1024):
+        for method in ("PLAIN", "HIERARCHICAL"):
+            yield Case("alltoall", size, 8, 32, method)
     for grid in GRIDS:
         for axis in (1, 0):
             for method in METHODS:
