@@ -48,14 +48,14 @@ int Redistribute(Communicator& comm, Method method, const void* source, void* ta
     return AlltoallBoxes(comm, source, target, boxes, most, element);
   }
   Window* window = nullptr;
-  if (GoesByNodes(comm, method)) {
+  if (method == Method::kHierarchical && GoesByNodes(comm, method)) {
     const Volume volume = boxes.VolumeOf(element);
     const std::int64_t bytes =
         NodeExchange::WindowBytes(NodesOf(comm), volume, volume.Most(comm.size));
     if (const int code = WindowOnNode(comm, bytes, &window)) return code;
-    if (window) return ByNodes(comm, *window, source, target, boxes, element);
-    if (method != Method::kAutomatic) return kNotShared;
-  } else if (method != Method::kMessages) {
+    return window ? ByNodes(comm, *window, source, target, boxes, element) : kNotShared;
+  }
+  if (method != Method::kMessages) {
     if (const int code = WindowOf(comm, WindowBytes(comm.size, most, element), &window))
       return code;
     if (window) return ShareBoxes(comm, *window, source, target, boxes, most, element);

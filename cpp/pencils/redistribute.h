@@ -20,8 +20,9 @@ enum class Method : std::int64_t {
   kHierarchical,
 };
 
-// Whether this method goes from node to node here: then all ranks of the communicator know their
-// nodes. Collective when it is first asked.
+// Whether a transform by this method goes from node to node here: then all ranks of the
+// communicator know their nodes. Redistributions alone do so by kHierarchical only: between nodes
+// kMessages packs and unpacks while pieces travel. Collective when it is first asked.
 bool GoesByNodes(Communicator& comm, Method method);
 
 // Returns MPI's code, or kNotShared for a method that needs memory which the ranks do not share.

@@ -22,9 +22,9 @@ class ExchangeMethod(enum.IntEnum):
     (docs/tuning.md).
 
     Attributes:
-        AUTOMATIC: `FUSED` between ranks that share memory, `HIERARCHICAL` where the ranks of a row
-            or column are on several nodes and some of them share memory, `MESSAGES` between
-            others: what a plan does unless it is told otherwise.
+        AUTOMATIC: `FUSED` between ranks that share memory; where the ranks of a row or column are
+            on several nodes and some of them share memory, `HIERARCHICAL` for what can be fused;
+            and `MESSAGES` for all else: what a plan does unless it is told otherwise.
         FUSED: through memory that all ranks of the row or column share, in one pass with the
             transforms before and after: each piece is transformed while it is in the cache. What
             cannot be fused (cosine and sine transforms, padding, `transpose`) goes as by `SHARED`.

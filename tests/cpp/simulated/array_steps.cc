@@ -36,10 +36,13 @@ std::int64_t DrawAxis(Random& random, int ranks) {
   return std::max<std::int64_t>(1, random.Between(ranks / 2, 2 * ranks + 2));
 }
 
-// The method is a number in the program; kShared wants memory of all ranks.
-Method DrawMethod(Random& random) {
-  constexpr Method methods[] = {Method::kAutomatic, Method::kMessages, Method::kAlltoall};
-  return random.OneOf(methods);
+// The method is a number in the program; kShared wants memory of all ranks, and kHierarchical of
+// those of a node.
+Method DrawMethod(Random& random, bool has_memory) {
+  constexpr Method methods[] = {Method::kAutomatic, Method::kMessages, Method::kAlltoall,
+                                Method::kHierarchical};
+  const Method method = random.OneOf(methods);
+  return has_memory || method != Method::kHierarchical ? method : Method::kMessages;
 }
 
 void Transpose(Rank& rank, std::int64_t number, Random random) {
@@ -56,7 +59,7 @@ void Transpose(Rank& rank, std::int64_t number, Random random) {
   for (std::int64_t d = 0; d < dims; ++d) {
     order.insert(order.begin() + random.Below(static_cast<std::int64_t>(order.size()) + 1), d);
   }
-  const Method method = DrawMethod(random);
+  const Method method = DrawMethod(random, rank.job.refuses == 0);
   const bool is_wide = random.Chance(0.3);
 
   const Range mine = BlockOf(whole[static_cast<std::size_t>(gather)], comm.size, comm.rank);
