@@ -148,7 +148,7 @@ def test_forward_and_inverse_of_a_steep_spectrum():
         plan = PencilFFT((n, n, n), grid, precision=HALF)
         x = plan.input.local_block(spectrum_of_six_decades(n))
         back = jax.jit(lambda x, plan=plan: plan.inverse(plan.forward(x)))(x)
-        # The exchanges of one direction round this part of the numbers; those of the other one have
+        # The exchanges of one direction round this part of the numbers; the others then have
         # little left to round. With one bit less in a mantissa the error doubles.
         part = sum(1 - 1 / size for size in grid.dims)
         relative = distance(back, x)
