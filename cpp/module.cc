@@ -293,8 +293,8 @@ NB_MODULE(_native, m) {
       },
       nb::arg("numbers"), nb::arg("is_double"), nb::arg("precision"),
       "Bytes of a row of complex numbers on its way between ranks.");
-  AddEnum<fft::Precision>(
-      m, "Precision", {{"FULL", fft::Precision::kFull}, {"HALF", fft::Precision::kHalf}});
+  AddEnum<fft::Precision>(m, "Precision",
+                          {{"FULL", fft::Precision::kFull}, {"HALF", fft::Precision::kHalf}});
   AddEnum<fft::Kind>(m, "Kind",
                      {{"FORWARD", fft::Kind::kForward},
                       {"BACKWARD", fft::Kind::kBackward},

@@ -16,16 +16,16 @@ struct Bits;
 template <>
 struct Bits<float> {
   using Word = std::int32_t;
-  typedef Word Words __attribute__((vector_size(PFFTJAX_VECTOR_BYTES)));                 // NOLINT
+  typedef Word Words __attribute__((vector_size(PFFTJAX_VECTOR_BYTES)));                  // NOLINT
   typedef std::int16_t Mantissas __attribute__((vector_size(PFFTJAX_VECTOR_BYTES / 2)));  // NOLINT
-  typedef std::int32_t Integers __attribute__((vector_size(PFFTJAX_VECTOR_BYTES)));      // NOLINT
+  typedef std::int32_t Integers __attribute__((vector_size(PFFTJAX_VECTOR_BYTES)));       // NOLINT
   static constexpr int kFraction = 23;
   static constexpr int kExponent = 8;
 };
 template <>
 struct Bits<double> {
   using Word = std::int64_t;
-  typedef Word Words __attribute__((vector_size(PFFTJAX_VECTOR_BYTES)));                 // NOLINT
+  typedef Word Words __attribute__((vector_size(PFFTJAX_VECTOR_BYTES)));                  // NOLINT
   typedef std::int32_t Mantissas __attribute__((vector_size(PFFTJAX_VECTOR_BYTES / 2)));  // NOLINT
   using Integers = Mantissas;
   static constexpr int kFraction = 52;

@@ -230,17 +230,17 @@ int ParcelsInSteps(Communicator& comm, Method method, const Task<T>& task,
     for (int rank = 0; rank < comm.size; ++rank) {
       char* const stays = staying + i * own;
       const bool is_own = rank == comm.rank;
-      ends[i].to.push_back(is_own ? stays
-                                  : outgoing + i * boxes.outgoing() + boxes.PlaceTo(rank));
-      ends[i].from.push_back(
-          is_own ? stays : incoming + i * boxes.incoming() + boxes.PlaceFrom(rank));
+      ends[i].to.push_back(is_own ? stays : outgoing + i * boxes.outgoing() + boxes.PlaceTo(rank));
+      ends[i].from.push_back(is_own ? stays
+                                    : incoming + i * boxes.incoming() + boxes.PlaceFrom(rank));
     }
   }
   passage.Leave(buffers.From<T>(), ends);
   const std::int64_t most = arrays * passage.parcels().MostBytesOfOne();
-  const int code = method == Method::kAlltoall
-                       ? AlltoallBoxes(comm, outgoing, incoming, boxes, most, Element::kU8)
-                       : StreamBoxes(comm, outgoing, incoming, boxes, Element::kU8, Arrival::kStore);
+  const int code =
+      method == Method::kAlltoall
+          ? AlltoallBoxes(comm, outgoing, incoming, boxes, most, Element::kU8)
+          : StreamBoxes(comm, outgoing, incoming, boxes, Element::kU8, Arrival::kStore);
   if (code == 0) passage.Fetch(ends, buffers.To<T>());
   return code;
 }
@@ -276,8 +276,7 @@ int OnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage, W
   if (const int code = round.Begin()) return code;
   const fft::Parcels<T>& parcels = passage.parcels();
   const auto part = [&](int of, const Parcel& parcel, std::size_t i) {
-    return window.PartOf(of) + static_cast<std::int64_t>(i) * parcels.MostBytes() +
-           parcel.offset;
+    return window.PartOf(of) + static_cast<std::int64_t>(i) * parcels.MostBytes() + parcel.offset;
   };
   return InOnePass(
       task, passage, buffers,
@@ -341,8 +340,8 @@ int ExchangeInOnePass(Communicator& comm, const Task<T>& task, const Passage<T>&
     return code == 0 && window ? OnNode(comm, task, passage, *window, buffers) : code;
   }
   const std::int64_t most = arrays * parcels.MostBytesOfOne();
-  const int code =
-      WindowOnNode(comm, NodeExchange::WindowBytes(NodesOf(comm), VolumeOf(task, passage), most), &window);
+  const int code = WindowOnNode(
+      comm, NodeExchange::WindowBytes(NodesOf(comm), VolumeOf(task, passage), most), &window);
   *is_done = window != nullptr;
   return code == 0 && window ? ByNodes(comm, task, passage, *window, most, buffers) : code;
 }

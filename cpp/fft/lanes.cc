@@ -242,8 +242,8 @@ void TransformGroup(const Plan<T>& plan, Kind kind, std::int64_t n, Lines<const 
 }  // namespace
 
 extern const Lanes kLanes;
-const Lanes kLanes = {PFFTJAX_TARGET_NAME, PFFTJAX_VECTOR_BYTES, TransformGroup<float>,
-                      TransformGroup<double>, EncodeRow<float>, EncodeRow<double>,
-                      DecodeRow<float>, DecodeRow<double>};
+const Lanes kLanes = {PFFTJAX_TARGET_NAME,    PFFTJAX_VECTOR_BYTES, TransformGroup<float>,
+                      TransformGroup<double>, EncodeRow<float>,     EncodeRow<double>,
+                      DecodeRow<float>,       DecodeRow<double>};
 
 }  // namespace pfftjax::fft::PFFTJAX_TARGET

@@ -9,8 +9,8 @@
 
 namespace pfftjax::fft {
 
-// Parcels as boxes of bytes: those to others follow each other, and so do those from others, array by
-// array.
+// Parcels as boxes of bytes: those to others follow each other, and so do those from others, array
+// by array.
 template <typename T>
 class ParcelBoxes : public BoxesOf {
  public:

@@ -212,9 +212,9 @@ class Passage {
 
   // The part of a tile that lies in the block of an axis which one rank has.
   struct Part {
-    Three begin;               // in the array
-    std::int64_t rows = 0;     // none where the block has nothing of the tile
-    std::int64_t length = 0;   // of a row
+    Three begin;                 // in the array
+    std::int64_t rows = 0;       // none where the block has nothing of the tile
+    std::int64_t length = 0;     // of a row
     std::int64_t in_tile = 0;    // offset in complex numbers
     std::int64_t in_parcel = 0;  // offset in bytes
   };
@@ -234,8 +234,8 @@ class Passage {
                    tile.at[tile.along];
     part.in_parcel = tile.batch * parcel.batch_stride;
     for (int axis = 0; axis < 3; ++axis) {
-      part.in_parcel += axis == tile.along ? parcel.row(place[axis])
-                                           : place[axis] * parcel.stride[axis];
+      part.in_parcel +=
+          axis == tile.along ? parcel.row(place[axis]) : place[axis] * parcel.stride[axis];
     }
     return part;
   }

@@ -175,17 +175,17 @@ def test_what_is_not_finite_arrives_as_nan(bad, dtype):
 @between_ranks
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_gradients_and_divergences(method):
-    """Several arrays at once, and < y, A x > of operations that round is that of exact ones."""
+    """Several arrays at once, and the transpose."""
     shape, sides = (12, 20, 34), (1.0, 2.0, 3.0)
     for grid in grids_of():
         results = []
         for precision in ExchangePrecision:
             plan = PencilFFT(shape, grid, real=True, method=method, precision=precision)
-            x = plan.input.local_block(random(shape, "float32", 3))
-            gradient, pull = jax.vjp(
-                functools.partial(spectral.gradient, plan=plan, box_size=sides), x
-            )
-            divergence = spectral.divergence(gradient, plan=plan, box_size=sides)
+            how = {"plan": plan, "box_size": sides}
+            y = plan.output.local_block(random(plan.spectral_shape, "complex64", 3))
+            of_scalar = functools.partial(spectral.gradient, from_spectrum=True, **how)
+            gradient, pull = jax.vjp(of_scalar, y)
+            divergence = spectral.divergence(gradient, to_spectrum=True, **how)
             results.append((*gradient, divergence, pull(gradient)[0]))
         for exact, rounded in zip(*results, strict=True):
             assert 0 < distance(rounded, exact) <= 3e-4
