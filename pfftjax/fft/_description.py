@@ -173,7 +173,7 @@ def _move(move: Move) -> str:
 
 
 def _bytes(rows: int, length: int, dtype: np.dtype, precision: ExchangePrecision) -> int:
-    """Of so many rows on their way."""
+    """The size of so many rows on their way."""
     if precision == ExchangePrecision.FULL:
         return rows * length * dtype.itemsize
     # What is rounded is complex.

@@ -147,8 +147,8 @@ class Fused(Operation):
         dtype, order = np.dtype(x.dtype).name, self.whole_order
         what = f"{dtype}{shape} axis {self.gather} for axis {self.scatter} in order {order}"
         ik = f", i k along {self.along}" if self.along else ""
-        how = f"{self.method.name.lower()} {self.precision.name.lower()}"
-        return f"{what}, {kinds}{ik} {how}"
+        half = "" if self.precision == ExchangePrecision.FULL else " in half of the bits"
+        return f"{what}, {kinds}{ik} {self.method.name.lower()}{half}"
 
     def attributes(self) -> dict[str, np.ndarray | np.int64]:
         """The attributes of the custom call."""

@@ -106,7 +106,7 @@ def _steps(
         if direction == INVERSE:
             source, target = target, source
         ends = (dataclasses.replace(p, global_shape=tuple(sizes)) for p in (source, target))
-        steps.append(Move(*ends, plan.method, plan.precision))
+        steps.append(Move(*ends, method=plan.method, precision=plan.precision))
 
     way = stages(Pencil(shape, plan.grid))
     # On slabs axes 1 and 2 are both whole: two transforms while a plane is in the cache.

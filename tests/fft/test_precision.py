@@ -253,6 +253,9 @@ def test_it_is_part_of_a_plans_value():
     assert full != half
     assert "precision=ExchangePrecision.HALF" in repr(half)
     assert PencilFFT((4, 4, 4), grid) == full
+    text = jax.jit(half.forward).lower(jnp.ones(half.input.local_shape)).as_text()
+    assert SIZE == 1 or "precision = 1 : i64" in text
+    assert SIZE == 1 or "in half of the bits" in text
 
 
 def test_what_travels_is_at_most_0_53_of_the_bytes():

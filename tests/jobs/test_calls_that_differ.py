@@ -76,7 +76,7 @@ def assert_killed(script, text, **options):
 # pairs are of one size, and so all programs are new where they are first called.
 PAIRS = """
 import itertools
-from pfftjax import ExchangeMethod, Pencil, ProcessGrid
+from pfftjax import ExchangeMethod, ExchangePrecision, Pencil, ProcessGrid
 from pfftjax._runtime.communicators import world
 from pfftjax.pm._rows import move_rows_p, return_rows_p
 grid = ProcessGrid((SIZE, 1))
@@ -174,6 +174,7 @@ def pairs():
     yield "fft norm", transform(m := n()), transform(m, norm="ortho")
     yield "fft kind", transform(m := n()), transform(m, real=True)
     yield "fft method", transform(m := n()), transform(m, method=ExchangeMethod.MESSAGES)
+    yield "fft precision", transform(m := n()), transform(m, precision=ExchangePrecision.HALF)
 
 def differ(expected):
     for turn, (name, usual, unusual) in enumerate(pairs()):
