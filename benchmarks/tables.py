@@ -27,7 +27,9 @@ def _results(name: str) -> dict:
 
 
 def _size(count: int) -> str:
-    return f"{count >> 20} MiB" if count >> 20 else f"{count >> 10} KiB"
+    if count >> 20:
+        return f"{count >> 20} MiB"
+    return f"{count >> 10} KiB" if count >> 10 else f"{count} bytes"
 
 
 def _short(value: float) -> str:
@@ -261,7 +263,8 @@ def _exchange_of(entry: dict) -> str:
     """Its name, size and ranks."""
     ranks = f"{entry['nodes']} x {entry['ranks_per_node']}"
     if entry["exchange"] != "transpose":
-        return f"{entry['exchange']}, {_size(entry['size'])}, {ranks} ranks"
+        how = "" if entry["method"] == "PLAIN" else f", {entry['method']}"
+        return f"{entry['exchange']}, {_size(entry['size'])}, {ranks} ranks{how}"
     where = f"grid {entry['grid'].replace('x', ' x ')}, axis {entry['axis']}"
     return f"{entry['size']}^3, {ranks} ranks, {where}, {entry['method']}"
 

@@ -172,7 +172,7 @@ def references():
     """What other methods are measured against."""
     for exchange in ("alltoall", "alltoallv", "allgather", "reduce_scatter", "allreduce"):
         yield Case(exchange, 1024, 8, 32, "PLAIN")
-    for size in (64, 256, 1024):
+    for size in (64, 256):  # where it differs from MPI's own
         for method in ("PLAIN", "HIERARCHICAL"):
             yield Case("alltoall", size, 8, 32, method)
     for grid in GRIDS:
