@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/options.h"
 #include "pencils/redistribute.h"
 #include "steps.h"
 
@@ -59,7 +60,8 @@ void Transpose(Rank& rank, std::int64_t number, Random random) {
   for (std::int64_t d = 0; d < dims; ++d) {
     order.insert(order.begin() + random.Below(static_cast<std::int64_t>(order.size()) + 1), d);
   }
-  const Method method = DrawMethod(random, rank.job.refuses == 0);
+  const bool has_memory = rank.job.refuses == 0 && GetOptions().shared_memory;
+  const Method method = DrawMethod(random, has_memory);
   const bool is_wide = random.Chance(0.3);
 
   const Range mine = BlockOf(whole[static_cast<std::size_t>(gather)], comm.size, comm.rank);
