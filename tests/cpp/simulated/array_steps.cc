@@ -60,7 +60,7 @@ void Transpose(Rank& rank, std::int64_t number, Random random) {
   for (std::int64_t d = 0; d < dims; ++d) {
     order.insert(order.begin() + random.Below(static_cast<std::int64_t>(order.size()) + 1), d);
   }
-  const bool has_memory = rank.job.refuses == 0 && GetOptions().shared_memory;
+  const bool has_memory = comm.size > 1 && rank.job.refuses == 0 && GetOptions().shared_memory;
   const Method method = DrawMethod(random, has_memory);
   const bool is_wide = random.Chance(0.3);
 
