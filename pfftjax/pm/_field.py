@@ -108,6 +108,7 @@ def linear_field(
             real values.
 
     Example:
+        >>> import jax
         >>> from pfftjax import ProcessGrid
         >>> from pfftjax.pm import white_noise
         >>> plan = PencilFFT((8, 8, 8), ProcessGrid(), real=True)

@@ -79,7 +79,9 @@ def test_what_only_moves_before_a_transform():
     @jax.jit
     def moved(xs):
         along = Local(Kind.FORWARD, N)
-        steps = [Fused.between(None, p.input, p.output, along, p.method) for p in plans]
+        steps = [
+            Fused.between(None, p.input, p.output, along, p.method, p.precision) for p in plans
+        ]
         return [
             dataclasses.replace(step, private=(True, False))(2 * x)
             for step, x in zip(steps, xs, strict=True)
