@@ -21,7 +21,6 @@ pytestmark = [
 SHAPES = {"int8": (0,), "bool": (3,), "float32": (5, 7), "complex128": (16,), "float64": (9000,)}
 
 
-@pytest.mark.messages
 @pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
 def test_alltoall(placement):
     """Block j of rank i is block i of rank j, also in a loop, where it goes in place; adjoint."""

@@ -62,7 +62,7 @@ def coded(rows):
     return arrived.astype(reals.dtype).view(rows.dtype)
 
 
-@between_ranks
+@pytest.mark.ranks(2, 3, 4)
 @in_memory
 @pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
 def test_all_methods_have_the_same_bits(placement):
