@@ -63,6 +63,7 @@ def coded(rows):
 
 
 @pytest.mark.ranks(2, 3, 4)
+@between_ranks
 @in_memory
 @pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
 def test_all_methods_have_the_same_bits(placement):
