@@ -46,6 +46,11 @@ def pytest_addoption(parser):
         action="store_true",
         help="leave out tests whose marker `ranks` does not name this number of ranks",
     )
+    parser.addoption(
+        "--every-other-case",
+        action="store_true",
+        help="leave out the second case of each test, the fourth, and so on",
+    )
 
 
 def pytest_collection_modifyitems(config, items):
@@ -56,6 +61,7 @@ def pytest_collection_modifyitems(config, items):
     three. Of a test with several cases and no marker, every other one runs on two ranks and the
     rest on four: all run on one and on three.
     """
+    shares, every_other = map(config.getoption, ("--share-ranks", "--every-other-case"))
     chosen, left_out = [], []
     cases = collections.Counter()
     for item in items:
@@ -67,14 +73,17 @@ def pytest_collection_modifyitems(config, items):
                 raise pytest.UsageError(f"{item.nodeid}: `wrong_types` needs more than one rank")
             if _CHECKS_TYPES:
                 item.add_marker(pytest.mark.skip(reason="hands over wrong types on purpose"))
-        is_elsewhere = marker and _SIZE not in marker.args
+        function = item.nodeid.partition("[")[0]
+        is_odd = cases[function] % 2 == 1
+        cases[function] += 1
         # Who leaves out numbers of ranks in another way is not asked to share.
         if not (marker or item.get_closest_marker("skipif")) and hasattr(item, "callspec"):
-            function = item.nodeid.partition("[")[0]
-            is_elsewhere = _SIZE == (4, 2)[cases[function] % 2]
-            cases[function] += 1
-        (left_out if is_elsewhere else chosen).append(item)
-    if left_out and config.getoption("--share-ranks"):
+            is_elsewhere = _SIZE == (2 if is_odd else 4)
+        else:
+            is_elsewhere = marker and _SIZE not in marker.args
+        leaves = (shares and is_elsewhere) or (every_other and is_odd)
+        (left_out if leaves else chosen).append(item)
+    if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = chosen
 
