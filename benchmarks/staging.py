@@ -29,6 +29,7 @@ if os.environ.get("JAX_PLATFORMS") == "cpu":
 
 from benchmarks.protocol import milliseconds  # noqa: E402
 from pfftjax._runtime import transports  # noqa: E402
+from pfftjax._runtime.ffi import native  # noqa: E402
 from pfftjax.collectives import alltoall  # noqa: E402
 
 
@@ -42,7 +43,8 @@ def main():
     x = jnp.zeros((COMM.size, count), jnp.float32) + COMM.rank
     contenders, found = {}, {"mib": arguments.mib, "ranks": COMM.size}
     for name, node in (("shared", 0), ("messages", COMM.rank)):
-        transports.configure(name="staging", node=node)
+        transports.configure(name="staging")
+        native.set_node(node)
         comm = COMM.Dup()
         contenders[name] = jax.jit(lambda x, comm=comm: alltoall(x, comm=comm))
         y = contenders[name](x)

@@ -183,19 +183,15 @@ NB_MODULE(_native, m) {
       "configure_transports",
       [](const std::string& name, const std::string& nccl, const std::string& nccl_wheel,
          std::int64_t arena_bytes, std::int64_t chunk_bytes, std::int64_t probe_bytes,
-         bool does_mpi_say, bool does_mpi_take_pointers, bool is_cray, bool is_cray_enabled,
-         std::int64_t node) {
-        gpu::GetTransportOptions() = {name,         nccl,
-                                      nccl_wheel,   arena_bytes,
-                                      chunk_bytes,  probe_bytes,
-                                      does_mpi_say, does_mpi_take_pointers,
-                                      is_cray,      is_cray_enabled,
-                                      node};
+         bool does_mpi_say, bool does_mpi_take_pointers, bool is_cray, bool is_cray_enabled) {
+        gpu::GetTransportOptions() = {
+            name,        nccl,           nccl_wheel,   arena_bytes,
+            chunk_bytes, probe_bytes,    does_mpi_say, does_mpi_take_pointers,
+            is_cray,     is_cray_enabled};
       },
       nb::arg("name"), nb::arg("nccl"), nb::arg("nccl_wheel"), nb::arg("arena_bytes"),
       nb::arg("chunk_bytes"), nb::arg("probe_bytes"), nb::arg("does_mpi_say"),
-      nb::arg("does_mpi_take_pointers"), nb::arg("is_cray"), nb::arg("is_cray_enabled"),
-      nb::arg("node") = 0);
+      nb::arg("does_mpi_take_pointers"), nb::arg("is_cray"), nb::arg("is_cray_enabled"));
   m.def(
       "gpu_transports",
       [] {

@@ -18,17 +18,13 @@ from hypothesis import HealthCheck, Phase, settings
 from mpi4py import MPI
 
 from pfftjax import collectives as pc
-from pfftjax._runtime import transports
 from pfftjax._runtime.ffi import native
 
 RANK = MPI.COMM_WORLD.rank
 SIZE = MPI.COMM_WORLD.size
 # Traffic of the tests themselves, apart from what is tested.
 CONTROL = MPI.COMM_WORLD.Dup()
-# So many ranks share memory for what GPUs exchange, as if there were several nodes.
-if "PFFTJAX_TEST_RANKS_A_NODE" in os.environ:
-    transports.configure(node=RANK // int(os.environ["PFFTJAX_TEST_RANKS_A_NODE"]))
-# The same for CPUs: the node of each rank, "0,0,1".
+# The node of each rank, "0,0,1", as if there were several.
 NODES = [int(node) for node in os.environ.get("PFFTJAX_TEST_NODES", "0").split(",")]
 if len(NODES) > 1:
     native.set_node(NODES[RANK])

@@ -28,7 +28,7 @@ std::unique_ptr<Slots> Slots::Make(Communicator& comm, std::int64_t ring_bytes, 
     *how = "by messages, PFFTJAX_SHARED_MEMORY=0";
     return nullptr;
   }
-  const std::vector<int> nodes = FirstRanksOnNodes(comm, GetTransportOptions().node);
+  const std::vector<int> nodes = FirstRanksOnNodes(comm);
   std::int64_t most = 0;
   for (const int node : nodes) {
     most = std::max<std::int64_t>(most, std::count(nodes.begin(), nodes.end(), node));

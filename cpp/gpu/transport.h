@@ -95,8 +95,6 @@ struct TransportOptions {
   // Whether it is Cray's, whose query is known to be right, and MPICH_GPU_SUPPORT_ENABLED is set.
   bool is_cray = false;
   bool is_cray_enabled = false;
-  // Tests make several nodes of one: ranks with different numbers share no memory.
-  std::int64_t node = 0;
 };
 
 inline TransportOptions& GetTransportOptions() {

@@ -28,14 +28,14 @@ struct Offer {
 };
 
 // Ranks of which this differs cannot open each other's files: it stands for this boot of this
-// kernel, for the name space of process numbers, and for `part`.
-std::uint64_t MachineNumber(std::int64_t part) {
+// kernel, for the name space of process numbers, and for what tests say.
+std::uint64_t MachineNumber() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
   if (id.empty()) id = std::to_string(std::random_device{}());
   struct stat status{};
   if (stat("/proc/self/ns/pid", &status) == 0) id += " " + std::to_string(status.st_ino);
-  id += " " + std::to_string(part);
+  id += " " + std::to_string(GetOptions().node);
   return Hash(id.data(), id.size());
 }
 
@@ -90,8 +90,8 @@ cpu_set_t Cores() {
 
 }  // namespace
 
-std::vector<int> FirstRanksOnNodes(const Communicator& comm, std::int64_t part) {
-  const std::uint64_t mine = MachineNumber(part);
+std::vector<int> FirstRanksOnNodes(const Communicator& comm) {
+  const std::uint64_t mine = MachineNumber();
   std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size));
   const int code = Mpi()->allgather(&mine, all.data(), 1, Element::kU64, comm.control);
   std::vector<int> nodes;

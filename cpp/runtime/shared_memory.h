@@ -7,7 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "base/options.h"
 #include "runtime/communicator.h"
 
 namespace pfftjax {
@@ -15,12 +14,9 @@ namespace pfftjax {
 inline constexpr std::size_t kCacheLine = 64;
 
 // For each rank of `comm` the first one on its node, itself included: of one kernel, and of one
-// name space of processes. Alike on all ranks. `part` is for tests, which make several nodes of
-// one: of different numbers no two ranks are on the same. Collective.
-std::vector<int> FirstRanksOnNodes(const Communicator& comm, std::int64_t part);
-inline std::vector<int> FirstRanksOnNodes(const Communicator& comm) {
-  return FirstRanksOnNodes(comm, GetOptions().node);
-}
+// name space of processes, and in tests of one `GetOptions().node`. Alike on all ranks.
+// Collective.
+std::vector<int> FirstRanksOnNodes(const Communicator& comm);
 
 // What a rank does between two looks at what another one is to write: yields, and sleeps in the
 // end; and lets MPI make progress, as MPI's own calls would, since somebody may wait for a message

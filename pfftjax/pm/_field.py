@@ -59,8 +59,7 @@ def eisenstein_hu(cosmology: Cosmology) -> Callable[[RealsLike], Reals]:
 
     Evaluated at 512 wavenumbers from 1e-4 to 100 h/Mpc and interpolated, so that a fine mesh costs
     no more than a coarse one. Differentiable in the cosmology. Its amplitude is that of sigma8:
-    jax-cosmo's own normalisation leaves out large scales, and gives 1.0017 of it; it would also be
-    most of a small program.
+    jax-cosmo's own normalisation leaves out large scales, and gives 1.0017 of it.
 
     Args:
         cosmology: a `jax_cosmo.Cosmology`; sigma8 sets the amplitude.
@@ -70,6 +69,7 @@ def eisenstein_hu(cosmology: Cosmology) -> Callable[[RealsLike], Reals]:
 
     check_cosmology(cosmology, "eisenstein_hu")
     k = jnp.logspace(-4, 2, 512)
+    # Without jax-cosmo's normalisation: replaced below, it would be most of a small program.
     its: Any = cosmology
     shape = power.primordial_matter_power(its, k) * transfer.Eisenstein_Hu(its, k) ** 2
     return tabulated(k, shape * (its.sigma8**2 / _variance(k, shape, 8.0)))

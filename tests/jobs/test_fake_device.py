@@ -41,7 +41,7 @@ def test_the_ordinary_tests(tmp_path, ranks, piece):
         env=launcher.environment(
             JAX_DISABLE_MOST_OPTIMIZATIONS="1",
             PFFTJAX_GPU_CHUNK_BYTES=str(piece),
-            PFFTJAX_TEST_RANKS_A_NODE="2",
+            PFFTJAX_TEST_NODES=",".join(str(rank // 2) for rank in range(ranks)),
             **fake_device.environment(),
             **launcher.kept_programs(tmp_path),
         ),

@@ -224,7 +224,9 @@ for name in ("", "ipc", "mpi", "staging (through memory that the ranks share)"):
     assert chosen().transport.startswith(name or "nccl"), chosen()
     assert f"process {os.getpid()}" in chosen().device
 # As on several nodes: ranks 0 and 1 on one of them, or each on its own.
-of_all_sizes(using("staging", node=RANK // 2 if SIZE > 2 else RANK))
+native.set_node(RANK // 2 if SIZE > 2 else RANK)
+of_all_sizes(using("staging"))
+native.set_node(0)
 how = ["each rank on a node of its own", "within a node, by messages between nodes"][SIZE > 2]
 assert how in chosen().transport, chosen()
 assert "ipc" in pfftjax.info().gpu_transport or "nccl" in pfftjax.info().gpu_transport
