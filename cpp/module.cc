@@ -173,6 +173,7 @@ NB_MODULE(_native, m) {
       [](std::int64_t number) {
         GetOptions().node = number;
         GetOptions().least_spared = 1;
+        GetOptions().least_piece = 256;
       },
       nb::arg("number"),
       "For tests: ranks of different numbers share no memory, as if they were on several nodes, "

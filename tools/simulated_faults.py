@@ -175,8 +175,8 @@ FAULTS = [
     Fault(
         "a part of a window is published and not released",
         "runtime/window.cc",
-        "mine.written.store(window_.round_, std::memory_order_release)",
-        "mine.written.store(window_.round_, std::memory_order_relaxed)",
+        "mine.written.store(Mark(piece), std::memory_order_release)",
+        "mine.written.store(Mark(piece), std::memory_order_relaxed)",
     ),
     Fault(
         "a part of a window is read, and the reading not released",
@@ -221,14 +221,14 @@ FAULTS = [
     Fault(
         "a node's parcels are sent before all of its ranks have left theirs",
         "collectives/node_exchange.cc",
-        "here_ = round_.WaitForAll(about);",
+        "here_ = round_.WaitForAll(about, PublishedAs(started_));",
         "here_ = 0;",
     ),
     Fault(
         "parcels for another node are written over while they are sent",
         "collectives/node_exchange.cc",
-        "while (received < incoming_.size() || sent < outgoing_.size())",
-        "while (received < incoming_.size())",
+        "while (!is_there() || outgoing_.done < sends)",
+        "while (!is_there())",
     ),
     # Waiting.
     Fault(

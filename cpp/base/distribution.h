@@ -21,6 +21,17 @@ inline Range BlockOf(std::int64_t n, std::int64_t parts, std::int64_t part) {
 }
 inline Range BlockOf(std::int64_t n, Place place) { return BlockOf(n, place.size, place.rank); }
 
+// One of the pieces that a block is cut into, by the block distribution again.
+struct Piece {
+  int index = 0;
+  int pieces = 1;
+
+  Range In(Range block) const {
+    const Range part = BlockOf(block.count, pieces, index);
+    return {block.start + part.start, part.count};
+  }
+};
+
 // The size of a row of so many elements: those of each, and those of each block that is begun.
 struct RowSize {
   std::int64_t of_element = 1;
@@ -41,10 +52,13 @@ struct Volume {
   // Where rows run along one of these axes, what a part of it counts for.
   RowSize of_scattered{};
   RowSize of_gathered{};
+  // Where the exchange is cut along one of these axes, the piece of each block of it.
+  Piece scattered_piece{};
+  Piece gathered_piece{};
 
   std::int64_t Between(int from, int to, int ranks) const {
-    return bytes * of_gathered(BlockOf(gathered, ranks, from).count) *
-           of_scattered(BlockOf(scattered, ranks, to).count);
+    return bytes * of_gathered(gathered_piece.In(BlockOf(gathered, ranks, from)).count) *
+           of_scattered(scattered_piece.In(BlockOf(scattered, ranks, to)).count);
   }
   // Rank 0 has the largest blocks.
   std::int64_t Most(int ranks) const { return Between(0, 0, ranks); }

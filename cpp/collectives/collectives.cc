@@ -39,7 +39,7 @@ int AlltoallBetweenNodes(Communicator& comm, const void* x, void* y, std::int64_
   const Nodes& nodes = NodesOf(comm);
   const std::int64_t away = comm.size - nodes.RanksOnNodeOf(0);
   if (!nodes.AreMixed() || away - nodes.MostSends(0) < GetOptions().least_spared) return by_mpi();
-  const Volume volume{comm.size, comm.size, bytes};
+  const NodeExchange::Pieces volume{{comm.size, comm.size, bytes}};
   Window* window = nullptr;
   const std::int64_t wanted = NodeExchange::WindowBytes(nodes, volume, bytes);
   if (const int code = WindowOnNode(comm, wanted, &window)) return code;

@@ -1,6 +1,7 @@
 #include "collectives/node_exchange.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 
 #include "base/options.h"
@@ -18,9 +19,9 @@ std::int64_t RoundUp(std::int64_t bytes) {
 
 // A rank's part of the window has, in this order, what it leaves for others of its node, the
 // regions that it sends, and those that it receives.
-std::int64_t NodeExchange::WindowBytes(const Nodes& nodes, const Volume& volume,
+std::int64_t NodeExchange::WindowBytes(const Nodes& nodes, const Pieces& pieces,
                                        std::int64_t local) {
-  const std::int64_t most = RoundUp(volume.Most(nodes.size()));
+  const std::int64_t most = RoundUp(pieces[0].Most(nodes.size()));
   std::int64_t result = 0;
   for (int node = 0; node < nodes.count(); ++node) {
     const auto here = static_cast<std::int64_t>(nodes.RanksOn(node).size());
@@ -30,72 +31,99 @@ std::int64_t NodeExchange::WindowBytes(const Nodes& nodes, const Volume& volume,
         (nodes.count() - 1) * kHeaderBytes + (nodes.size() - here) * most;
     result = std::max(result, local_bytes + outgoing + incoming);
   }
-  return result;
+  return static_cast<std::int64_t>(pieces.size()) * result;
 }
 
 NodeExchange::NodeExchange(Communicator& comm, Window& window, const Nodes& nodes,
-                           const Volume& volume, std::int64_t local)
+                           const Pieces& pieces, std::int64_t local)
     : comm_(comm),
       round_(window, comm),
-      to_(static_cast<std::size_t>(comm.size)),
-      from_(static_cast<std::size_t>(comm.size)) {
+      pieces_(static_cast<int>(pieces.size())),
+      to_(static_cast<std::size_t>(comm.size) * pieces.size()),
+      from_(to_.size()),
+      differs_(kNobody) {
   const int here = nodes.Of(comm.rank);
-  const std::vector<int>& neighbours = nodes.RanksOn(here);
-  const int place = nodes.places()[comm.rank];
-  const auto count = static_cast<std::int64_t>(neighbours.size());
-  const std::int64_t region_bytes = kHeaderBytes + count * RoundUp(volume.Most(comm.size));
+  const auto count = static_cast<std::int64_t>(nodes.RanksOn(here).size());
+  const std::int64_t region = kHeaderBytes + count * RoundUp(pieces[0].Most(comm.size));
+  const std::int64_t to_neighbours = pieces_ * (count - 1) * RoundUp(local);
+  char* arriving =
+      window.PartOf(comm.rank) + to_neighbours + pieces_ * nodes.MostSends(here) * region;
+  for (int piece = 0; piece < pieces_; ++piece) {
+    PlaceForNeighbours(piece, window, nodes, RoundUp(local));
+    PlaceOutgoing(piece, window, nodes, pieces[piece], to_neighbours, region);
+    arriving = PlaceIncoming(piece, arriving, nodes, pieces[piece]);
+  }
+}
 
-  // Those of one node leave for each other what lies in the order of the ranks, without their own.
-  char* const mine = window.PartOf(comm.rank);
-  for (const int rank : neighbours) {
+// Ranks of one node leave for each other what lies in the order of the ranks, without their own.
+void NodeExchange::PlaceForNeighbours(int piece, Window& window, const Nodes& nodes,
+                                      std::int64_t bytes) {
+  const int place = nodes.places()[comm_.rank];
+  for (const int rank : nodes.RanksOn(nodes.Of(comm_.rank))) {
     const int there = nodes.places()[rank];
     if (there == place) continue;
-    to_[rank] = mine + (there - (there > place)) * RoundUp(local);
-    from_[rank] = window.PartOf(rank) + (place - (place > there)) * RoundUp(local);
+    const auto at = [&](int other) { return (other * pieces_ + piece) * bytes; };
+    to_[Index(rank, piece)] = window.PartOf(comm_.rank) + at(there - (there > place));
+    from_[Index(rank, piece)] = window.PartOf(rank) + at(place - (place > there));
   }
-  const std::int64_t regions = (count - 1) * RoundUp(local);
+}
 
+// The regions of a sender follow what it leaves for its neighbours.
+void NodeExchange::PlaceOutgoing(int piece, Window& window, const Nodes& nodes,
+                                 const Volume& volume, std::int64_t regions,
+                                 std::int64_t region_bytes) {
+  const int here = nodes.Of(comm_.rank);
+  const int place = nodes.places()[comm_.rank];
+  const std::vector<int>& neighbours = nodes.RanksOn(here);
+  const auto count = static_cast<std::int64_t>(neighbours.size());
   // Blocks have two sizes, so that the sum over the ranks of a node takes two products: with many
   // ranks a loop over them for each other rank would take as long as small exchanges.
-  const std::int64_t larger_ranks = volume.gathered % comm.size;
+  const std::int64_t larger_ranks = volume.gathered % comm_.size;
   const auto bytes_before = [&](std::int64_t ranks, int to) {
     const std::int64_t larger = std::min<std::int64_t>(
         ranks,
         std::lower_bound(neighbours.begin(), neighbours.end(), larger_ranks) - neighbours.begin());
-    const int last = comm.size - 1;
-    return larger * RoundUp(volume.Between(0, to, comm.size)) +
-           (ranks - larger) * RoundUp(volume.Between(last, to, comm.size));
+    const int last = comm_.size - 1;
+    return larger * RoundUp(volume.Between(0, to, comm_.size)) +
+           (ranks - larger) * RoundUp(volume.Between(last, to, comm_.size));
   };
   // Each node begins with the one after it: if all began with the first one, its link would be all
   // that is busy.
   for (int step = 1; step < nodes.count(); ++step) {
     for (const int rank : nodes.RanksOn((here + step) % nodes.count())) {
       const int sender = nodes.SenderTo(rank, here);
-      char* const region =
-          window.PartOf(sender) + regions + nodes.SentBefore(rank, here) * region_bytes;
-      to_[rank] = region + kHeaderBytes + bytes_before(place, rank);
-      if (sender == comm.rank) AddPieces(&outgoing_, region, bytes_before(count, rank), rank);
+      char* const region = window.PartOf(sender) + regions +
+                           (nodes.SentBefore(rank, here) * pieces_ + piece) * region_bytes;
+      to_[Index(rank, piece)] = region + kHeaderBytes + bytes_before(place, rank);
+      if (sender == comm_.rank) AddChunks(&outgoing_, region, bytes_before(count, rank), rank);
     }
   }
+  outgoing_.ends.push_back(outgoing_.all.size());
+}
 
-  char* region = mine + regions + nodes.MostSends(here) * region_bytes;
+// From `region` on; returns what comes after it.
+char* NodeExchange::PlaceIncoming(int piece, char* region, const Nodes& nodes,
+                                  const Volume& volume) {
+  const int here = nodes.Of(comm_.rank);
   for (int step = 1; step < nodes.count(); ++step) {
     const int node = (here + nodes.count() - step) % nodes.count();
     char* at = region + kHeaderBytes;
     for (const int rank : nodes.RanksOn(node)) {
-      from_[rank] = at;
-      at += RoundUp(volume.Between(rank, comm.rank, comm.size));
+      from_[Index(rank, piece)] = at;
+      at += RoundUp(volume.Between(rank, comm_.rank, comm_.size));
     }
-    AddPieces(&incoming_, region, at - region - kHeaderBytes, nodes.SenderTo(comm.rank, node));
+    AddChunks(&incoming_, region, at - region - kHeaderBytes, nodes.SenderTo(comm_.rank, node));
     region = at;
   }
+  incoming_.ends.push_back(incoming_.all.size());
+  return region;
 }
 
-void NodeExchange::AddPieces(Messages* messages, char* region, std::int64_t bytes, int rank) {
-  // The header is in one piece.
+void NodeExchange::AddChunks(Messages* messages, char* region, std::int64_t bytes, int rank) {
+  // The header is in one chunk.
   const std::int64_t limit = std::max(GetOptions().max_chunk_bytes, kHeaderBytes);
   ForEachChunk(kHeaderBytes + bytes, limit, [&](std::int64_t offset, std::int64_t count) {
-    messages->push_back({region + offset, count, rank});
+    messages->all.push_back({region + offset, count, rank, offset == 0});
     return 0;
   });
 }
@@ -104,17 +132,17 @@ NodeExchange::~NodeExchange() {
   if (!has_begun_ || has_ended_) return;
   // Ranks of other nodes wait for what this one sends for its node, and what they send to this
   // one wants to be received.
-  if (!has_sent_) {
+  if (started_ < pieces_) {
     round_.GiveUp();
-    if (StartSends(Window::Round::kGaveUp) != 0) return;
+    if (StartAllAsGivenUp() != 0) return;
   }
-  WaitForMessages(MeaningOf(comm_));
+  WaitForMessages(pieces_ - 1);
 }
 
 int NodeExchange::Begin() {
   if (const int code = round_.Begin()) return code;
   const int tag = ExchangeTag(comm_);
-  for (Message& message : incoming_) {
+  for (Message& message : incoming_.all) {
     process::Writes(message.at, static_cast<std::size_t>(message.bytes));
     const int code = Mpi()->receive_start(message.at, message.bytes, message.rank, tag,
                                           comm_.control, &message.request);
@@ -124,19 +152,19 @@ int NodeExchange::Begin() {
   return 0;
 }
 
-// A rank that gives up sends the header, and for other pieces messages without bytes.
+// A rank that gives up sends the header, and for other chunks messages without bytes.
 int NodeExchange::StartSends(std::uint64_t about) {
   const int tag = ExchangeTag(comm_);
   const bool gives_up = about == Window::Round::kGaveUp;
-  int latest = -1;
-  for (Message& message : outgoing_) {
-    const bool is_first = message.rank != latest;
-    latest = message.rank;
-    if (is_first) {
+  const std::size_t first = Started();
+  const std::size_t end = outgoing_.ends[started_++];
+  for (std::size_t i = first; i < end; ++i) {
+    Message& message = outgoing_.all[i];
+    if (message.has_header) {
       process::Writes(message.at, sizeof(Header));
       reinterpret_cast<Header*>(message.at)->about = about;
     }
-    const std::int64_t shortened = is_first ? sizeof(Header) : 0;
+    const std::int64_t shortened = message.has_header ? sizeof(Header) : 0;
     const std::int64_t bytes = gives_up ? shortened : message.bytes;
     process::Reads(message.at, static_cast<std::size_t>(bytes));
     const int code =
@@ -146,62 +174,120 @@ int NodeExchange::StartSends(std::uint64_t about) {
   return 0;
 }
 
+int NodeExchange::StartAllAsGivenUp() {
+  while (started_ < pieces_) {
+    if (const int code = StartSends(Window::Round::kGaveUp)) return code;
+  }
+  return 0;
+}
+
+// Sends the next piece, for which it may have to wait for the ranks of this node.
+int NodeExchange::StartPiece() {
+  const std::uint64_t about = MeaningOf(comm_);
+  here_ = round_.WaitForAll(about, PublishedAs(started_));
+  if (here_ == 0) return StartSends(about);
+  if (here_ != kOtherSizes) return here_;
+  // Where a rank of this node has given up, those of other nodes learn it from what they get.
+  return StartAllAsGivenUp();
+}
+
+int NodeExchange::Send(int piece) {
+  round_.Publish(MeaningOf(comm_), PublishedAs(piece));
+  left_ = piece + 1;
+  return Advance();
+}
+
+int NodeExchange::Advance() {
+  constexpr int kMostCalls = 64;
+  constexpr std::chrono::microseconds kOfMoving(10);
+  while (MayStart() && round_.IsThere(PublishedAs(started_))) {
+    if (const int code = StartPiece()) return code;
+  }
+  for (int call = 0; call < kMostCalls; ++call) {
+    const auto begin = process::Clock::now();
+    if (const int code = TestNext()) return code;
+    if (process::Clock::now() - begin < kOfMoving) break;
+  }
+  return 0;
+}
+
+int NodeExchange::TestNext() {
+  int is_done = 1;
+  while (is_done && incoming_.done < incoming_.all.size()) {
+    std::int64_t bytes = 0;
+    MpiHandle* const request = &incoming_.all[incoming_.done].request;
+    if (const int code = Mpi()->test(request, &is_done, &bytes)) return code;
+    if (is_done) Received(bytes);
+  }
+  is_done = 1;
+  while (is_done && outgoing_.done < Started()) {
+    MpiHandle* const request = &outgoing_.all[outgoing_.done].request;
+    if (const int code = Mpi()->test(request, &is_done, nullptr)) return code;
+    outgoing_.done += is_done;
+  }
+  return 0;
+}
+
+// Takes note of the message that was to come next.
+void NodeExchange::Received(std::int64_t bytes) {
+  const Message& message = incoming_.all[incoming_.done++];
+  if (message.has_header) {
+    const auto& header = *reinterpret_cast<const Header*>(message.at);
+    if (bytes < static_cast<std::int64_t>(sizeof header)) {
+      is_short_ = true;
+    } else if (header.about != MeaningOf(comm_)) {
+      differs_ = message.rank;
+    }
+  }
+  is_short_ |= differs_ != message.rank && bytes != message.bytes;
+}
+
+// Messages that are on their way together share the link, and would all arrive at the end.
+bool NodeExchange::MayStart() const {
+  constexpr int kAtOnce = 2;
+  return started_ < left_ &&
+         (started_ < kAtOnce || outgoing_.done >= outgoing_.ends[started_ - kAtOnce]);
+}
+
 // Sends and receives by turns: a rank that waited for one kind only could be part of a circle of
 // ranks that wait for each other.
-int NodeExchange::WaitForMessages(std::uint64_t about) {
-  std::size_t received = 0;
-  std::size_t sent = 0;
-  int differs = kNobody;
-  bool is_short = false;
-  while (received < incoming_.size() || sent < outgoing_.size()) {
-    int is_receive = 0;
-    std::int64_t bytes = 0;
-    const int code = Mpi()->wait_either(
-        received < incoming_.size() ? &incoming_[received].request : nullptr,
-        sent < outgoing_.size() ? &outgoing_[sent].request : nullptr, &is_receive, &bytes);
-    if (code != 0) return code;
-    if (!is_receive) {
-      ++sent;
+int NodeExchange::WaitForMessages(int piece) {
+  const std::size_t receives = incoming_.ends[piece];
+  const std::size_t sends = piece + 1 == pieces_ ? outgoing_.all.size() : 0;
+  const auto is_there = [&] { return started_ > piece && incoming_.done >= receives; };
+  while (!is_there() || outgoing_.done < sends) {
+    if (MayStart()) {
+      if (const int code = StartPiece()) return code;
       continue;
     }
-    const Message& message = incoming_[received];
-    const bool is_first = received == 0 || incoming_[received - 1].rank != message.rank;
-    if (is_first) {
-      const auto& header = *reinterpret_cast<const Header*>(message.at);
-      if (bytes < static_cast<std::int64_t>(sizeof header)) {
-        is_short = true;
-      } else if (header.about != about) {
-        differs = message.rank;
-      }
+    int is_receive = 0;
+    std::int64_t bytes = 0;
+    const bool wants = incoming_.done < receives;
+    const bool has_sent = outgoing_.done == Started();
+    const int code = Mpi()->wait_either(
+        wants ? &incoming_.all[incoming_.done].request : nullptr,
+        has_sent ? nullptr : &outgoing_.all[outgoing_.done].request, &is_receive, &bytes);
+    if (code != 0) return code;
+    if (is_receive) {
+      Received(bytes);
+    } else {
+      ++outgoing_.done;
     }
-    is_short |= differs != message.rank && bytes != message.bytes;
-    ++received;
   }
-  if (differs != kNobody) {
-    comm_.difference = "a rank on the node of rank " + std::to_string(differs) +
+  return 0;
+}
+
+int NodeExchange::Arrive(int piece) {
+  const int code = WaitForMessages(piece);
+  has_ended_ = piece == pieces_ - 1 || code != 0;
+  if (code != 0) return code;
+  if (here_ != 0) return here_;
+  if (differs_ != kNobody) {
+    comm_.difference = "a rank on the node of rank " + std::to_string(differs_) +
                        " has given up this exchange, or is in another one";
     return kOtherSizes;
   }
-  return is_short ? kShortMessage : 0;
-}
-
-int NodeExchange::Send() {
-  const std::uint64_t about = MeaningOf(comm_);
-  round_.Publish(about);
-  here_ = round_.WaitForAll(about);
-  // Where a rank of this node has given up, those of other nodes learn it from what they get.
-  if (here_ != 0 && here_ != kOtherSizes) return here_;
-  difference_ = comm_.difference;
-  has_sent_ = true;
-  return StartSends(here_ == 0 ? about : Window::Round::kGaveUp);
-}
-
-int NodeExchange::Arrive() {
-  const int code = WaitForMessages(MeaningOf(comm_));
-  has_ended_ = true;
-  if (here_ == 0 || (code != 0 && code != kOtherSizes)) return code;
-  comm_.difference = difference_;
-  return here_;
+  return is_short_ ? kShortMessage : 0;
 }
 
 }  // namespace pfftjax

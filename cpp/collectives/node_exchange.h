@@ -6,10 +6,13 @@
 // node arrives in one piece, with what each of its ranks has sent in the order of the ranks, and
 // is read where it arrives: no node packs or scatters anything that its ranks have not written.
 // Each parcel begins on a cache line, as those of a message are written by several ranks.
+//
+// An exchange may be cut into pieces, each of which is an exchange as above: one is on its way
+// while ranks make the next, or read the one before.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "base/distribution.h"
@@ -21,11 +24,15 @@ namespace pfftjax {
 
 class NodeExchange {
  public:
-  // The window must have so many bytes a rank, the same on all ranks. A rank leaves `local` bytes
-  // at most for another one of its node, and those of `volume` for others.
-  static std::int64_t WindowBytes(const Nodes& nodes, const Volume& volume, std::int64_t local);
+  // What the pieces move, the same on all ranks; the first is the largest. There are at most
+  // Window::Round::kMostPieces.
+  using Pieces = std::vector<Volume>;
 
-  NodeExchange(Communicator& comm, Window& window, const Nodes& nodes, const Volume& volume,
+  // The window must have so many bytes a rank, the same on all ranks. Of each piece a rank leaves
+  // `local` bytes at most for another one of its node, and those of its volume for others.
+  static std::int64_t WindowBytes(const Nodes& nodes, const Pieces& pieces, std::int64_t local);
+
+  NodeExchange(Communicator& comm, Window& window, const Nodes& nodes, const Pieces& pieces,
                std::int64_t local);
   NodeExchange(const NodeExchange&) = delete;
   NodeExchange& operator=(const NodeExchange&) = delete;
@@ -35,15 +42,20 @@ class NodeExchange {
   // Waits until what this node's ranks left in the last exchange has been read and sent. An MPI
   // code, as all that follow.
   int Begin();
-  // This rank leaves here what it has for another, between Begin and Send.
-  char* To(int rank) const { return to_[rank]; }
-  // Waits for the ranks of this node, and lets go what they have left for other nodes.
-  int Send();
-  // Waits until what is for this rank is there, and has been sent what it sends; kOtherSizes if a
-  // rank is in another call, or has given up.
-  int Arrive();
+  // This rank leaves here what it has for another, between Begin and Send of the piece.
+  char* To(int rank, int piece = 0) const { return to_[Index(rank, piece)]; }
+  // Lets go what this rank has left, once all ranks of this node have done so. Pieces are sent in
+  // their order.
+  int Send(int piece = 0);
+  // Sends and receives what can be without waiting. To be called now and then between a Send and
+  // an Arrive that are far apart: a message gets on while its ends are in calls of MPI.
+  int Advance();
+  // Waits until the piece is there, in the order of pieces and after all have been sent;
+  // kOtherSizes if a rank is in another call, or has given up. The last piece waits for all that
+  // this rank sends, too.
+  int Arrive(int piece = 0);
   // After Arrive, what another rank has left for this one.
-  const char* From(int rank) const { return from_[rank]; }
+  const char* From(int rank, int piece = 0) const { return from_[Index(rank, piece)]; }
 
  private:
   // Before what the ranks of a node have for another rank.
@@ -53,28 +65,58 @@ class NodeExchange {
   struct Message {
     char* at = nullptr;
     std::int64_t bytes = 0;
-    int rank = 0;  // that it goes to, or comes from
+    int rank = 0;             // that it goes to, or comes from
+    bool has_header = false;  // it is the first chunk
     MpiHandle request = 0;
   };
-  using Messages = std::vector<Message>;
+  // Those of all pieces, one piece after the other.
+  struct Messages {
+    std::vector<Message> all;
+    std::vector<std::size_t> ends;  // by piece
+    std::size_t done = 0;
+  };
   static constexpr auto kHeaderBytes = static_cast<std::int64_t>(sizeof(Header));
-  // Pieces of a region, as large as one MPI call may move.
-  static void AddPieces(Messages* messages, char* region, std::int64_t bytes, int rank);
 
+  // The chunks of a region, each as large as one MPI call may move.
+  static void AddChunks(Messages* messages, char* region, std::int64_t bytes, int rank);
+
+  std::size_t Index(int rank, int piece) const {
+    return static_cast<std::size_t>(piece) * static_cast<std::size_t>(comm_.size) +
+           static_cast<std::size_t>(rank);
+  }
+  // What the round has once this piece is published.
+  int PublishedAs(int piece) const {
+    return piece + 1 < pieces_ ? piece : Window::Round::kMostPieces - 1;
+  }
+  void PlaceForNeighbours(int piece, Window& window, const Nodes& nodes, std::int64_t bytes);
+  void PlaceOutgoing(int piece, Window& window, const Nodes& nodes, const Volume& volume,
+                     std::int64_t regions, std::int64_t region_bytes);
+  char* PlaceIncoming(int piece, char* region, const Nodes& nodes, const Volume& volume);
+
+  // So many messages have been started.
+  std::size_t Started() const { return started_ > 0 ? outgoing_.ends[started_ - 1] : 0; }
+  bool MayStart() const;
+  int StartPiece();
   int StartSends(std::uint64_t about);
-  int WaitForMessages(std::uint64_t about);
+  int StartAllAsGivenUp();
+  int TestNext();
+  int WaitForMessages(int piece);
+  void Received(std::int64_t bytes);
 
   Communicator& comm_;
   Window::Round round_;
+  int pieces_;
   std::vector<char*> to_;
   std::vector<const char*> from_;
   Messages outgoing_;
   Messages incoming_;
   bool has_begun_ = false;
-  bool has_sent_ = false;
   bool has_ended_ = false;
-  int here_ = 0;            // how this node's ranks have come together, as a code
-  std::string difference_;  // between them
+  int left_ = 0;     // so many pieces this rank has left
+  int started_ = 0;  // so many are on their way
+  int here_ = 0;     // how this node's ranks have come together, as a code
+  int differs_;      // a rank on a node that is in another call, or kNobody
+  bool is_short_ = false;
 };
 
 }  // namespace pfftjax

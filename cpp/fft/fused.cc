@@ -1,11 +1,12 @@
 // A transform, a change of pencil and another transform, as FFI handlers: of one array, or of
 // those that a gradient or a divergence is made of.
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include "base/scratch.h"
 #include "collectives/exchange.h"
-#include "collectives/node_exchange.h"
+#include "fft/meeting.h"
 #include "fft/parcel_boxes.h"
 #include "fft/passage.h"
 #include "pencils/pencils.h"
@@ -14,7 +15,6 @@
 #include "runtime/agreement.h"
 #include "runtime/handlers.h"
 #include "runtime/profile.h"
-#include "runtime/window.h"
 
 namespace pfftjax {
 namespace {
@@ -23,7 +23,7 @@ using fft::Change;
 using fft::Ends;
 using fft::Kind;
 using fft::MaybeFft;
-using fft::Parcel;
+using fft::Meeting;
 using fft::Passage;
 using fft::PlaneFft;
 using fft::Precision;
@@ -235,115 +235,97 @@ int ParcelsInSteps(Communicator& comm, Method method, const Task<T>& task,
                                     : incoming + i * boxes.incoming() + boxes.PlaceFrom(rank));
     }
   }
-  passage.Leave(buffers.From<T>(), ends);
+  const typename Passage<T>::AllEnds all{ends};
+  passage.Leave(buffers.From<T>(), all, {0, 1}, {});
   const std::int64_t most = arrays * passage.parcels().MostBytesOfOne();
   const int code =
       method == Method::kAlltoall
           ? AlltoallBoxes(comm, outgoing, incoming, boxes, most, Element::kU8)
           : StreamBoxes(comm, outgoing, incoming, boxes, Element::kU8, Arrival::kStore);
-  if (code == 0) passage.Fetch(ends, buffers.To<T>());
+  if (code == 0) passage.Fetch(all, buffers.To<T>(), {0, 1}, {});
   return code;
 }
 
-// In one pass through memory that others share. For another rank this one leaves parcel i at
-// `to(rank, i)`, and finds it at `from(rank, i)`; `meet()` waits, between the two halves, until
-// all ranks have left what they leave.
-template <typename T, typename To, typename From, typename Meet>
-int InOnePass(const Task<T>& task, const Passage<T>& passage, const Buffers& buffers, To&& to,
-              From&& from, Meet&& meet) {
-  std::vector<Ends> ends(task.sums.leaving.size());
-  const auto own = static_cast<std::size_t>(passage.parcels().OwnBytes());
-  const Scratch scratch(ends.size() * own);
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    char* const stays = static_cast<char*>(scratch.data()) + i * own;
-    for (int rank = 0; rank < task.change.ranks; ++rank) {
-      const bool is_own = rank == task.change.rank;
-      ends[i].to.push_back(is_own ? stays : to(rank, i));
-      ends[i].from.push_back(is_own ? stays : from(rank, i));
+template <typename T>
+int InOnePass(const Task<T>& task, const Passage<T>& passage, const Buffers& buffers,
+              Meeting<T>& meeting) {
+  const std::size_t arrays = task.sums.leaving.size();
+  std::int64_t own = 0;
+  for (int piece = 0; piece < passage.pieces().count(); ++piece) {
+    own += passage.parcels(piece).OwnBytes();
+  }
+  const Scratch scratch(arrays * static_cast<std::size_t>(own));
+  auto* stays = static_cast<char*>(scratch.data());
+  typename Passage<T>::AllEnds ends(passage.pieces().count(), std::vector<Ends>(arrays));
+  for (int piece = 0; piece < passage.pieces().count(); ++piece) {
+    for (std::size_t i = 0; i < arrays; ++i) {
+      for (int rank = 0; rank < task.change.ranks; ++rank) {
+        const bool is_own = rank == task.change.rank;
+        ends[piece][i].to.push_back(is_own ? stays : meeting.To(rank, piece, i));
+        ends[piece][i].from.push_back(is_own ? stays : meeting.From(rank, piece, i));
+      }
+      stays += passage.parcels(piece).OwnBytes();
     }
   }
-  passage.Leave(buffers.From<T>(), ends);
-  if (const int code = meet()) return code;
-  passage.Fetch(ends, buffers.To<T>());
+  const auto between = meeting.Between();
+  const std::vector<const T*> x = buffers.From<T>();
+  for (const fft::Some& some : passage.pieces().LeftTogether()) {
+    passage.Leave(x, ends, some, between);
+    for (int piece = some.begin; piece < some.end; ++piece) {
+      if (const int code = meeting.Leave(piece)) return code;
+    }
+  }
+  const std::vector<T*> y = buffers.To<T>();
+  for (const fft::Some& some : passage.pieces().FetchedTogether()) {
+    for (int piece = some.begin; piece < some.end; ++piece) {
+      if (const int code = meeting.Wait(piece)) return code;
+    }
+    passage.Fetch(ends, y, some, between);
+  }
   return 0;
-}
-
-// Through the window of the ranks of a node.
-template <typename T>
-int OnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage, Window& window,
-           const Buffers& buffers) {
-  Window::Round round(window, comm);
-  if (const int code = round.Begin()) return code;
-  const fft::Parcels<T>& parcels = passage.parcels();
-  const auto part = [&](int of, const Parcel& parcel, std::size_t i) {
-    return window.PartOf(of) + static_cast<std::int64_t>(i) * parcels.MostBytes() + parcel.offset;
-  };
-  return InOnePass(
-      task, passage, buffers,
-      [&](int rank, std::size_t i) { return part(comm.rank, parcels.To(rank), i); },
-      [&](int rank, std::size_t i) { return part(rank, parcels.From(rank), i); },
-      [&] {
-        round.Publish(MeaningOf(comm));
-        return round.WaitForAll(MeaningOf(comm));
-      });
-}
-
-// What all pairs of ranks exchange on different nodes, where parcels have no gaps.
-template <typename T>
-Volume VolumeOf(const Task<T>& task, const Passage<T>& passage) {
-  const Change& change = task.change;
-  const RowSize row = fft::RowBytes<T>(change.precision);
-  const int along = passage.parcels().row_axis();
-  const int third = 3 - change.scatter - change.gather;
-  Volume volume{change.whole[change.scatter], change.whole[change.gather],
-                static_cast<std::int64_t>(task.sums.leaving.size()) * change.batch};
-  volume.bytes *= along == third ? row(change.whole[third]) : change.whole[third];
-  if (along == change.scatter) volume.of_scattered = row;
-  if (along == change.gather) volume.of_gathered = row;
-  return volume;
-}
-
-// Through the windows of several nodes, and by messages between them.
-template <typename T>
-int ByNodes(Communicator& comm, const Task<T>& task, const Passage<T>& passage, Window& window,
-            std::int64_t most_on_node, const Buffers& buffers) {
-  NodeExchange exchange(comm, window, NodesOf(comm), VolumeOf(task, passage), most_on_node);
-  if (const int code = exchange.Begin()) return code;
-  const auto after = [](const Parcel& parcel, std::size_t i) {
-    return static_cast<std::int64_t>(i) * parcel.bytes;
-  };
-  const fft::Parcels<T>& parcels = passage.parcels();
-  return InOnePass(
-      task, passage, buffers,
-      [&](int rank, std::size_t i) { return exchange.To(rank) + after(parcels.To(rank), i); },
-      [&](int rank, std::size_t i) { return exchange.From(rank) + after(parcels.From(rank), i); },
-      [&] {
-        const int code = exchange.Send();
-        return code == 0 ? exchange.Arrive() : code;
-      });
 }
 
 bool IsDouble(const Operand& x) {
   return x.element_type() == ffi::DataType::F64 || x.element_type() == ffi::DataType::C128;
 }
 
-// In one pass where the ranks have the memory for that, and says so.
+// In one pass where the ranks of a node have the memory for that, and says so.
 template <typename T>
-int ExchangeInOnePass(Communicator& comm, const Task<T>& task, const Passage<T>& passage,
-                      const Buffers& buffers, bool* is_done) {
-  const fft::Parcels<T>& parcels = passage.parcels();
-  const auto arrays = static_cast<std::int64_t>(task.sums.leaving.size());
+int ExchangeOnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage,
+                   const Buffers& buffers, bool* is_done) {
   Window* window = nullptr;
-  if (task.change.nodes.empty()) {
-    const int code = WindowOf(comm, arrays * parcels.MostBytes(), &window);
-    *is_done = window != nullptr;
-    return code == 0 && window ? OnNode(comm, task, passage, *window, buffers) : code;
-  }
-  const std::int64_t most = arrays * parcels.MostBytesOfOne();
-  const int code = WindowOnNode(
-      comm, NodeExchange::WindowBytes(NodesOf(comm), VolumeOf(task, passage), most), &window);
+  const int code = WindowOf(comm, passage.arrays() * passage.parcels().MostBytes(), &window);
   *is_done = window != nullptr;
-  return code == 0 && window ? ByNodes(comm, task, passage, *window, most, buffers) : code;
+  if (code != 0 || !window) return code;
+  fft::OnNode<T> meeting(comm, *window, passage.parcels());
+  const int begun = meeting.Begin();
+  return begun == 0 ? InOnePass(task, passage, buffers, meeting) : begun;
+}
+
+// The same on several nodes. Large exchanges go in pieces, which are on their way while others are
+// transformed.
+template <typename T>
+int ExchangeByNodes(Communicator& comm, const Task<T>& task, const Passage<T>& whole,
+                    const Buffers& buffers, ffi::ThreadPool& pool, bool* is_done) {
+  constexpr std::int64_t kMost = 8;  // more hide little more
+  const Nodes& nodes = NodesOf(comm);
+  const std::int64_t message = nodes.MostRanks() * fft::VolumesOf(whole)[0].Most(comm.size);
+  const std::int64_t pieces = std::clamp<std::int64_t>(message / GetOptions().least_piece, 1,
+                                                       std::min(kMost, whole.pieces().Most()));
+  std::optional<Passage<T>> cut;
+  if (pieces > 1) {
+    cut.emplace(task.change, task.first, task.second, task.sums, pool, static_cast<int>(pieces));
+  }
+  const Passage<T>& passage = cut ? *cut : whole;
+  const NodeExchange::Pieces volumes = fft::VolumesOf(passage);
+  const std::int64_t most = passage.arrays() * passage.parcels().MostBytesOfOne();
+  Window* window = nullptr;
+  const int code = WindowOnNode(comm, NodeExchange::WindowBytes(nodes, volumes, most), &window);
+  *is_done = window != nullptr;
+  if (code != 0 || !window) return code;
+  fft::ByNodes<T> meeting(comm, *window, volumes, most, passage);
+  const int begun = meeting.Begin();
+  return begun == 0 ? InOnePass(task, passage, buffers, meeting) : begun;
 }
 
 template <typename T>
@@ -358,7 +340,9 @@ int Exchange(Communicator& comm, const Attributes& a, const Task<T>& task,
                             (a.method == Method::kShared && !is_simple);
   if (is_possible && (wants_memory || a.method == Method::kAutomatic)) {
     bool is_done = false;
-    const int code = ExchangeInOnePass(comm, task, passage, buffers, &is_done);
+    const int code = task.change.nodes.empty()
+                         ? ExchangeOnNode(comm, task, passage, buffers, &is_done)
+                         : ExchangeByNodes(comm, task, passage, buffers, pool, &is_done);
     if (code != 0 || is_done) return code;
   }
   if (is_simple) return InSteps(comm, a, task, buffers.x[0], buffers.y[0], element, pool);
@@ -413,8 +397,8 @@ ffi::Error Transformed(const Attributes& a, ffi::ThreadPool& pool, const Buffers
   if (!task) return Invalid("fft of buffers that do not fit");
   const Passage<T> passage(task->change, task->first, task->second, task->sums, pool);
   if (!passage.IsPossible()) return Invalid("fft without a way to do it");
-  const auto nowhere = [](int, std::size_t) { return static_cast<char*>(nullptr); };
-  InOnePass(*task, passage, buffers, nowhere, nowhere, [] { return 0; });
+  Meeting<T> nobody;
+  InOnePass(*task, passage, buffers, nobody);
   return ffi::Error::Success();
 }
 

@@ -26,7 +26,14 @@ struct Change {
   std::vector<int> nodes;      // of the ranks, where what goes between nodes has no gaps
   Precision precision = Precision::kFull;  // of what goes between ranks
   bool has_gaps = true;                    // where memory is shared
+  // What follows is of this piece, if the exchange is cut along an axis: the third one, or the
+  // blocks of one of the others.
+  int cut = kNoAxis;
+  Piece piece{};
 
+  static constexpr int kNoAxis = -1;
+
+  int third() const { return 3 - scatter - gather; }
   bool IsPadded(int from, int to) const {
     return has_gaps && (nodes.empty() || nodes[from] == nodes[to]);
   }
@@ -35,18 +42,33 @@ struct Change {
     return from == to ? Precision::kFull : precision;
   }
 
-  Range Scattered(int to) const { return BlockOf(whole[scatter], ranks, to); }
-  Range Gathered(int from) const { return BlockOf(whole[gather], ranks, from); }
+  // Where the blocks of ranks lie in the axes of which they are.
+  Range Scattered(int to) const { return PieceOf(scatter, BlockOf(whole[scatter], ranks, to)); }
+  Range Gathered(int from) const { return PieceOf(gather, BlockOf(whole[gather], ranks, from)); }
+  Range Third() const { return PieceOf(third(), {0, whole[third()]}); }
+
+  // The arrays that come in and go out, whatever the piece.
   Three Before() const {
     Three extents = whole;
-    extents[gather] = Gathered(rank).count;
+    extents[gather] = BlockOf(whole[gather], ranks, rank).count;
     return extents;
   }
   Three After() const {
     Three extents = whole;
-    extents[scatter] = Scattered(rank).count;
+    extents[scatter] = BlockOf(whole[scatter], ranks, rank).count;
     return extents;
   }
+  // The part of them that the piece is made of, and what is made of it. A piece of the blocks of
+  // an axis has parts of all lines along it.
+  Range PartBefore(int axis) const {
+    return axis == scatter ? Range{0, whole[axis]} : PieceOf(axis, {0, Before()[axis]});
+  }
+  Range PartAfter(int axis) const {
+    return axis == gather ? Range{0, whole[axis]} : PieceOf(axis, {0, After()[axis]});
+  }
+
+ private:
+  Range PieceOf(int axis, Range range) const { return axis == cut ? piece.In(range) : range; }
 };
 
 // One rank leaves this for another: a box without gaps, but for rows that begin on cache lines in
@@ -90,9 +112,10 @@ class Parcels {
  private:
   Parcel Shape(int from, int to, Precision precision) const {
     const std::int64_t line = change_.IsPadded(from, to) ? 64 : 1;
-    Three extents = change_.whole;
+    Three extents{};
     extents[change_.scatter] = change_.Scattered(to).count;
     extents[change_.gather] = change_.Gathered(from).count;
+    extents[change_.third()] = change_.Third().count;
     Parcel parcel;
     parcel.precision = precision;
     parcel.row = RowBytes<T>(precision);

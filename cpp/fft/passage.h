@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "base/copies.h"
 #include "fft/parcels.h"
+#include "fft/pieces.h"
 #include "fft/planes.h"
 #include "fft/terms.h"
 #include "runtime/tasks.h"
@@ -103,7 +106,7 @@ template <typename T>
 class Passage {
  public:
   Passage(const Change& change, const MaybeFft<T>& first, const MaybeFft<T>& second,
-          const Sums<T>& sums, ffi::ThreadPool& pool)
+          const Sums<T>& sums, ffi::ThreadPool& pool, int pieces = 1)
       : change_(change),
         first_(first),
         second_(second),
@@ -111,7 +114,8 @@ class Passage {
         pool_(pool),
         reads_columns_(change.order[2] == change.gather && change.order[2] != 2 && second &&
                        !second->both_axes()),
-        parcels_(change, reads_columns_ ? std::array<int, 3>{0, 1, 2} : change.order) {}
+        pieces_(change, reads_columns_ ? std::array<int, 3>{0, 1, 2} : change.order,
+                first && first->both_axes(), second && second->both_axes(), pieces) {}
 
   // Says whether one of the ways is for these transforms and sums.
   bool IsPossible() const {
@@ -123,24 +127,48 @@ class Passage {
            std::all_of(sums_.arriving.begin(), sums_.arriving.end(),
                        [](const Sum<T>& sum) { return sum.size() == 1 && !sum[0].lines; });
   }
-  const Parcels<T>& parcels() const { return parcels_; }
+  std::int64_t arrays() const { return static_cast<std::int64_t>(sums_.leaving.size()); }
+  const Pieces<T>& pieces() const { return pieces_; }
+  const Change& change(int piece = 0) const { return pieces_.change(piece); }
+  const Parcels<T>& parcels(int piece = 0) const { return pieces_.parcels(piece); }
 
-  // Leaves what is made of the arrays that come in; `ends` are those of each array that travels.
-  void Leave(const std::vector<const T*>& x, const std::vector<Ends>& ends) const {
-    reads_columns_ ? LeaveRows(x, ends) : LeaveColumns(x, ends);
+  // By piece and array that travels.
+  using AllEnds = std::vector<std::vector<Ends>>;
+  // Called on the thread of the caller, between two tasks.
+  using Between = std::function<void()>;
+
+  // Leaves what is made of the arrays that come in.
+  void Leave(const std::vector<const T*>& x, const AllEnds& ends, const Some& some,
+             const Between& between) const {
+    const Step step{ends, some, between};
+    reads_columns_ ? LeaveRows(x, step) : LeaveColumns(x, step);
   }
-  void Fetch(const std::vector<Ends>& ends, const std::vector<T*>& y) const {
-    reads_columns_ ? FetchColumns(ends, y) : FetchRows(ends, y);
+  void Fetch(const AllEnds& ends, const std::vector<T*>& y, const Some& some,
+             const Between& between) const {
+    const Step step{ends, some, between};
+    reads_columns_ ? FetchColumns(step, y) : FetchRows(step, y);
   }
 
  private:
+  struct Step {
+    const AllEnds& ends;
+    const Some& some;
+    const Between& between;
+  };
+
   template <typename Body>
-  void ForEach(std::int64_t tasks, Body body) const {
+  void ForEach(std::int64_t tasks, const Step& step, Body body) const {
     std::int64_t numbers = change_.batch;
     for (const std::int64_t extent : change_.Before()) numbers *= extent;
+    numbers = numbers * (step.some.end - step.some.begin) / pieces_.count();
     const std::int64_t helpers =
         std::min<std::int64_t>(pool_.num_threads() - 1, numbers / kWorthAThread);
-    ForEachTask(pool_, tasks, helpers, body);
+    if (!step.between) return ForEachTask(pool_, tasks, helpers, body);
+    ForEachTask(pool_, tasks, helpers,
+                [&step, body, caller = std::this_thread::get_id()](std::int64_t task) {
+                  body(task);
+                  if (std::this_thread::get_id() == caller) step.between();
+                });
   }
 
   // Columns of a tile come in groups of lines that are transformed together, and of numbers that
@@ -150,36 +178,39 @@ class Passage {
   }
 
   // Planes of axes 1 and 2, transformed along both or the last, in the order of the parcels.
-  void LeaveRows(const std::vector<const T*>& x, const std::vector<Ends>& ends) const {
+  void LeaveRows(const std::vector<const T*>& x, const Step& step) const {
     const Three extents = change_.Before();
+    const Range planes = pieces_.PartBefore(step.some, 0);
+    const Range part = pieces_.PartBefore(step.some, 1);
     const bool is_whole = first_ && first_->both_axes();
     const std::int64_t rows =
-        is_whole ? extents[1] : TileOf<T>(extents[2], extents[1], ChosenLanes().lines<T>());
-    const std::int64_t tiles = rows > 0 ? (extents[1] + rows - 1) / rows : 0;
+        is_whole ? part.count : TileOf<T>(extents[2], part.count, ChosenLanes().lines<T>());
+    const std::int64_t tiles = rows > 0 ? (part.count + rows - 1) / rows : 0;
     if (extents[2] == 0) return;
     const bool has_products =
         std::any_of(sums_.leaving.begin(), sums_.leaving.end(), [](const Sum<T>& sum) {
           return std::any_of(sum.begin(), sum.end(),
                              [](const Term<T>& term) { return term.travelling.k != nullptr; });
         });
-    ForEach(change_.batch * extents[0] * tiles, [=, &x, &ends](std::int64_t task) {
-      const std::int64_t plane = task / tiles;
+    ForEach(change_.batch * planes.count * tiles, step, [=, &x, &step](std::int64_t task) {
+      const std::int64_t batch = task / tiles / planes.count;
+      const std::int64_t plane = planes.start + task / tiles % planes.count;
       const std::int64_t row = task % tiles * rows;
-      const std::int64_t count = std::min(rows, extents[1] - row);
-      const std::int64_t line = plane * extents[1] + row;
+      const std::int64_t count = std::min(rows, part.count - row);
+      const std::int64_t line = (batch * extents[0] + plane) * extents[1] + part.start + row;
       const std::int64_t numbers = first_ ? count * extents[2] * 2 : 0;
       const TileMemory memory(static_cast<std::size_t>(numbers) * (has_products ? 2 : 1) *
                               sizeof(T));
-      const Three at{plane % extents[0], row, 0};
-      const Tile tile{plane / extents[0], at, {1, count, extents[2]}, 1, 2, extents[2]};
-      for (std::size_t i = 0; i < ends.size(); ++i) {
+      const Three at{plane, part.start + row, 0};
+      const Tile tile{batch, at, {1, count, extents[2]}, 1, 2, extents[2]};
+      for (std::size_t i = 0; i < sums_.leaving.size(); ++i) {
         const Sum<T>& sum = sums_.leaving[i];
         const T* data = x[sum[0].array] + line * 2 * extents[2];
         if (first_) {
           AddUpRows(sum, x, line, at, count, TileIn<T>(memory), TileIn<T>(memory) + numbers);
           data = TileIn<T>(memory);
         }
-        LeaveTile(data, tile, ends[i]);
+        LeaveTile(data, tile, step, i);
       }
       Drain();
     });
@@ -210,7 +241,7 @@ class Passage {
     }
   }
 
-  // The part of a tile that lies in the block of an axis which one rank has.
+  // The part of a tile that lies in what one rank has of an axis.
   struct Part {
     Three begin;                 // in the array
     std::int64_t rows = 0;       // none where the block has nothing of the tile
@@ -218,7 +249,9 @@ class Passage {
     std::int64_t in_tile = 0;    // offset in complex numbers
     std::int64_t in_parcel = 0;  // offset in bytes
   };
-  static Part PartOf(const Tile& tile, int split, const Range& block, const Parcel& parcel) {
+  // `origin` is where the parcel begins in the array, but for the axis that is split.
+  static Part PartOf(const Tile& tile, int split, const Range& block, const Three& origin,
+                     const Parcel& parcel) {
     Part part{tile.at};
     Three& begin = part.begin;
     Three end{};
@@ -226,8 +259,10 @@ class Passage {
     begin[split] = std::max(begin[split], block.start);
     end[split] = std::min(end[split], block.start + block.count);
     if (begin[split] >= end[split]) return part;
-    Three place = begin;  // in the parcel
-    place[split] = begin[split] - block.start;
+    Three place{};  // in the parcel
+    for (int axis = 0; axis < 3; ++axis) {
+      place[axis] = begin[axis] - (axis == split ? block.start : origin[axis]);
+    }
     part.rows = end[tile.rows] - begin[tile.rows];
     part.length = end[tile.along] - begin[tile.along];
     part.in_tile = (begin[tile.rows] - tile.at[tile.rows]) * tile.pitch + begin[tile.along] -
@@ -240,59 +275,69 @@ class Passage {
     return part;
   }
 
-  // Leaves each rank its part of a tile.
-  void LeaveTile(const T* data, const Tile& tile, const Ends& ends) const {
-    for (int to = 0; to < change_.ranks; ++to) {
-      const Parcel& parcel = parcels_.To(to);
-      const Part part = PartOf(tile, change_.scatter, change_.Scattered(to), parcel);
-      const std::int64_t step = parcel.stride[tile.rows];
-      const T* source = data + 2 * part.in_tile;
-      char* target = ends.to[to] + part.in_parcel;
-      for (std::int64_t row = 0; row < part.rows; ++row) {
-        LeaveRow(target, source, part.length, parcel);
-        target += step;
-        source += 2 * tile.pitch;
+  // Leaves each rank its part of a tile of what travels as array i.
+  void LeaveTile(const T* data, const Tile& tile, const Step& step, std::size_t i) const {
+    for (int piece = step.some.begin; piece < step.some.end; ++piece) {
+      const Change& of = change(piece);
+      const Three origin{of.PartBefore(0).start, of.PartBefore(1).start, of.PartBefore(2).start};
+      const Ends& ends = step.ends[piece][i];
+      for (int to = 0; to < change_.ranks; ++to) {
+        const Parcel& parcel = parcels(piece).To(to);
+        const Part part = PartOf(tile, change_.scatter, of.Scattered(to), origin, parcel);
+        const T* source = data + 2 * part.in_tile;
+        char* target = ends.to[to] + part.in_parcel;
+        for (std::int64_t row = 0; row < part.rows; ++row) {
+          LeaveRow(target, source, part.length, parcel);
+          target += parcel.stride[tile.rows];
+          source += 2 * tile.pitch;
+        }
       }
     }
   }
 
-  // Fills a tile with what each rank has left, times `wave`.
-  void FetchTile(T* data, const Tile& tile, const Ends& ends, const Wave<T>& wave) const {
-    for (int from = 0; from < change_.ranks; ++from) {
-      const Parcel& parcel = parcels_.From(from);
-      const Part part = PartOf(tile, change_.gather, change_.Gathered(from), parcel);
-      const std::int64_t step = parcel.stride[tile.rows];
-      const char* source = ends.from[from] + part.in_parcel;
-      T* target = data + 2 * part.in_tile;
-      Three at = part.begin;
-      for (std::int64_t row = 0; row < part.rows; ++row, ++at[tile.rows]) {
-        FetchRow(target, source, part.length, parcel, wave, at, tile.along);
-        target += 2 * tile.pitch;
-        source += step;
+  // Fills a tile with what each rank has left of array i, times `wave`.
+  void FetchTile(T* data, const Tile& tile, const Step& step, std::size_t i,
+                 const Wave<T>& wave) const {
+    for (int piece = step.some.begin; piece < step.some.end; ++piece) {
+      const Change& of = change(piece);
+      const Three origin{of.PartAfter(0).start, of.PartAfter(1).start, of.PartAfter(2).start};
+      const Ends& ends = step.ends[piece][i];
+      for (int from = 0; from < change_.ranks; ++from) {
+        const Parcel& parcel = parcels(piece).From(from);
+        const Part part = PartOf(tile, change_.gather, of.Gathered(from), origin, parcel);
+        const char* source = ends.from[from] + part.in_parcel;
+        T* target = data + 2 * part.in_tile;
+        Three at = part.begin;
+        for (std::int64_t row = 0; row < part.rows; ++row, ++at[tile.rows]) {
+          FetchRow(target, source, part.length, parcel, wave, at, tile.along);
+          target += 2 * tile.pitch;
+          source += parcel.stride[tile.rows];
+        }
       }
     }
   }
 
   // Lines along axis 2, which is scattered, transformed into columns next to each other along the
   // fastest axis of the result.
-  void LeaveColumns(const std::vector<const T*>& x, const std::vector<Ends>& ends) const {
+  void LeaveColumns(const std::vector<const T*>& x, const Step& step) const {
     const Three extents = change_.Before();
     const int across = change_.order[2];
     const int other = 1 - across;
+    const Range planes = pieces_.PartBefore(step.some, other);
     const std::int64_t length = extents[2];
     const std::int64_t width = first_->width();
     // All arrays are made of the same lines while those are in the cache.
-    const auto arrays = static_cast<std::int64_t>(ends.size());
-    const std::int64_t columns = TileOf<T>(length * arrays, extents[across], Group(width));
+    const std::size_t arrays = sums_.leaving.size();
+    const std::int64_t columns =
+        TileOf<T>(length * static_cast<std::int64_t>(arrays), extents[across], Group(width));
     const std::int64_t tiles = (extents[across] + columns - 1) / columns;
     const Three lines{extents[1], 1, 0};  // strides in lines
-    ForEach(change_.batch * extents[other] * tiles, [=, &x, &ends](std::int64_t task) {
-      const std::int64_t outer = task / tiles;
-      const std::int64_t batch = outer / extents[other];
+    ForEach(change_.batch * planes.count * tiles, step, [=, &x, &step](std::int64_t task) {
+      const std::int64_t batch = task / tiles / planes.count;
       const std::int64_t column = task % tiles * columns;
       const std::int64_t count = std::min(columns, extents[across] - column);
       Three at{};
-      at[other] = outer % extents[other];
+      at[other] = planes.start + task / tiles % planes.count;
       at[across] = column;
       Three size{1, 1, length};
       size[across] = count;
@@ -303,7 +348,7 @@ class Passage {
       T* const products = data + 2 * length * columns;
       const std::int64_t line =
           batch * extents[0] * extents[1] + at[other] * lines[other] + column * lines[across];
-      for (std::size_t i = 0; i < ends.size(); ++i) {
+      for (std::size_t i = 0; i < arrays; ++i) {
         const Term<T>& term = sums_.leaving[i][0];
         const std::int64_t stride = lines[across] * first_->in_numbers();
         for (std::int64_t c = 0; c < count; c += width) {
@@ -319,7 +364,7 @@ class Passage {
           }
           first_->RunLines(from, Lines<T>{data + 2 * c, columns, 1}, static_cast<int>(group));
         }
-        LeaveTile(data, tile, ends[i]);
+        LeaveTile(data, tile, step, i);
       }
       Drain();
     });
@@ -327,10 +372,11 @@ class Passage {
 
   // Columns along the gathered axis, a tile of them next to each other along axis 2, to lines of
   // the result.
-  void FetchColumns(const std::vector<Ends>& ends, const std::vector<T*>& y) const {
+  void FetchColumns(const Step& step, const std::vector<T*>& y) const {
     const Three extents = change_.After();
     const int along = change_.gather;
     const int other = 1 - along;
+    const Range planes = pieces_.PartAfter(step.some, other);
     const std::int64_t length = extents[along];
     const std::int64_t width = second_->width();
     const std::int64_t columns = TileOf<T>(length, extents[2], Group(width));
@@ -338,13 +384,12 @@ class Passage {
     Three lines{};  // strides of the result, in lines
     lines[change_.order[1]] = 1;
     lines[change_.order[0]] = extents[change_.order[1]];
-    ForEach(change_.batch * extents[other] * tiles, [=, &ends, &y](std::int64_t task) {
-      const std::int64_t outer = task / tiles;
-      const std::int64_t batch = outer / extents[other];
+    ForEach(change_.batch * planes.count * tiles, step, [=, &y, &step](std::int64_t task) {
+      const std::int64_t batch = task / tiles / planes.count;
       const std::int64_t column = task % tiles * columns;
       const std::int64_t count = std::min(columns, extents[2] - column);
       Three at{};
-      at[other] = outer % extents[other];
+      at[other] = planes.start + task / tiles % planes.count;
       at[2] = column;
       Three size{1, 1, count};
       size[along] = length;
@@ -357,7 +402,7 @@ class Passage {
           batch * extents[other] * extents[2] + at[other] * lines[other] + column * lines[2];
       for (std::size_t i = 0; i < y.size(); ++i) {
         for (const Term<T>& term : sums_.arriving[i]) {
-          FetchTile(data, tile, ends[term.array], term.travelling);
+          FetchTile(data, tile, step, term.array, term.travelling);
           const Into into = &term == &sums_.arriving[i].front() ? Into::kStore : Into::kAdd;
           const std::int64_t stride = lines[2] * second_->out_numbers();
           for (std::int64_t c = 0; c < count; c += width) {
@@ -380,27 +425,29 @@ class Passage {
   }
 
   // Planes of the last two axes of the result, put together in a tile, and transformed.
-  void FetchRows(const std::vector<Ends>& ends, const std::vector<T*>& y) const {
+  void FetchRows(const Step& step, const std::vector<T*>& y) const {
     const Three extents = change_.After();
     const std::array<int, 3>& order = change_.order;
+    const Range planes = pieces_.PartAfter(step.some, order[0]);
+    const Range part = pieces_.PartAfter(step.some, order[1]);
     const std::int64_t length = extents[order[2]];
     const bool is_whole = second_ && second_->both_axes();
-    const std::int64_t rows = is_whole
-                                  ? extents[order[1]]
-                                  : TileOf<T>(length, extents[order[1]], ChosenLanes().lines<T>());
-    const std::int64_t tiles = rows > 0 ? (extents[order[1]] + rows - 1) / rows : 0;
+    const std::int64_t rows =
+        is_whole ? part.count : TileOf<T>(length, part.count, ChosenLanes().lines<T>());
+    const std::int64_t tiles = rows > 0 ? (part.count + rows - 1) / rows : 0;
     if (length == 0) return;
-    ForEach(change_.batch * extents[order[0]] * tiles, [=, &ends, &y](std::int64_t task) {
-      const std::int64_t plane = task / tiles;
-      const std::int64_t batch = plane / extents[order[0]];
+    ForEach(change_.batch * planes.count * tiles, step, [=, &y, &step](std::int64_t task) {
+      const std::int64_t batch = task / tiles / planes.count;
+      const std::int64_t plane = planes.start + task / tiles % planes.count;
       const std::int64_t row = task % tiles * rows;
-      const std::int64_t count = std::min(rows, extents[order[1]] - row);
-      const std::int64_t line = plane * extents[order[1]] + row;
+      const std::int64_t count = std::min(rows, part.count - row);
+      const std::int64_t line =
+          (batch * extents[order[0]] + plane) * extents[order[1]] + part.start + row;
       const TileMemory memory(second_ ? static_cast<std::size_t>(count * length) * 2 * sizeof(T)
                                       : 0);
       Three at{};
-      at[order[0]] = plane % extents[order[0]];
-      at[order[1]] = row;
+      at[order[0]] = plane;
+      at[order[1]] = part.start + row;
       Three size{};
       size[order[0]] = 1;
       size[order[1]] = count;
@@ -409,7 +456,7 @@ class Passage {
       for (std::size_t i = 0; i < y.size(); ++i) {
         const Term<T>& term = sums_.arriving[i][0];
         T* const data = second_ ? TileIn<T>(memory) : y[i] + line * 2 * length;
-        FetchTile(data, tile, ends[term.array], term.travelling);
+        FetchTile(data, tile, step, term.array, term.travelling);
         if (second_) second_->RunOver(data, y[i] + line * second_->out_numbers(), count);
       }
     });
@@ -421,7 +468,7 @@ class Passage {
   const Sums<T>& sums_;
   ffi::ThreadPool& pool_;
   bool reads_columns_;
-  Parcels<T> parcels_;
+  Pieces<T> pieces_;
 };
 
 }  // namespace pfftjax::fft

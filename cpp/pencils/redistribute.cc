@@ -14,7 +14,7 @@ namespace {
 int ByNodes(Communicator& comm, Window& window, const void* source, void* target,
             const Transposition& boxes, Element element) {
   const Volume volume = boxes.VolumeOf(element);
-  NodeExchange exchange(comm, window, NodesOf(comm), volume, volume.Most(comm.size));
+  NodeExchange exchange(comm, window, NodesOf(comm), {volume}, volume.Most(comm.size));
   if (const int code = exchange.Begin()) return code;
   for (int step = 1; step < comm.size; ++step) {
     const int dest = (comm.rank + step) % comm.size;
@@ -51,7 +51,7 @@ int Redistribute(Communicator& comm, Method method, const void* source, void* ta
   if (method == Method::kHierarchical && GoesByNodes(comm, method)) {
     const Volume volume = boxes.VolumeOf(element);
     const std::int64_t bytes =
-        NodeExchange::WindowBytes(NodesOf(comm), volume, volume.Most(comm.size));
+        NodeExchange::WindowBytes(NodesOf(comm), {volume}, volume.Most(comm.size));
     if (const int code = WindowOnNode(comm, bytes, &window)) return code;
     return window ? ByNodes(comm, *window, source, target, boxes, element) : kNotShared;
   }

@@ -30,6 +30,12 @@ class Nodes {
   const std::vector<int>& places() const { return places_; }
   const std::vector<int>& RanksOn(int node) const { return ranks_[node]; }
   int RanksOnNodeOf(int rank) const { return static_cast<int>(ranks_[of_[rank]].size()); }
+  // The most that one node has.
+  int MostRanks() const {
+    std::size_t most = 0;
+    for (const std::vector<int>& ranks : ranks_) most = std::max(most, ranks.size());
+    return static_cast<int>(most);
+  }
   // Whether several nodes have ranks, and one of them several.
   bool AreMixed() const { return count() > 1 && count() < size(); }
 

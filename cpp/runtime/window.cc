@@ -1,5 +1,6 @@
 #include "runtime/window.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,8 +26,8 @@ std::int64_t RoundUp(std::int64_t value, std::int64_t to) { return (value + to -
 
 }  // namespace
 
-// What one rank has done: the last exchange that it has published, and its meaning; the last that
-// it has read. On cache lines of their own. `call` is for people: what `about` tells apart.
+// What one rank has done: how much it has published, and the meaning of that; the last exchange
+// that it has read. On cache lines of their own. `call` is for people: what `about` tells apart.
 struct Window::Flags {
   struct Call {
     Operation operation;
@@ -88,19 +89,25 @@ int Window::Round::Begin() {
   });
 }
 
-void Window::Round::Publish(std::uint64_t about) {
+void Window::Round::Publish(std::uint64_t about, int piece) {
   Flags& mine = window_.FlagsOf(comm_.rank);
-  mine.call = Flags::Call::Of(comm_);
+  if (published_ == 0) mine.call = Flags::Call::Of(comm_);  // others may read it from then on
   mine.about.store(about, std::memory_order_relaxed);
-  mine.written.store(window_.round_, std::memory_order_release);
-  is_published_ = true;
+  mine.written.store(Mark(piece), std::memory_order_release);
+  published_ = piece + 1;
 }
 
-int Window::Round::WaitForAll(std::uint64_t about) {
+bool Window::Round::IsThere(int piece) const {
+  return std::all_of(window_.ranks_.begin(), window_.ranks_.end(), [&](int rank) {
+    return window_.FlagsOf(rank).written.load(std::memory_order_acquire) >= Mark(piece);
+  });
+}
+
+int Window::Round::WaitForAll(std::uint64_t about, int piece) {
   for (const int rank : window_.ranks_) {
     const Flags& theirs = window_.FlagsOf(rank);
     const int code = window_.memory_->WaitFor(
-        comm_, [&] { return theirs.written.load(std::memory_order_acquire) >= window_.round_; });
+        comm_, [&] { return theirs.written.load(std::memory_order_acquire) >= Mark(piece); });
     if (code != 0) return code;
     const std::uint64_t other = theirs.about.load(std::memory_order_relaxed);
     if (other == about) continue;
@@ -117,7 +124,7 @@ int Window::Round::WaitForAll(std::uint64_t about) {
 }
 
 Window::Round::~Round() {
-  if (!is_published_) GiveUp();
+  if (published_ < kMostPieces) GiveUp();
   window_.FlagsOf(comm_.rank).read.store(window_.round_, std::memory_order_release);
 }
 

@@ -2,7 +2,8 @@
 // Where the ranks of a communicator are on several nodes, those of each node have a window.
 //
 // A Round has three parts: Begin, after which this rank may write its part of the window; Publish,
-// after which the others may read it, once they have waited for it; and its destruction.
+// after which the others may read it, once they have waited for it; and its destruction. What a
+// rank leaves may be published piece by piece.
 #pragma once
 
 #include <atomic>
@@ -38,21 +39,28 @@ class Window {
 
     // Waits until the others have read what this rank left in the last exchange.
     int Begin();
-    // `about` is the same on all ranks that are in the same call, and odd.
-    void Publish(std::uint64_t about);
+    // The pieces up to this one, of fewer than kMostPieces, or all. `about` is the same on all
+    // ranks that are in the same call, and odd.
+    void Publish(std::uint64_t about, int piece = kMostPieces - 1);
     // In place of Publish where this rank cannot leave what it should.
     void GiveUp() { Publish(kGaveUp); }
-    bool is_published() const { return is_published_; }
-    // Waits for all ranks; kOtherSizes if one is in another call, or has given up.
-    int WaitForAll(std::uint64_t about);
+    // Says whether all ranks have published this piece.
+    bool IsThere(int piece = kMostPieces - 1) const;
+    // Waits for that; kOtherSizes if a rank is in another call, or has given up.
+    int WaitForAll(std::uint64_t about, int piece = kMostPieces - 1);
+
+    static constexpr int kMostPieces = 16;
 
     // Stands in place of what an exchange is about, which is odd.
     static constexpr std::uint64_t kGaveUp = 0;
 
    private:
+    // The value of Flags::written from when a rank has published this piece.
+    std::int64_t Mark(int piece) const { return window_.round_ * kMostPieces + piece + 1; }
+
     Window& window_;
     Communicator& comm_;
-    bool is_published_ = false;
+    int published_ = 0;  // pieces
   };
 
  private:

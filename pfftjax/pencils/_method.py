@@ -37,8 +37,9 @@ class ExchangeMethod(enum.IntEnum):
         HIERARCHICAL: within a node as `FUSED`, or as `SHARED` what cannot be fused; between nodes
             in few messages. The parcels that all ranks of a node have for a rank on another node
             lie together in the memory that they share, and one of them sends these as one
-            message: between nodes of m ranks go m messages each way, not m * m. Needs memory of
-            twice what is exchanged.
+            message: between nodes of m ranks go m messages each way, not m * m. Large exchanges go
+            in pieces, which are on their way while others are transformed. Needs memory of twice
+            what is exchanged.
         PIPELINED: between GPUs only: in at most PFFTJAX_GPU_CHUNKS parts, of a batch or of planes
             across the axis that stays in place, each of which is exchanged while others are
             transformed. Needs memory and time for copies of the chunks. What is not fused goes as

@@ -192,8 +192,8 @@ MUTANTS = [
     Mutant(
         "fused: what is for a rank lies at its place in the array",
         CXX / "fft" / "passage.h",
-        "place[split] = begin[split] - block.start;",
-        "place[split] = begin[split];",
+        "(axis == split ? block.start : origin[axis])",
+        "origin[axis]",
         "tests/fft/test_values.py",
     ),
     Mutant(
@@ -206,9 +206,9 @@ MUTANTS = [
     ),
     Mutant(
         "fused: both arrays of a gradient in one place of the window",
-        CXX / "fft" / "fused.cc",
-        "static_cast<std::int64_t>(i) * parcels.MostBytes()",
-        "0 * parcels.MostBytes()",
+        CXX / "fft" / "meeting.h",
+        "static_cast<std::int64_t>(i) * parcels_.MostBytes()",
+        "0 * parcels_.MostBytes()",
         "tests/spectral/test_derivatives.py::test_against_numpy",
     ),
     Mutant(
