@@ -221,14 +221,14 @@ FAULTS = [
     Fault(
         "a node's parcels are sent before all of its ranks have left theirs",
         "collectives/node_exchange.cc",
-        "here_ = round_.WaitForAll(about, PublishedAs(started_));",
+        "here_ = round_.WaitForAll(MeaningOf(comm_), PublishedAs(ready_));",
         "here_ = 0;",
     ),
     Fault(
         "parcels for another node are written over while they are sent",
         "collectives/node_exchange.cc",
-        "while (!is_there() || outgoing_.done < sends)",
-        "while (!is_there())",
+        "while (incoming_.done < receives || outgoing_.done < sends)",
+        "while (incoming_.done < receives)",
     ),
     # Waiting.
     Fault(

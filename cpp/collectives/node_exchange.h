@@ -93,15 +93,13 @@ class NodeExchange {
                      std::int64_t regions, std::int64_t region_bytes);
   char* PlaceIncoming(int piece, char* region, const Nodes& nodes, const Volume& volume);
 
-  // So many messages have been started.
-  std::size_t Started() const { return started_ > 0 ? outgoing_.ends[started_ - 1] : 0; }
-  bool MayStart() const;
-  int StartPiece();
-  int StartSends(std::uint64_t about);
-  int StartAllAsGivenUp();
+  int MakeReady();
+  void GiveUpRest();
+  int StartSends();
   int TestNext();
   int WaitForMessages(int piece);
   void Received(std::int64_t bytes);
+  void Sent();
 
   Communicator& comm_;
   Window::Round round_;
@@ -112,10 +110,14 @@ class NodeExchange {
   Messages incoming_;
   bool has_begun_ = false;
   bool has_ended_ = false;
-  int left_ = 0;     // so many pieces this rank has left
-  int started_ = 0;  // so many are on their way
-  int here_ = 0;     // how this node's ranks have come together, as a code
-  int differs_;      // a rank on a node that is in another call, or kNobody
+  int left_ = 0;             // so many pieces this rank has left
+  int ready_ = 0;            // so many have been left by all ranks of this node, or given up
+  std::size_t whole_ = 0;    // so many messages are sent as they are, those after them given up
+  std::size_t open_ = 0;     // so many may be on their way
+  std::size_t started_ = 0;  // so many are, or were
+  std::int64_t on_their_way_ = 0;  // in bytes
+  int here_ = 0;                   // how this node's ranks have come together, as a code
+  int differs_;                    // a rank on a node that is in another call, or kNobody
   bool is_short_ = false;
 };
 
