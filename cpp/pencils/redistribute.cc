@@ -35,9 +35,8 @@ int ByNodes(Communicator& comm, Window& window, const void* source, void* target
 
 bool GoesByNodes(Communicator& comm, Method method) {
   if (!GetOptions().shared_memory || comm.size == 1) return false;
-  return method == Method::kHierarchical
-             ? NodesOf(comm).count() > 1
-             : method == Method::kAutomatic && NodesOf(comm).AreMixed();
+  return (method == Method::kHierarchical || method == Method::kAutomatic) &&
+         NodesOf(comm).count() > 1;
 }
 
 int Redistribute(Communicator& comm, Method method, const void* source, void* target,

@@ -22,9 +22,9 @@ class ExchangeMethod(enum.IntEnum):
     (docs/tuning.md).
 
     Attributes:
-        AUTOMATIC: `FUSED` between ranks that share memory; where the ranks of a row or column are
-            on several nodes and some of them share memory, `HIERARCHICAL` for what can be fused;
-            and `MESSAGES` for all else: what a plan does unless it is told otherwise.
+        AUTOMATIC: `FUSED` between ranks that share memory, `HIERARCHICAL` where the ranks of a row
+            or column are on several nodes, for what can be fused, and `MESSAGES` for all else:
+            what a plan does unless it is told otherwise.
         FUSED: through memory that all ranks of the row or column share, in one pass with the
             transforms before and after: each piece is transformed while it is in the cache. What
             cannot be fused (cosine and sine transforms, padding, `transpose`) goes as by `SHARED`.
@@ -173,17 +173,12 @@ def different_methods(grid: ProcessGrid, method: ExchangeMethod) -> list[Exchang
     # Over all rows and columns of the grid: the fewest of this rank's that are so, and the most.
     sharing = [bool(native.shares_memory(line.number)) for line in lines]
     nodes = [native.nodes(line.number) for line in lines]
-    mixed = [1 < max(of) + 1 < len(of) for of in nodes]
-    apart = [max(of) + 1 == len(of) for of in nodes]
-    here = np.array([[min(each), -max(each)] for each in (sharing, mixed, apart)], np.int64)
+    by_nodes = [options.shared_memory and max(of) > 0 for of in nodes]
+    here = np.array([min(sharing), -max(sharing + by_nodes)], np.int64)
     grid.comm.Allreduce(MPI.IN_PLACE, here, MPI.MIN)
-    always_sharing = here[0, 0] == 1
-    ever_sharing, ever_mixed, ever_apart = here[:, 1] == -1
-    by_nodes = options.shared_memory
     return [
         method,
-        *([ExchangeMethod.SHARED] if always_sharing else []),
-        *([ExchangeMethod.MESSAGES] if ever_sharing or (ever_mixed and by_nodes) else []),
-        *([ExchangeMethod.HIERARCHICAL] if ever_apart and by_nodes else []),
+        *([ExchangeMethod.SHARED] if here[0] == 1 else []),
+        *([ExchangeMethod.MESSAGES] if here[1] == -1 else []),
         ExchangeMethod.ALLTOALL,
     ]
