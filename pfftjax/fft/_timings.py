@@ -18,9 +18,9 @@ class Tuning:
         dtype: of the arrays that the plan will be used for; float32 and complex64 (and so on) mean
             the same, as the plan says which of them it is. JAX's default precision by default.
         file: JSON file of choices. One that was made for the same shape, kinds, layout, dtype,
-            number and placement of ranks, processor, device, instruction set, MPI library and
-            release of pfftjax is taken from it, and nothing is measured; otherwise what is chosen
-            is added to it, and the rest of it stays. Rank 0 reads and writes it.
+            precision, number and placement of ranks, processor, device, instruction set, MPI
+            library and release of pfftjax is taken from it, and nothing is measured; otherwise
+            what is chosen is added to it, and the rest of it stays. Rank 0 reads and writes it.
 
     Example:
         >>> Tuning(seconds=2.0, file="tuning.json").dtype is None
@@ -54,8 +54,8 @@ class Timings(tuple[Timing, ...]):
     """The measurements of `tune`, the fastest first; `str` makes a table of them.
 
     >>> print(Timings([Timing((2, 1), ExchangeMethod.FUSED, 0.0123)]))
-    grid    method      forward + inverse
-    2 x 1   FUSED       12.3 ms
+    grid   method  forward + inverse
+    2 x 1  FUSED   12.3 ms
     """
 
     __slots__ = ()
@@ -65,4 +65,5 @@ class Timings(tuple[Timing, ...]):
         for timing in self:
             took = "no time" if timing.seconds is None else f"{1e3 * timing.seconds:.4g} ms"
             rows.append((f"{timing.dims[0]} x {timing.dims[1]}", timing.method.name, took))
-        return "\n".join(f"{a:<8}{b:<12}{c}" for a, b, c in rows)
+        first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+        return "\n".join(f"{a:<{first}}  {b:<{second}}  {c}" for a, b, c in rows)

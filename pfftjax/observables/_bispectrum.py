@@ -16,6 +16,7 @@ from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT, truncate_spectrum, truncated_forward
+from pfftjax.pencils import ExchangePrecision
 from pfftjax.pm.internal import (
     Kernel,
     Shells,
@@ -147,22 +148,29 @@ def bispectrum(
     order = np.argsort(np.concatenate([numbers for _, numbers in parts]))
     bounds = bounds.astype(field.dtype)
 
-    def means(spectrum_on: Callable[[PencilFFT, np.ndarray], jax.Array]) -> jax.Array:
+    def means(
+        spectrum_on: Callable[[PencilFFT, np.ndarray], jax.Array], precision: ExchangePrecision
+    ) -> jax.Array:
         """Means over space of products of the fields of each triangle's three shells."""
         found = []
         for part, numbers in parts:
-            points = np.asarray(math.prod(part.plan.shape), field.dtype)
-            cut = _cutter(spectrum_on(part.plan, points), part)
+            mesh = dataclasses.replace(part.plan, precision=precision)
+            points = np.asarray(math.prod(mesh.shape), field.dtype)
+            cut = _cutter(spectrum_on(mesh, points), part, mesh)
             sums = _products(cut, bounds, [chosen[i] for i in numbers])
             found.append(sums / points)
         return allreduce(jnp.concatenate(found), comm=plan.grid.comm)[order]
 
     y = shells.deconvolved(truncated_forward(field, plan, shells.plan), kernel)
     # Either mean is a sum over triangles of modes: of delta(q) / V for the field, and of 1 for
-    # their number. The spectrum of N points has N times these.
-    found = means(lambda mesh, _: truncate_spectrum(y, shells.plan, mesh))
+    # their number. The spectrum of N points has N times these. Numbers that travel in half of
+    # their bits would make the number depend on the process grid.
+    found = means(lambda mesh, _: truncate_spectrum(y, shells.plan, mesh), plan.precision)
     if counts is None:
-        number = jnp.round(means(lambda mesh, n: jnp.full(mesh.output.local_shape, n, y.dtype)))
+        of_ones = means(
+            lambda mesh, n: jnp.full(mesh.output.local_shape, n, y.dtype), ExchangePrecision.FULL
+        )
+        number = jnp.round(of_ones)
     else:
         number = jnp.asarray(counts, found.dtype)
         if number.shape != found.shape:
@@ -256,12 +264,14 @@ def _triangles(
     return found
 
 
-def _cutter(spectrum: jax.Array, shells: Shells) -> Callable[[Sequence[jax.Array]], jax.Array]:
-    """Makes fields of the modes between two wavenumbers."""
+def _cutter(
+    spectrum: jax.Array, shells: Shells, mesh: PencilFFT
+) -> Callable[[Sequence[jax.Array]], jax.Array]:
+    """Makes fields on a mesh of the modes between two wavenumbers."""
 
     def cut(ends: Sequence[jax.Array]) -> jax.Array:
         inside = (shells.radius >= ends[0]) & (shells.radius < ends[1])
-        return shells.plan.inverse(jnp.where(inside, spectrum, 0))
+        return mesh.inverse(jnp.where(inside, spectrum, 0))
 
     return cut
 

@@ -204,8 +204,14 @@ def test_a_method_is_part_of_a_plan():
         text = jax.jit(two.forward).lower(x).as_text()
         assert re.search(r"method = 3 : i64", text)
         assert "messages" in text
-    table = str(Timings([Timing((4, 1), ExchangeMethod.SHARED, 0.5)]))
-    assert table.splitlines()[1].split() == ["4", "x", "1", "SHARED", "500", "ms"]
+    timings = [
+        Timing((4, 1), ExchangeMethod.SHARED, 0.5),
+        Timing((128, 16), ExchangeMethod.HIERARCHICAL, 1.5),
+    ]
+    assert [line.split() for line in str(Timings(timings)).splitlines()[1:]] == [
+        ["4", "x", "1", "SHARED", "500", "ms"],
+        ["128", "x", "16", "HIERARCHICAL", "1500", "ms"],
+    ]
 
 
 def test_a_plan_that_is_there():
