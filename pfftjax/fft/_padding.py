@@ -100,7 +100,8 @@ def padded_inverse(y: FieldLike, plan: Plan, padded_plan: Plan) -> Field:
     inverse transform.
 
     Each axis is padded when it is whole for its transform, so that zeros are neither exchanged
-    nor, along the axes that come later, transformed.
+    nor, along the axes that come later, transformed. Exchanges have the method and the
+    precision of `plan`.
 
     Arguments and errors are those of `pad_spectrum`.
 
@@ -125,6 +126,7 @@ def truncated_forward(x: FieldLike, padded_plan: Plan, plan: Plan) -> Field:
     forward transform.
 
     Each axis is truncated when it has been transformed, so that what is left out is not exchanged.
+    Exchanges have the method and the precision of `plan`.
     Along an axis with "rfft" the coefficient at a Nyquist frequency is that of the truncated real
     field, Hermitian, where `truncate_spectrum` leaves a part that the inverse ignores.
 

@@ -170,10 +170,12 @@ class Plan(Transform):
             is_real = self.kinds[-1] == "rfft" or "fft" not in self.kinds
             dtype = jnp.result_type(float if is_real else complex)
         dtype = checked_dtype(np.dtype(dtype), self, here, is_spectrum=False, name="dtype")
+        full = self.precision == ExchangePrecision.FULL
+        precision = "" if full else f", precision {self.precision.name}"
         title = (
             f"{type(self).__name__} of {self.shape} {dtype.name}, norm {self.norm}, method "
-            f"{self.method.name}, on rank {comm.rank} of {comm.size}: row {grid.coords[0]} and "
-            f"column {grid.coords[1]} of {grid.dims[0]} x {grid.dims[1]}"
+            f"{self.method.name}{precision}, on rank {comm.rank} of {comm.size}: row "
+            f"{grid.coords[0]} and column {grid.coords[1]} of {grid.dims[0]} x {grid.dims[1]}"
         )
         return describe(self, title, self.input, dtype)
 

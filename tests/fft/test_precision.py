@@ -233,6 +233,26 @@ def test_on_one_rank_nothing_is_rounded():
 
 
 @between_ranks
+def test_padding_has_the_precision_of_the_plan_with_fewer_points():
+    grid = ProcessGrid((SIZE, 1))
+    small, large = (
+        [PencilFFT(shape, grid, precision=each) for each in ExchangePrecision]
+        for shape in ((6, 8, 20), (9, 12, 30))
+    )
+    x = large[0].input.local_block(random(large[0].shape, "complex64", 1))
+    y = small[0].output.local_block(random(small[0].shape, "complex64", 2))
+    ways = []
+    for few, many in itertools.product(small, large):
+        forward = pfftjax.fft.truncated_forward(x, many, few)
+        ways.append((forward, pfftjax.fft.padded_inverse(y, few, many)))
+    for i, j in ((0, 1), (2, 3)):
+        for a, b in zip(ways[i], ways[j], strict=True):
+            np.testing.assert_array_equal(a, b)
+    for full, half in zip(ways[0], ways[2], strict=True):
+        assert 0 < distance(half, full) <= 4e-4
+
+
+@between_ranks
 def test_exchanges_that_cannot_round_are_refused():
     slabs = ProcessGrid((SIZE, 1))
     with pytest.raises(ValueError, match="take layout='transposed' and kinds"):
@@ -253,6 +273,8 @@ def test_it_is_part_of_a_plans_value():
     full, half = (PencilFFT((4, 4, 4), grid, precision=each) for each in ExchangePrecision)
     assert full != half
     assert "precision=ExchangePrecision.HALF" in repr(half)
+    assert "precision HALF" in half.describe().title
+    assert "precision" not in full.describe().title
     assert PencilFFT((4, 4, 4), grid) == full
     text = jax.jit(half.forward).lower(jnp.ones(half.input.local_shape)).as_text()
     assert SIZE == 1 or "precision = 1 : i64" in text
