@@ -13,8 +13,8 @@ namespace {
 // A rank has so many bytes on their way at a time, in messages of this size. Of several MiB that
 // two ranks sent at once over TCP, Open MPI 5.0.11 kept a link busy for 70 % of the time; of this
 // for all of it.
-constexpr std::int64_t kChunkBytes = std::int64_t{256} << 10;
-constexpr std::int64_t kBytesOnTheirWay = std::int64_t{1} << 20;
+constexpr std::int64_t kChunkBytes = std::int64_t{128} << 10;
+constexpr std::int64_t kBytesOnTheirWay = std::int64_t{512} << 10;
 
 std::int64_t RoundUp(std::int64_t bytes) {
   constexpr auto line = static_cast<std::int64_t>(kCacheLine);
