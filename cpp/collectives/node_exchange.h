@@ -115,7 +115,8 @@ class NodeExchange {
   std::size_t whole_ = 0;    // so many messages are sent as they are, those after them given up
   std::size_t open_ = 0;     // so many may be on their way
   std::size_t started_ = 0;  // so many are, or were
-  std::int64_t on_their_way_ = 0;  // in bytes
+  int latest_ = kNobody;     // the rank to which the last of them goes, or went
+  std::int64_t on_their_way_ = 0;  // to that rank, in bytes
   int here_ = 0;                   // how this node's ranks have come together, as a code
   int differs_;                    // a rank on a node that is in another call, or kNobody
   bool is_short_ = false;
