@@ -321,7 +321,9 @@ def verdict(seed: int, ranks: int) -> tuple[str, str]:
     )
     chosen = environment(seed)
     try:
-        ended = job.run(script, ranks=ranks, limit=LONGEST_JOB, preamble="", **chosen)
+        ended = job.run(
+            script, ranks=ranks, limit=LONGEST_JOB, preamble="", ends_as_ever=True, **chosen
+        )
     except AssertionError as error:
         return "hang", str(error)
     output = ended.output

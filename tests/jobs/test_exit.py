@@ -3,14 +3,21 @@
 Ends without work under way, and failures of one rank alone, are in test_failures.py.
 """
 
+import functools
 import re
 
 import pytest
 
-from tests.jobs.job import RANKS, SECONDS_TO_END, assert_ends_in_error, assert_succeeds, run
+from tests.jobs import job
+from tests.jobs.job import RANKS, SECONDS_TO_END
 from tools import launcher
 
 pytestmark = pytest.mark.timeout(60)
+
+run, assert_succeeds, assert_ends_in_error = (
+    functools.partial(f, ends_as_ever=True)
+    for f in (job.run, job.assert_succeeds, job.assert_ends_in_error)
+)
 
 CRASH = r"(?i)segmentation fault|signal 11|aborted \(|corrupted|Fatal Python error"
 
