@@ -9,11 +9,14 @@ wrong types. A test that ran on no number of ranks fails the run.
 
 import argparse
 import collections
+import concurrent.futures
+import dataclasses
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from tools import launcher
@@ -29,18 +32,55 @@ EXAMPLES = {
 }
 
 
-def run(title: str, command: list[str], folder: pathlib.Path, **extra: str) -> bool:
-    """Run one command, with its output; true if it succeeded. Outcomes are logged in `folder`."""
-    print(f"== {title}", flush=True)
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A number of ranks, or another way to run tests."""
+
+    title: str
+    command: list[str]
+    settings: dict[str, str]
+
+
+_PRINTING = threading.Lock()
+
+
+def run(part: Part, folder: pathlib.Path, *, is_alone: bool = True) -> bool:
+    """Run a part; true if it succeeded. Outcomes are logged in `folder`.
+
+    What it prints is seen at once; of one that is not alone, as a whole when it has ended.
+    """
+    with _PRINTING:
+        print(f"== {part.title}{'' if is_alone else ' begin'}", flush=True)
     environment = launcher.environment(
-        PFFTJAX_TEST_LOG=str(folder / f"{title}.jsonl"),
-        **extra,
+        PFFTJAX_TEST_LOG=str(folder / f"{part.title}.jsonl"), **part.settings
     )
     start = time.monotonic()
-    code = subprocess.run(command, cwd=launcher.ROOT, env=environment, check=False).returncode
-    verdict = "ok" if code == 0 else f"FAILED with status {code}"
-    print(f"== {title}: {verdict}, {time.monotonic() - start:.0f} s", flush=True)
-    return code == 0
+    ended = subprocess.run(
+        part.command,
+        cwd=launcher.ROOT,
+        env=environment,
+        check=False,
+        stdout=None if is_alone else subprocess.PIPE,
+        stderr=None if is_alone else subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    verdict = "ok" if ended.returncode == 0 else f"FAILED with status {ended.returncode}"
+    with _PRINTING:
+        print(
+            f"{ended.stdout or ''}== {part.title}: {verdict}, {time.monotonic() - start:.0f} s",
+            flush=True,
+        )
+    return ended.returncode == 0
+
+
+def run_in_pairs(parts: list[Part], folder: pathlib.Path) -> bool:
+    """Run parts, two at a time: ranks wait for each other, and for the one that compiles. True if
+    all succeeded.
+    """
+    is_alone = len(parts) == 1
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        return all(list(pool.map(lambda part: run(part, folder, is_alone=is_alone), parts)))
 
 
 def cheaper() -> dict[str, str]:
@@ -89,44 +129,41 @@ def main() -> int:
         # the newer code generator there and with the newest JAX (.ci/run).
         fast = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", **cheaper()}
         kept = {**fast, **launcher.kept_programs(logs / "programs")}
+        paired = []
         if "ranks" in arguments.only:
             for n in arguments.ranks:
                 docs = [] if rest else EXAMPLES.get(n, [])
                 share = ["--share-ranks"] if {2, 3, 4} <= set(arguments.ranks) else []
                 what = [*under_mpi, *docs, *share, *rest]
-                settings = dict(kept)
-                if n == 1:  # checked annotations cost time, and are the same on all ranks
-                    settings["PFFTJAX_TEST_TYPES"] = "1"
-                # One rank needs no launcher, and leaves a core for another.
+                title = f"tests on {n} rank{'s' if n > 1 else ''}"
+                if n > 1:
+                    paired.append(Part(title, launcher.command(n, *what), kept))
+                    continue
+                # Checked annotations cost time, and are the same on all ranks. One rank needs no
+                # launcher, and leaves a core for another.
                 alone = [sys.executable, *what, "-n", "2"]
-                ok &= run(
-                    f"tests on {n} rank{'s' if n > 1 else ''}",
-                    alone if n == 1 else launcher.command(n, *what),
-                    logs,
-                    **settings,
+                ok &= run(Part(title, alone, {**kept, "PFFTJAX_TEST_TYPES": "1"}), logs)
+        if "chunks" in arguments.only:
+            only = ["-m", "messages and not memory"]
+            paired.append(
+                Part(
+                    "by messages, in chunks of 64 bytes, on 2 ranks",
+                    launcher.command(2, *under_mpi, *only, *rest),
+                    {"PFFTJAX_MAX_CHUNK_BYTES": "64", "PFFTJAX_SHARED_MEMORY": "0", **kept},
                 )
-            if "-k" not in rest:
-                ok &= run(
+            )
+        if "ranks" in arguments.only and "-k" not in rest:
+            paired.append(
+                Part(
                     "ordering on 2 ranks, fully optimised",
                     launcher.command(2, *under_mpi, "-m", "fully_optimised", *rest),
-                    logs,
+                    {},
                 )
-        if "chunks" in arguments.only:
-            ok &= run(
-                "by messages, in chunks of 64 bytes, on 2 ranks",
-                launcher.command(2, *under_mpi, "-m", "messages and not memory", *rest),
-                logs,
-                PFFTJAX_MAX_CHUNK_BYTES="64",
-                PFFTJAX_SHARED_MEMORY="0",
-                **kept,
             )
+        ok &= run_in_pairs(paired, logs)
         if "jobs" in arguments.only:
-            ok &= run(
-                "tests that start jobs",
-                [sys.executable, *pytest, "-n", "3", "tests/jobs", *rest],
-                logs,
-                **fast,
-            )
+            jobs = [sys.executable, *pytest, "-n", "3", "tests/jobs", *rest]
+            ok &= run(Part("tests that start jobs", jobs, fast), logs)
         everything = arguments.only == parts and len(arguments.ranks) == 4 and not rest
         idle = never_ran(logs) if everything else []
         if idle:
