@@ -40,18 +40,20 @@ def test_pages(page, tmp_path):
     assert ended.output.count("done") == ranks
 
 
-def test_the_landing_page_shows_what_its_program_prints():
+def test_the_landing_page_shows_what_its_program_prints(tmp_path):
     """On four ranks, of which each prints a line, in any order."""
     page = (launcher.ROOT / "docs" / "index.md").read_text()
     (shown,) = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    ended = assert_succeeds(_blocks("docs/index.md"), ranks=4, preamble="", JAX_ENABLE_X64="0")
+    how = {"JAX_ENABLE_X64": "0", **compiling_once(tmp_path)}
+    ended = assert_succeeds(_blocks("docs/index.md"), ranks=4, **how)
     assert sorted(ended.output.split("\n"))[-4:] == sorted(shown.strip().split("\n"))
 
 
-def test_the_numbers_of_the_program_of_jpi():
+def test_the_numbers_of_the_program_of_jpi(tmp_path):
     """The value and the gradient that docs/coming-from-jpi.md states, on four ranks."""
     script = _blocks("docs/coming-from-jpi.md")
-    ended = assert_succeeds(script, ranks=4, preamble="", JAX_ENABLE_X64="0")
+    how = {"JAX_ENABLE_X64": "0", **compiling_once(tmp_path)}
+    ended = assert_succeeds(script, ranks=4, **how)
     printed = re.findall(r"rank (\d): (\S+) and \[(.*?)\]", ended.output)
     numbers = {int(rank): (float(v), [float(g) for g in gs.split()]) for rank, v, gs in printed}
     on_root = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0]
