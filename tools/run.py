@@ -163,7 +163,8 @@ def main() -> int:
         ok &= run_in_pairs(paired, logs)
         if "jobs" in arguments.only:
             jobs = [sys.executable, *pytest, "-n", "3", "tests/jobs", *rest]
-            ok &= run(Part("tests that start jobs", jobs, fast), logs)
+            known = {"PFFTJAX_TEST_PROGRAMS": kept["JAX_COMPILATION_CACHE_DIR"]}
+            ok &= run(Part("tests that start jobs", jobs, {**fast, **known}), logs)
         everything = arguments.only == parts and len(arguments.ranks) == 4 and not rest
         idle = never_ran(logs) if everything else []
         if idle:

@@ -147,6 +147,13 @@ def assert_ends_in_error(script, *texts, **options):
     return ended
 
 
+def compiled_by_tests(folder):
+    """Settings of a job that runs tests: it takes their programs from where tools/run.py has those
+    of all tests, or keeps its own in `folder`.
+    """
+    return launcher.kept_programs(pathlib.Path(os.environ.get("PFFTJAX_TEST_PROGRAMS", folder)))
+
+
 def compiling_once(folder):
     """Options of `run` for what takes long to compile: its ranks do so once, and keep it there."""
     preamble = "from tests import compiled_once\ncompiled_once.install()\n"

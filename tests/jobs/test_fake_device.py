@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.jobs.job import assert_ends_in_error, assert_succeeds
+from tests.jobs.job import assert_ends_in_error, assert_succeeds, compiled_by_tests
 from tools import fake_device, launcher
 
 pytestmark = pytest.mark.timeout(300)
@@ -43,7 +43,7 @@ def test_the_ordinary_tests(tmp_path, ranks, piece):
             PFFTJAX_GPU_CHUNK_BYTES=str(piece),
             PFFTJAX_TEST_NODES=",".join(str(rank // 2) for rank in range(ranks)),
             **fake_device.environment(),
-            **launcher.kept_programs(tmp_path),
+            **compiled_by_tests(tmp_path),
         ),
         capture_output=True,
         text=True,
