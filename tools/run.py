@@ -4,7 +4,8 @@
 
 Tests say by markers on how many ranks they run, and whether in small chunks too
 (tests/conftest.py). On one rank annotations are checked, which leaves out the tests that hand over
-wrong types. A test that ran on no number of ranks fails the run.
+wrong types. More ranks wait for each other, and run two numbers at a time. A test that ran on no
+number of ranks fails the run.
 """
 
 import argparse
