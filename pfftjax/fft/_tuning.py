@@ -144,7 +144,7 @@ def tune(
         if known is not None:
             found, timings = _from_entry(plan, known, comm)
             # The ranks may no longer share memory.
-            if found.method in different_methods(found.grid, plan.method):
+            if found.method in different_methods(found.grid, plan.method, plan.precision):
                 return found, timings
 
     dims = [grid.dims]
@@ -278,8 +278,8 @@ def _choose(
         if elapsed > limit and runs.best:
             left_out.append((at, method))
             continue
-        grid = plan_of((at, method)).grid
-        here = [(at, m) for m in different_methods(grid, method)]
+        plan = plan_of((at, method))
+        here = [(at, m) for m in different_methods(plan.grid, method, plan.precision)]
         if here == [rule] and len(dims) == 1:
             return rule, Timings()  # nothing to choose
         for candidate in here:
@@ -292,7 +292,7 @@ def _choose(
             if elapsed <= limit:
                 elapsed = runs.round(here)
         runs.drop(here)
-        _release(grid)
+        _release(plan.grid)
 
     by_time = runs.best.__getitem__
     ranking = sorted(runs.best, key=by_time)

@@ -159,7 +159,9 @@ def checked_precision(precision: object, operation: str, comm: Communicator) -> 
     return precision
 
 
-def different_methods(grid: ProcessGrid, method: ExchangeMethod) -> list[ExchangeMethod]:
+def different_methods(
+    grid: ProcessGrid, method: ExchangeMethod, precision: ExchangePrecision
+) -> list[ExchangeMethod]:
     """The methods that differ from each other where `method` is asked for on `grid`.
 
     The first is `method`. The same on all ranks of the grid; collective.
@@ -176,9 +178,10 @@ def different_methods(grid: ProcessGrid, method: ExchangeMethod) -> list[Exchang
     by_nodes = [options.shared_memory and max(of) > 0 for of in nodes]
     here = np.array([min(sharing), -max(sharing + by_nodes)], np.int64)
     grid.comm.Allreduce(MPI.IN_PLACE, here, MPI.MIN)
+    is_full = precision == ExchangePrecision.FULL  # else SHARED goes as FUSED
     return [
         method,
-        *([ExchangeMethod.SHARED] if here[0] == 1 else []),
+        *([ExchangeMethod.SHARED] if here[0] == 1 and is_full else []),
         *([ExchangeMethod.MESSAGES] if here[1] == -1 else []),
         ExchangeMethod.ALLTOALL,
     ]

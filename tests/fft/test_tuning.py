@@ -14,13 +14,20 @@ import pytest
 from mpi4py import MPI
 
 import pfftjax
-from pfftjax import ExchangeMethod, PencilFFT, PencilTransform, ProcessGrid, Tuning
+from pfftjax import (
+    ExchangeMethod,
+    ExchangePrecision,
+    PencilFFT,
+    PencilTransform,
+    ProcessGrid,
+    Tuning,
+)
 from pfftjax import collectives as pc
 from pfftjax._runtime.communicators import world
 from pfftjax._runtime.options import options
 from pfftjax.fft import Timing, Timings, _tuning_file, default_dims, tune
 from pfftjax.fft._tuning import _choose, candidate_dims
-from tests.distributed import assert_block, grids, most_on_a_node, shares_memory, transformed
+from tests.distributed import assert_block, grids, shares_memory, transformed
 from tests.helpers import CONTROL, RANK, SIZE, random
 
 pytestmark = [
@@ -91,7 +98,7 @@ def test_tuned_plans(path):
         left_out = ExchangeMethod.MESSAGES
         if shares_memory():
             left_out = ExchangeMethod.FUSED
-        elif options.shared_memory and most_on_a_node() > 1:
+        elif options.shared_memory:
             left_out = ExchangeMethod.HIERARCHICAL
         assert ExchangeMethod.AUTOMATIC in of_rule
         assert ExchangeMethod.ALLTOALL in of_rule
@@ -168,7 +175,7 @@ def test_the_fastest_is_chosen_and_small_gains_are_none(monkeypatch):
         def drop(self, candidates):
             pass
 
-    monkeypatch.setattr(_tuning, "different_methods", lambda grid, method: [method, alltoall])
+    monkeypatch.setattr(_tuning, "different_methods", lambda grid, method, _: [method, alltoall])
     base = PencilFFT((8, 8, 8), WORLD)
 
     def chosen(times, cost=0.0):
@@ -223,6 +230,15 @@ def test_a_plan_that_is_there():
     tuned, timings = tune(plan, Tuning(seconds=1e-9), any_grid=True)
     candidates = candidate_dims(plan.shape, plan.spectral_shape, SIZE) if SIZE > 1 else []
     assert {t.dims for t in timings} == set(candidates)
+
+
+def test_what_is_one_way_is_timed_once():
+    """In half of the bits SHARED goes as FUSED does."""
+    for precision in ExchangePrecision:
+        plan = PencilFFT((8, 6, 5), grids()[0], precision=precision)
+        methods = {t.method for t in tune(plan, Tuning(seconds=1e-9))[1]}
+        shares = SIZE > 1 and shares_memory() and precision == ExchangePrecision.FULL
+        assert (ExchangeMethod.SHARED in methods) == shares
 
 
 @pytest.mark.wrong_types
