@@ -15,8 +15,9 @@ on one node, and else its share of the node's network. Of a row with h ranks a n
 h - 1 parcels for others of its node, and sends (q - h) / h messages to other nodes, each with the
 parcels of all h (`ExchangeMethod.HIERARCHICAL`). `a` and `m` are fitted to this machine's measured
 transforms (fft-*.json), where the exchange is part of the passes through memory; latency and
-bandwidth are measured, or given. What the model leaves out: congestion beyond `efficiency`, and
-ranks that wait for slower ones.
+bandwidth are measured, or given. What the model leaves out: congestion beyond `efficiency`, ranks
+that wait for slower ones, and that transforms overlap the exchange where messages between nodes
+are 512 KiB and larger.
 """
 
 import argparse
