@@ -97,6 +97,20 @@ def nodes(count: int, rate: str):
         yield addresses, ssh
 
 
+def environment(**extra: str) -> dict[str, str]:
+    """That of jobs on nodes, whose ranks share memory where each node has its own."""
+    ours = launcher.environment(PYTHONPATH=str(launcher.ROOT), **extra)
+    del ours["OMPI_MCA_btl_sm_backing_directory"]
+    return ours
+
+
+def set_link(node: int, *, up: bool) -> None:
+    """Take the link of a node down at the bridge, counted from 1, or up again: the node keeps its
+    addresses and routes, as one whose cable is out.
+    """
+    _run("ip", "link", "set", f"{BRIDGE}p{node}", "up" if up else "down")
+
+
 def command(ranks: int, addresses: list[str], ssh: pathlib.Path, *arguments: str) -> list[str]:
     """The command that runs `python arguments` on so many ranks, in blocks on the nodes."""
     mpirun, *options = launcher.command(ranks, *arguments)
@@ -161,14 +175,14 @@ def main() -> int:
     arguments = parser.parse_args()
     program = arguments.program or ["-m", "pytest", "--with-mpi", "-q", *TESTS]
     fast = {} if arguments.program else {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    environment = launcher.environment(PYTHONPATH=str(launcher.ROOT), **fast)
-    os.environ |= environment
+    settings = environment(**fast)
+    os.environ |= settings
     with nodes(arguments.nodes, arguments.rate) as (addresses, ssh):
         if arguments.nodes > 1:
             print(f"a link carries {link_rate(addresses, ssh):.2f} Gbit/s", flush=True)
         start = time.monotonic()
         status = subprocess.run(
-            command(arguments.ranks, addresses, ssh, *program), env=environment, check=False
+            command(arguments.ranks, addresses, ssh, *program), env=settings, check=False
         ).returncode
     print(
         f"{arguments.ranks} ranks on {arguments.nodes} nodes: status {status}, "
