@@ -1,7 +1,7 @@
 """What long runs on two nodes do when something fails: `make faults`; Linux, as root.
 
     python -m tools.faults                     every fault, into benchmarks/results
-    python -m tools.faults --only "a full"     those whose names begin so, into no file
+    python -m tools.faults --only "a full"     those whose names begin so
 
 The nodes are namespaces (tools/nodes.py), two ranks on each. A small simulation that writes a
 checkpoint after each step is disturbed at a step that is drawn by chance; its checkpoint must be
@@ -379,46 +379,38 @@ def difference(one: pathlib.Path, other: pathlib.Path) -> float:
     return max(moved, np.abs(a["momentum"] - b["momentum"]).max() / size, np.finfo(float).tiny)
 
 
-def restarted(
-    cluster: tuple[list[str], pathlib.Path], folder: pathlib.Path, ranks: int, grid: str
-) -> pathlib.Path:
-    """Go on from a copy of the checkpoint; the folder with the outputs."""
-    copy = folder.with_name(f"{folder.name}-{grid}")
-    copy.mkdir()
-    shutil.copy(folder / "run.h5", copy)
-    job = Job(cluster, copy, ranks=ranks, grid=grid)
-    try:
+def restarted(trial: Trial) -> list[pathlib.Path]:
+    """Go on from copies of the checkpoint, on both grids at once; the folders with the outputs."""
+    jobs = []
+    for ranks, grid in ((RANKS, GRID), (OTHER_RANKS, OTHER_GRID)):
+        copy = trial.folder.with_name(f"{trial.folder.name}-{grid}")
+        copy.mkdir()
+        shutil.copy(trial.folder / "run.h5", copy)
+        jobs.append(Job(trial.cluster, copy, ranks=ranks, grid=grid))
+        trial.stack.callback(jobs[-1].stop)
+    for job in jobs:
         status, _ = job.end(SECONDS_OF_JOB)
-    finally:
-        job.stop()
-    if status != 0:
-        raise RuntimeError(f"the restart on {grid} ended with {status}:\n{job.output[-4000:]}")
-    return copy
+        if status != 0 or not re.search("^the run is complete", job.output, re.MULTILINE):
+            raise RuntimeError(f"a restart ended with status {status}:\n{job.output[-4000:]}")
+    return [job.folder for job in jobs]
 
 
-def tried(
-    name: str,
-    trial: Trial,
-    undisturbed: pathlib.Path,
-) -> dict[str, object]:
+def tried(name: str, trial: Trial, undisturbed: Job) -> dict[str, object]:
     """What a fault did and what the restarts gave; an error if that is not what is promised."""
     outcome = FAULTS[name](trial)
     with contextlib.suppress(FileNotFoundError):
         (trial.disk / "ballast").unlink()
     done = checked_checkpoint(trial.folder / "run.h5", outcome.step)
     last = f"a{OUTPUTS[-1]:.2f}.h5"
-    if outcome.goes_on:
-        same, other = difference(trial.folder / last, undisturbed / last), None
-    else:
-        folders = [
-            restarted(trial.cluster, trial.folder, *where)
-            for where in ((RANKS, GRID), (OTHER_RANKS, OTHER_GRID))
-        ]
-        same, other = (difference(folder / last, undisturbed / last) for folder in folders)
+    folders = [trial.folder] if outcome.goes_on else restarted(trial)
+    status, _ = undisturbed.end(SECONDS_OF_JOB)
+    if status != 0:
+        raise RuntimeError(f"the undisturbed run: status {status}:\n{undisturbed.output[-4000:]}")
+    same, *others = (difference(folder / last, undisturbed.folder / last) for folder in folders)
     if same != 0:
         raise RuntimeError(f"other bits than undisturbed, on the same grid: {same:.1e}")
-    if other is not None and not other < ROUNDING:
-        raise RuntimeError(f"on another grid the run differs by {other:.1e}, not by rounding")
+    if not max(others, default=0) < ROUNDING:
+        raise RuntimeError(f"on another grid the run differs by {others[0]:.1e}: no rounding")
     return {
         "fault": name,
         "step": outcome.step,
@@ -428,8 +420,17 @@ def tried(
         "seconds": round(outcome.seconds, 1),
         "steps_in_checkpoint": done,
         "same_grid_differs_by": same,
-        "other_grid_differs_by": other,
+        "other_grid_differs_by": others[0] if others else None,
     }
+
+
+def keep(row: dict[str, object]) -> None:
+    """Write what a fault did into the results, in place of what it did before."""
+    path = RESULTS / f"faults-{launcher.family()}.json"
+    before = json.loads(path.read_text())["faults"] if path.exists() else []
+    rows = {found["fault"]: found for found in (*before, row)}
+    kept = {"steps": STEPS, "faults": [rows[name] for name in FAULTS if name in rows]}
+    path.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def main() -> int:
@@ -452,13 +453,10 @@ def main() -> int:
         os.environ |= {"JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu"}
         disk = stack.enter_context(small_disk(scratch / "disk"))
         cluster = stack.enter_context(nodes.nodes(NODES, ""))
-        undisturbed = scratch / "undisturbed"
-        undisturbed.mkdir()
-        job = Job(cluster, undisturbed)
-        stack.callback(job.stop)
-        status, _ = job.end(SECONDS_OF_JOB)
-        if status != 0:
-            raise RuntimeError(f"the undisturbed run ended with {status}:\n{job.output[-4000:]}")
+        (scratch / "undisturbed").mkdir()
+        # The first fault is tried beside it.
+        undisturbed = Job(cluster, scratch / "undisturbed")
+        stack.callback(undisturbed.stop)
         for number, name in enumerate(FAULTS):
             step = draw.randrange(3, int(STEPS * 0.5))
             if not name.startswith(arguments.only):
@@ -474,11 +472,7 @@ def main() -> int:
                 print(f"{name}: {error}", flush=True)
             else:
                 print(json.dumps(rows[-1], indent=1), flush=True)
-    if not failed and not arguments.only:
-        path = RESULTS / f"faults-{launcher.family()}.json"
-        path.write_text(
-            json.dumps({"seed": seed, "steps": STEPS, "faults": rows}, indent=1) + "\n"
-        )
+                keep({**rows[-1], "seed": seed})
     print(f"{len(rows)} faults did what they should; {len(failed)} did not: {', '.join(failed)}")
     return bool(failed)
 
