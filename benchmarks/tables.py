@@ -18,6 +18,7 @@ SHARDING = ROOT / "docs" / "sharding.md"
 CATALOGUES = ROOT / "docs" / "catalogues.md"
 OBSERVABLES = ROOT / "docs" / "observables.md"
 NUFFT = ROOT / "docs" / "nufft.md"
+CLUSTERS = ROOT / "docs" / "clusters.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
 CASE = "256:complex64 forward"
 
@@ -391,7 +392,25 @@ def friends() -> str:
     return _table(header, *rows)
 
 
+def faults() -> str:
+    """What faults did to a run on two nodes, and what became of it."""
+    rows = []
+    for found in _results("faults")["faults"]:
+        saw = found["saw"] if found["saw"] == "nothing" else f"`{found['saw']}`"
+        if found["goes_on"]:
+            end = f"goes on after {found['seconds']:.1f} s"
+            after = "the same bits as undisturbed"
+        else:
+            who = "ranks end" if found["launcher_waits"] else "ends"
+            end = f"{who} after {found['seconds']:.1f} s, status {found['status']}"
+            after = f"the same bits; on another grid within {found['other_grid_differs_by']:.0e}"
+        rows.append((found["fault"], saw, end, after))
+    header = ("fault", "what the user sees", "the job", "the run, or its restart")
+    return _table(header, *rows)
+
+
 TABLES = {
+    CLUSTERS: faults,
     CATALOGUES: friends,
     README: speed,
     PARTICLES: painting,

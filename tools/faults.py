@@ -160,7 +160,8 @@ class Job:
 @dataclasses.dataclass
 class Outcome:
     """What a fault did: the decisive line of the output, and how long the end took; or, where the
-    run went on, how long no step was done.
+    run went on, how long no step was done. `launcher_waits`: it ended only when all nodes could be
+    reached again.
     """
 
     step: int
@@ -168,6 +169,7 @@ class Outcome:
     status: int
     seconds: float
     goes_on: bool = False
+    launcher_waits: bool = False
 
 
 @dataclasses.dataclass
@@ -237,14 +239,21 @@ def link_is_down_for_seconds(trial: Trial) -> Outcome:
 
 
 def link_is_down_for_good(trial: Trial) -> Outcome:
-    """A wait of TIMEOUT seconds ends the job, also on the node that nobody reaches."""
+    """A wait of TIMEOUT seconds ends all ranks, also on the node that nobody reaches; the launcher
+    may wait for that node, until the link is back.
+    """
     job = trial.job(PFFTJAX_TIMEOUT=str(TIMEOUT))
     nodes.set_link(NODES, up=False)
-    since = time.monotonic()
+    since, within = time.monotonic(), TIMEOUT + SECONDS_TO_END
     try:
-        return trial.ended(job, since, "PFFTJAX_TIMEOUT", within=TIMEOUT + SECONDS_TO_END)
+        job.wait_for("the end of all ranks", lambda: not job.ranks(), within)
+        seconds = time.monotonic() - since
+        time.sleep(SECONDS_TO_END / 2)
+        waits = job.process.poll() is None
     finally:
         nodes.set_link(NODES, up=True)
+    outcome = trial.ended(job, time.monotonic(), "PFFTJAX_TIMEOUT", within=60)
+    return dataclasses.replace(outcome, seconds=seconds, launcher_waits=waits)
 
 
 def rank_is_killed(trial: Trial) -> Outcome:
@@ -417,6 +426,7 @@ def tried(name: str, trial: Trial, undisturbed: Job) -> dict[str, object]:
         "saw": outcome.saw,
         "status": outcome.status,
         "goes_on": outcome.goes_on,
+        "launcher_waits": outcome.launcher_waits,
         "seconds": round(outcome.seconds, 1),
         "steps_in_checkpoint": done,
         "same_grid_differs_by": same,
