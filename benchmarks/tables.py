@@ -397,15 +397,18 @@ def faults() -> str:
     rows = []
     for found in _results("faults")["faults"]:
         saw = found["saw"] if found["saw"] == "nothing" else f"`{found['saw']}`"
+        same, other = found["same_grid_differs_by"], found["other_grid_differs_by"]
+        who = "ranks end" if found.get("launcher_waits") else "ends"
+        end = f"{who} after {found['seconds']:.1f} s, status {found['status']}"
+        after = "the same bits" if same == 0 else f"within {same or 0:.0e}"
         if found["goes_on"]:
             end = f"goes on after {found['seconds']:.1f} s"
-            after = "the same bits as undisturbed"
+        elif same is None:
+            after = "not tried"
         else:
-            who = "ranks end" if found["launcher_waits"] else "ends"
-            end = f"{who} after {found['seconds']:.1f} s, status {found['status']}"
-            after = f"the same bits; on another grid within {found['other_grid_differs_by']:.0e}"
+            after += f"; on another grid within {other:.0e}"
         rows.append((found["fault"], saw, end, after))
-    header = ("fault", "what the user sees", "the job", "the run, or its restart")
+    header = ("fault", "what the user sees", "the job", "the run, or its restarts")
     return _table(header, *rows)
 
 
