@@ -38,6 +38,7 @@ NODES, RANKS, GRID = 2, 4, "2x2"
 OTHER_RANKS, OTHER_GRID = 2, "1x2"
 STEPS, PAUSE = 24, 0.1
 SECONDS_DOWN = 5.0
+FULL = "No space left on device"
 # The launcher's word for a rank that was killed, or that of a rank on another node, which may be
 # the first to notice and then is the one that the launcher names.
 KILLED = r"(?i)killed|signal 9|signal: 9|socket closed"
@@ -208,7 +209,8 @@ class Trial:
 
 
 def _plain(line: str) -> str:
-    """A line without what differs from run to run: processes, hosts with numbers, folders."""
+    """A line without what differs from run to run: processes, folders, names of files to be."""
+    line = re.sub(r"time = [^,]*\d{4}\b|\.tmp-\w+", "...", line)
     line = re.sub(r"/tmp/\S*/", "", line.strip())
     line = re.sub(r"\s*\|\s*", " ", line)
     return re.sub(r"\b(pid|PID|process) \d+", r"\1 ...", line)
@@ -299,7 +301,7 @@ def disk_of_checkpoints_is_full(trial: Trial) -> Outcome:
     job = trial.job("--checkpoints", str(trial.disk))
     since = time.monotonic()
     fill(trial.disk)
-    outcome = trial.ended(job, since, r"No space left on device", r"run\.h5")
+    outcome = trial.ended(job, since, "failed with OSError", FULL, r"run\.h5")
     shutil.copy(trial.disk / "run.h5", trial.folder)
     return outcome
 
@@ -314,7 +316,7 @@ def disk_of_outputs_is_full(trial: Trial) -> Outcome:
         lambda: bool(re.search(r"No space left|Error", job.output)),
         SECONDS_OF_JOB,
     )
-    outcome = trial.ended(job, time.monotonic(), r"No space left on device", re.escape(first))
+    outcome = trial.ended(job, time.monotonic(), "failed with OSError", FULL, first)
     return dataclasses.replace(outcome, step=job.steps()[-1][1])
 
 
@@ -405,9 +407,7 @@ def restarted(trial: Trial) -> list[pathlib.Path]:
 
 
 def tried(name: str, trial: Trial, undisturbed: Job | None) -> dict[str, object]:
-    """What a fault did and what the restarts gave, beside the undisturbed run, if there is one; an
-    error if that is not what is promised.
-    """
+    """What a fault did, and what restarts gave if there is an undisturbed run beside them."""
     outcome = FAULTS[name](trial)
     with contextlib.suppress(FileNotFoundError):
         (trial.disk / "ballast").unlink()
