@@ -36,6 +36,7 @@ _OF_COSMOLOGY = "cosmology_"
 # A prefix of the names of what they know of themselves: the file may have fields of another box.
 _OF_PARTICLES = "particles_"
 _KNOWN = ("scale_factor", "box_size")
+_COUNTS = "particles_on_ranks"
 
 
 def save_particles(
@@ -53,7 +54,8 @@ def save_particles(
 
     The file has the tables `cell`, `offset` and `momentum`, of shape (total, 3), rank after rank,
     each with its `units`, and the attributes `mesh_shape` and, where the particles know them,
-    `particles_scale_factor` and `particles_box_size`; positions in the box are
+    `particles_scale_factor` and `particles_box_size`; `particles_on_ranks` says how many each rank
+    had, so that as many ranks as before read them in the same order. Positions in the box are
     ``(cell + offset) % mesh_shape * box_size / mesh_shape``. A `cell` is also an identity, by
     which a particle is found again in another file. Displacements that particles keep are the
     tables `displacement1` and `displacement2`. In everything else as `save`.
@@ -151,6 +153,7 @@ def save_particles(
                 **known,
                 **parameters,
                 "mesh_shape": np.array(mesh.global_shape),
+                _COUNTS: np.array(counts),
             },
         )
         if mode == "a":
@@ -220,8 +223,12 @@ def load_particles(
             for name in _KNOWN
             if _OF_PARTICLES + name in file.attrs
         }
-        start, count = block(total, comm.size, comm.rank)
-        rows = max(block(total, comm.size, 0)[1], 1)  # as many on every rank: one program
+        counts = np.ravel(np.asarray(file.attrs.get(_COUNTS, ()), int))
+        if counts.size != comm.size or counts.sum() != total:
+            counts = np.array([block(total, comm.size, rank)[1] for rank in range(comm.size)])
+        # On as many ranks as before each reads its own, and particles keep their order there.
+        start, count = int(counts[: comm.rank].sum()), int(counts[comm.rank])
+        rows = max(int(counts.max()), 1)  # as many on every rank: one program
         padded = []
         for table in tables:
             wanted = dtype if table.dtype.kind == "f" else None
