@@ -37,6 +37,7 @@ _OF_COSMOLOGY = "cosmology_"
 _OF_PARTICLES = "particles_"
 _KNOWN = ("scale_factor", "box_size")
 _COUNTS = "particles_on_ranks"
+_MOST_COUNTS = 8000  # an attribute of HDF5 has less than 64 KiB
 
 
 def save_particles(
@@ -55,8 +56,8 @@ def save_particles(
     The file has the tables `cell`, `offset` and `momentum`, of shape (total, 3), rank after rank,
     each with its `units`, and the attributes `mesh_shape` and, where the particles know them,
     `particles_scale_factor` and `particles_box_size`; `particles_on_ranks` says how many each rank
-    had, so that as many ranks as before read them in the same order. Positions in the box are
-    ``(cell + offset) % mesh_shape * box_size / mesh_shape``. A `cell` is also an identity, by
+    had (on 8000 ranks at most), so that the same grid reads them in the same order. Positions in
+    the box are ``(cell + offset) % mesh_shape * box_size / mesh_shape``. A `cell` is also an identity, by
     which a particle is found again in another file. Displacements that particles keep are the
     tables `displacement1` and `displacement2`. In everything else as `save`.
 
@@ -153,7 +154,7 @@ def save_particles(
                 **known,
                 **parameters,
                 "mesh_shape": np.array(mesh.global_shape),
-                _COUNTS: np.array(counts),
+                **({_COUNTS: np.array(counts)} if comm.size <= _MOST_COUNTS else {}),
             },
         )
         if mode == "a":
@@ -165,6 +166,7 @@ def save_particles(
                     comm,
                     but_arrays=(*_DISPLACEMENTS, *_PHYSICAL),
                     but_attributes=[
+                        _COUNTS,
                         *(_OF_PARTICLES + name for name in _KNOWN),
                         *(_OF_COSMOLOGY + name for name in _PARAMETERS),
                     ],
@@ -181,7 +183,9 @@ def load_particles(
 ) -> Particles:
     """Read particles that `save_particles` wrote, on any grid and number of ranks.
 
-    Each rank reads an equal share, and `pm.to_owners` brings them to the owners of their cells.
+    Each rank reads what it wrote where there are as many ranks, and else an equal share, and
+    `pm.to_owners` brings particles to the owners of their cells. On the grid that wrote them they
+    have the same order on each rank, so that a run which goes on comes to the same bits.
 
     Args:
         path: of the file, the same on every rank.

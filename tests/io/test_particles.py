@@ -50,6 +50,20 @@ def rows(particles):
     return everything[np.lexsort(everything.T)]
 
 
+def test_the_grid_that_wrote_them_reads_them_in_the_same_order(folder):
+    """What is painted adds them up in it."""
+    for grid in grids():
+        mesh = pfftjax.PencilFFT(MESH, grid, real=True).input
+        particles = pm.to_owners(scattered("float64"), mesh, TOTAL)
+        pfftjax.io.save_particles(folder / "p.h5", particles, mesh, mode="w")
+        loaded = pfftjax.io.load_particles(folder / "p.h5", mesh, capacity=TOTAL)
+        used = int(particles.used)
+        assert int(loaded.used) == used
+        for name in ("cell", "offset", "momentum"):
+            read, written = (getattr(of, name)[:used] for of in (loaded, particles))
+            np.testing.assert_array_equal(read, written)
+
+
 @pytest.mark.parametrize("layout", ["shared", "per_rank"])
 def test_read_back_by_their_owners_on_any_grid(folder, layout):
     path = folder / "p.h5"
