@@ -3,12 +3,14 @@
     python -m tools.nodes --ranks 4 --rate 1gbit -- -m benchmarks.methods --size 256 --rate 1gbit
 
 Forward and inverse transforms of complex64 on slabs, each method once a round; the medians, and
-those of the ratios to MESSAGES in the same round. `--rate` is what the figures are kept under, in
-benchmarks/results/methods-openmpi.json. All methods must give the same bits.
+those of the ratios to MESSAGES in the same round. Beside them stands the time that a link takes
+for what a node sends, by the rate that `tools.nodes` has measured. `--rate` is what the figures
+are kept under, in benchmarks/results/methods-openmpi.json. All methods must give the same bits.
 """
 
 import argparse
 import json
+import os
 import statistics
 
 import jax
@@ -52,6 +54,15 @@ def figures(size: int, rounds: int) -> dict[str, dict[str, float]]:
     }
 
 
+def link(size: int, nodes: list[int]) -> dict[str, float]:
+    """The rate of a link, and milliseconds for what a node sends in both transforms."""
+    rate = float(os.environ["PFFTJAX_TEST_LINK"])
+    ranks = len(nodes)
+    block = 8 * size**3 / ranks**2  # from one rank to another
+    sent = max(nodes.count(node) * (ranks - nodes.count(node)) for node in set(nodes)) * block
+    return {"gbit": round(rate, 2), "ms": round(1e3 * 2 * 8e-9 * sent / rate, 1)}
+
+
 def main() -> None:
     """Time, print and keep."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
@@ -66,9 +77,14 @@ def main() -> None:
     placement = ",".join(map(str, nodes))
     for method, of in found.items():
         print(f"{method:14} {of['ms']:9.2f} ms, {of['of_messages']:.3f} of MESSAGES")
+    alone = link(arguments.size, list(nodes))
+    print(f"the link alone {alone['ms']:9.2f} ms at {alone['gbit']} Gbit/s")
     path = RESULTS / f"methods-{family()}.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
-    kept[f"{arguments.size}^3 on nodes {placement}, rate {arguments.rate}"] = found
+    kept[f"{arguments.size}^3 on nodes {placement}, rate {arguments.rate}"] = {
+        "link": alone,
+        **found,
+    }
     keep("methods", kept)
 
 

@@ -19,6 +19,7 @@ CATALOGUES = ROOT / "docs" / "catalogues.md"
 OBSERVABLES = ROOT / "docs" / "observables.md"
 NUFFT = ROOT / "docs" / "nufft.md"
 CLUSTERS = ROOT / "docs" / "clusters.md"
+TRANSFORMS = ROOT / "docs" / "design" / "transforms.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
 CASE = "256:complex64 forward"
 
@@ -412,6 +413,28 @@ def faults() -> str:
     return _table(header, *rows)
 
 
+def methods() -> str:
+    """Methods of exchange on two nodes of two ranks, beside the link alone."""
+    lines = []
+    for case, found in _results("methods").items():
+        beside = [
+            f"{found[name]['ms']:.0f} ({found[name]['of_messages']:.2f})"
+            for name in ("HIERARCHICAL", "ALLTOALL")
+        ]
+        link = found["link"]
+        lines.append(
+            (
+                case.partition(" on ")[0],
+                f"{link['gbit']:.2f}",
+                f"{link['ms']:.0f}",
+                f"{found['MESSAGES']['ms']:.0f}",
+                *beside,
+            )
+        )
+    header = ("complex64", "Gbit/s", "the link alone, ms", "`MESSAGES`, ms")
+    return _table((*header, "`HIERARCHICAL` (of `MESSAGES`)", "`ALLTOALL`"), *lines)
+
+
 TABLES = {
     CLUSTERS: faults,
     CATALOGUES: friends,
@@ -423,6 +446,7 @@ TABLES = {
     SHARDING: sharding,
     OBSERVABLES: observables,
     NUFFT: nufft,
+    TRANSFORMS: methods,
     VIEWER: viewer,
 }
 

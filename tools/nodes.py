@@ -22,6 +22,7 @@ from tools import launcher
 
 BRIDGE = "pfftjax0"
 NETWORK = "10.199.0.{}"
+LINK = "PFFTJAX_TEST_LINK"  # Gbit/s, in the environment of ranks
 # These tests send data between nodes and within one: by every method, by messages and collectives.
 TESTS = (
     "tests/pencils",
@@ -179,7 +180,9 @@ def main() -> int:
     os.environ |= settings
     with nodes(arguments.nodes, arguments.rate) as (addresses, ssh):
         if arguments.nodes > 1:
-            print(f"a link carries {link_rate(addresses, ssh):.2f} Gbit/s", flush=True)
+            rate = link_rate(addresses, ssh)
+            print(f"a link carries {rate:.2f} Gbit/s", flush=True)
+            settings[LINK] = os.environ[LINK] = str(rate)  # for what measures
         start = time.monotonic()
         status = subprocess.run(
             command(arguments.ranks, addresses, ssh, *program), env=settings, check=False

@@ -13,8 +13,8 @@ namespace {
 // A rank has so many bytes on their way to another one at a time, in messages of this size. Of
 // several MiB that ranks sent at once over TCP, Open MPI 5.0.11 kept a link busy for 70 % of the
 // time; of this for nearly all of it.
-constexpr std::int64_t kChunkBytes = std::int64_t{128} << 10;
-constexpr std::int64_t kBytesOnTheirWay = std::int64_t{512} << 10;
+constexpr std::int64_t kChunkBytes = std::int64_t{512} << 10;
+constexpr std::int64_t kBytesOnTheirWay = std::int64_t{1} << 20;
 
 std::int64_t RoundUp(std::int64_t bytes) {
   constexpr auto line = static_cast<std::int64_t>(kCacheLine);

@@ -307,7 +307,7 @@ int ExchangeOnNode(Communicator& comm, const Task<T>& task, const Passage<T>& pa
 template <typename T>
 int ExchangeByNodes(Communicator& comm, const Task<T>& task, const Passage<T>& whole,
                     const Buffers& buffers, ffi::ThreadPool& pool, bool* is_done) {
-  constexpr std::int64_t kMost = 8;  // more hide little more
+  constexpr std::int64_t kMost = 4;  // more hide little more, and cost more on fast links
   const Nodes& nodes = NodesOf(comm);
   const std::int64_t message = nodes.MostRanks() * fft::VolumesOf(whole)[0].Most(comm.size);
   const std::int64_t pieces = std::clamp<std::int64_t>(message / GetOptions().least_piece, 1,

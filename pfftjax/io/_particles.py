@@ -57,9 +57,9 @@ def save_particles(
     each with its `units`, and the attributes `mesh_shape` and, where the particles know them,
     `particles_scale_factor` and `particles_box_size`; `particles_on_ranks` says how many each rank
     had (on 8000 ranks at most), so that the same grid reads them in the same order. Positions in
-    the box are ``(cell + offset) % mesh_shape * box_size / mesh_shape``. A `cell` is also an identity, by
-    which a particle is found again in another file. Displacements that particles keep are the
-    tables `displacement1` and `displacement2`. In everything else as `save`.
+    the box are ``(cell + offset) % mesh_shape * box_size / mesh_shape``. A `cell` is also an
+    identity, by which a particle is found again in another file. Displacements that particles keep
+    are the tables `displacement1` and `displacement2`. In everything else as `save`.
 
     Args:
         path: of the file, the same on every rank.
