@@ -284,11 +284,12 @@ class Passage {
       for (int to = 0; to < change_.ranks; ++to) {
         const Parcel& parcel = parcels(piece).To(to);
         const Part part = PartOf(tile, change_.scatter, of.Scattered(to), origin, parcel);
+        const std::int64_t stride = parcel.stride[tile.rows];
         const T* source = data + 2 * part.in_tile;
         char* target = ends.to[to] + part.in_parcel;
         for (std::int64_t row = 0; row < part.rows; ++row) {
           LeaveRow(target, source, part.length, parcel);
-          target += parcel.stride[tile.rows];
+          target += stride;
           source += 2 * tile.pitch;
         }
       }
@@ -305,13 +306,14 @@ class Passage {
       for (int from = 0; from < change_.ranks; ++from) {
         const Parcel& parcel = parcels(piece).From(from);
         const Part part = PartOf(tile, change_.gather, of.Gathered(from), origin, parcel);
+        const std::int64_t stride = parcel.stride[tile.rows];
         const char* source = ends.from[from] + part.in_parcel;
         T* target = data + 2 * part.in_tile;
         Three at = part.begin;
         for (std::int64_t row = 0; row < part.rows; ++row, ++at[tile.rows]) {
           FetchRow(target, source, part.length, parcel, wave, at, tile.along);
           target += 2 * tile.pitch;
-          source += parcel.stride[tile.rows];
+          source += stride;
         }
       }
     }
