@@ -164,7 +164,7 @@ int NodeExchange::Begin() {
 // For what is given up a rank sends the header, and for other chunks messages without bytes.
 int NodeExchange::StartSends() {
   const int tag = ExchangeTag(comm_);
-  while (started_ < open_) {
+  while (started_ < Open()) {
     Message& message = outgoing_.all[started_];
     const bool is_whole = started_ < whole_;
     const std::int64_t shortened = message.has_header ? kHeaderBytes : 0;
@@ -188,16 +188,11 @@ int NodeExchange::StartSends() {
   return 0;
 }
 
-void NodeExchange::GiveUpRest() {
-  ready_ = pieces_;
-  open_ = outgoing_.all.size();
-}
-
 // Waits until the ranks of this node have left the next piece.
 int NodeExchange::MakeReady() {
   here_ = round_.WaitForAll(MeaningOf(comm_), PublishedAs(ready_));
   if (here_ == 0) {
-    whole_ = open_ = outgoing_.ends[ready_++];
+    whole_ = outgoing_.ends[ready_++];
   } else if (here_ == kOtherSizes) {
     GiveUpRest();  // so that the ranks of other nodes learn it
   } else {

@@ -1,6 +1,7 @@
 // An exchange between ranks on several nodes, in few messages: what the ranks of a node have for a
-// rank on another one lies together in the window of their node, and one of them sends it in one
-// message. Between a pair of nodes with m ranks each there are m messages, and not m * m.
+// rank on another one lies together in the window of their node, and one of them sends it, in one
+// message if it is not large. Between a pair of nodes with m ranks each there are m of these
+// streams, and not m * m.
 //
 // What is for a rank of the same node, that rank reads from the window. What comes from another
 // node arrives in one piece, with what each of its ranks has sent in the order of the ranks, and
@@ -94,7 +95,9 @@ class NodeExchange {
   char* PlaceIncoming(int piece, char* region, const Nodes& nodes, const Volume& volume);
 
   int MakeReady();
-  void GiveUpRest();
+  void GiveUpRest() { ready_ = pieces_; }
+  // So many messages may be on their way.
+  std::size_t Open() const { return ready_ == pieces_ ? outgoing_.all.size() : whole_; }
   int StartSends();
   int TestNext();
   int WaitForMessages(int piece);
@@ -113,7 +116,6 @@ class NodeExchange {
   int left_ = 0;             // so many pieces this rank has left
   int ready_ = 0;            // so many have been left by all ranks of this node, or given up
   std::size_t whole_ = 0;    // so many messages are sent as they are, those after them given up
-  std::size_t open_ = 0;     // so many may be on their way
   std::size_t started_ = 0;  // so many are, or were
   int latest_ = kNobody;     // the rank to which the last of them goes, or went
   std::int64_t on_their_way_ = 0;  // to that rank, in bytes

@@ -16,7 +16,7 @@ enum class Method : std::int64_t {
   kMessages,   // in pieces, from rank to rank
   kAlltoall,   // by one collective of MPI's
   kPipelined,  // by other operations (pfftjax/pencils/_overlap.py), never by a handler
-  // Within nodes as kFused, or as kShared; between them one message for each rank and node.
+  // Within nodes as kFused, or as kShared; between them one stream for each rank and node.
   kHierarchical,
 };
 
