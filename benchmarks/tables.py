@@ -414,7 +414,7 @@ def faults() -> str:
 
 
 def methods() -> str:
-    """Methods of exchange on two nodes of two ranks, beside the link alone."""
+    """Methods of exchange on several nodes, beside the link alone."""
     lines = []
     for case, found in _results("methods").items():
         beside = [
@@ -422,16 +422,19 @@ def methods() -> str:
             for name in ("HIERARCHICAL", "ALLTOALL")
         ]
         link = found["link"]
+        size, _, where = case.partition(" on nodes ")
+        nodes = where.partition(", rate ")[0].split(",")
         lines.append(
             (
-                case.partition(" on ")[0],
+                size,
+                " + ".join(str(nodes.count(node)) for node in dict.fromkeys(nodes)),
                 f"{link['gbit']:.2f}",
                 f"{link['ms']:.0f}",
                 f"{found['MESSAGES']['ms']:.0f}",
                 *beside,
             )
         )
-    header = ("complex64", "Gbit/s", "the link alone, ms", "`MESSAGES`, ms")
+    header = ("complex64", "ranks of nodes", "Gbit/s", "the link alone, ms", "`MESSAGES`, ms")
     return _table((*header, "`HIERARCHICAL` (of `MESSAGES`)", "`ALLTOALL`"), *lines)
 
 
