@@ -249,6 +249,7 @@ int ParcelsInSteps(Communicator& comm, Method method, const Task<T>& task,
 template <typename T>
 int InOnePass(const Task<T>& task, const Passage<T>& passage, const Buffers& buffers,
               Meeting<T>& meeting) {
+  if (const int code = meeting.Begin()) return code;
   const std::size_t arrays = task.sums.leaving.size();
   std::int64_t own = 0;
   for (int piece = 0; piece < passage.pieces().count(); ++piece) {
@@ -298,8 +299,7 @@ int ExchangeOnNode(Communicator& comm, const Task<T>& task, const Passage<T>& pa
   *is_done = window != nullptr;
   if (code != 0 || !window) return code;
   fft::OnNode<T> meeting(comm, *window, passage.parcels());
-  const int begun = meeting.Begin();
-  return begun == 0 ? InOnePass(task, passage, buffers, meeting) : begun;
+  return InOnePass(task, passage, buffers, meeting);
 }
 
 // The same on several nodes. Large exchanges go in pieces, which are on their way while others are
@@ -324,8 +324,7 @@ int ExchangeByNodes(Communicator& comm, const Task<T>& task, const Passage<T>& w
   *is_done = window != nullptr;
   if (code != 0 || !window) return code;
   fft::ByNodes<T> meeting(comm, *window, volumes, most, passage);
-  const int begun = meeting.Begin();
-  return begun == 0 ? InOnePass(task, passage, buffers, meeting) : begun;
+  return InOnePass(task, passage, buffers, meeting);
 }
 
 template <typename T>

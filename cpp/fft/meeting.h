@@ -21,11 +21,13 @@ class Meeting {
   Meeting& operator=(const Meeting&) = delete;
   virtual ~Meeting() = default;
 
+  // Waits until this rank may leave something. An MPI code, as what follows.
+  virtual int Begin() { return 0; }
   // Where this rank leaves array i of a piece for another one, and where it finds what that one
   // has left.
   virtual char* To(int, int, std::size_t) { return nullptr; }
   virtual const char* From(int, int, std::size_t) { return nullptr; }
-  // The piece has been left. An MPI code, as what follows.
+  // The piece has been left.
   virtual int Leave(int) { return 0; }
   // Waits until all ranks have left what this one fetches of the piece.
   virtual int Wait(int) { return 0; }
@@ -40,7 +42,7 @@ class OnNode : public Meeting<T> {
   OnNode(Communicator& comm, Window& window, const Parcels<T>& parcels)
       : comm_(comm), window_(window), parcels_(parcels), round_(window, comm) {}
 
-  int Begin() { return round_.Begin(); }
+  int Begin() override { return round_.Begin(); }
   char* To(int rank, int, std::size_t i) override {
     return PartOf(comm_.rank, parcels_.To(rank), i);
   }
@@ -73,7 +75,7 @@ class ByNodes : public Meeting<T> {
           std::int64_t most_on_node, const Passage<T>& passage)
       : exchange_(comm, window, NodesOf(comm), pieces, most_on_node), passage_(passage) {}
 
-  int Begin() { return exchange_.Begin(); }
+  int Begin() override { return exchange_.Begin(); }
   char* To(int rank, int piece, std::size_t i) override {
     return exchange_.To(rank, piece) + After(passage_.parcels(piece).To(rank), i);
   }
