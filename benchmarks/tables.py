@@ -438,27 +438,49 @@ def methods() -> str:
     return _table((*header, "`HIERARCHICAL` (of `MESSAGES`)", "`ALLTOALL`"), *lines)
 
 
+def threads() -> str:
+    """The same cores in fewer ranks."""
+    cases = _results("threads")["cases"]
+    splits = list(next(iter(cases.values())))
+    rows = [
+        (
+            case,
+            f"{of[splits[0]]['ms']:.1f} ms",
+            *(
+                f"{of[split]['ms']:.1f} ms ({of[split]['of_one_core']:.2f})"
+                for split in splits[1:]
+            ),
+        )
+        for case, of in cases.items()
+    ]
+    return _table(("ranks x cores of each", *splits), *rows)
+
+
+# The tables of a page in their order.
 TABLES = {
-    CLUSTERS: faults,
-    CATALOGUES: friends,
-    README: speed,
-    PARTICLES: painting,
-    GPU: gpu,
-    SCALING: scaling,
-    CLOCK: clock,
-    SHARDING: sharding,
-    OBSERVABLES: observables,
-    NUFFT: nufft,
-    TRANSFORMS: methods,
-    VIEWER: viewer,
+    CLUSTERS: (threads, faults),
+    CATALOGUES: (friends,),
+    README: (speed,),
+    PARTICLES: (painting,),
+    GPU: (gpu,),
+    SCALING: (scaling,),
+    CLOCK: (clock,),
+    SHARDING: (sharding,),
+    OBSERVABLES: (observables,),
+    NUFFT: (nufft,),
+    TRANSFORMS: (methods,),
+    VIEWER: (viewer,),
 }
 
 
 def with_table(page: pathlib.Path) -> str:
-    """A page with its table replaced by that of the results as they are."""
-    before, rest = page.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}{TABLES[page]()}{END}{after}"
+    """A page with its tables replaced by those of the results as they are."""
+    first, *rest = page.read_text().split(BEGIN)
+    parts = [
+        f"{BEGIN}{table()}{END}{part.split(END)[1]}"
+        for table, part in zip(TABLES[page], rest, strict=True)
+    ]
+    return "".join((first, *parts))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "collectives/exchange.h"
@@ -13,6 +14,7 @@
 #include "runtime/agreement.h"
 #include "runtime/handlers.h"
 #include "runtime/profile.h"
+#include "runtime/tasks.h"
 
 namespace pfftjax {
 namespace {
@@ -69,24 +71,27 @@ class Parts {
   Range range_{};
 };
 
-// The rows sorted by owner, in their order within each; rows from `count` on come last.
+// Some of the rows, which one thread looks at.
+struct Chunk {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::vector<OwnedRun> runs;
+  std::vector<std::int64_t> places;  // of its first row for each rank, in the order of all
+  bool is_nowhere = false;           // has a row that no box has room for
+};
+
+// Finds the runs of a chunk.
 template <typename T>
-void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::int64_t count,
-          std::int64_t rows, std::int32_t* order, std::int32_t* counts) {
+void FindOwners(const Mesh& mesh, const std::int32_t* cells, const T* offsets, Chunk* chunk) {
   const std::int64_t columns = mesh.along[1].size;
-  const std::int64_t ranks = mesh.along[0].size * columns;
   std::array<Parts, 2> parts = {Parts(mesh.shape[0], mesh.along[0].size),
                                 Parts(mesh.shape[1], columns)};
-  std::vector<OwnedRun> runs;
+  std::vector<OwnedRun>& runs = chunk->runs;
   constexpr std::int64_t kPiece = 1024;  // stays in cache
-  for (std::int64_t begin = 0; begin < count; begin += kPiece) {
-    const std::int64_t end = std::min(begin + kPiece, count);
-    if (IsAnyNowhere(offsets + kAxes * begin, kAxes * (end - begin))) {
-      // Impossible counts are refused by the next step, on every rank together.
-      std::fill(counts, counts + ranks, -1);
-      std::fill(order, order + rows, 0);
-      return;
-    }
+  for (std::int64_t begin = chunk->begin; begin < chunk->end; begin += kPiece) {
+    const std::int64_t end = std::min(begin + kPiece, chunk->end);
+    chunk->is_nowhere = IsAnyNowhere(offsets + kAxes * begin, kAxes * (end - begin));
+    if (chunk->is_nowhere) return;
     for (std::int64_t row = begin; row < end; ++row) {
       bool is_same = !runs.empty();
       for (int axis = 0; axis < 2; ++axis) {
@@ -101,29 +106,65 @@ void Sort(const Mesh& mesh, const std::int32_t* cells, const T* offsets, std::in
       if (!is_same) runs.push_back({parts[0].last() * columns + parts[1].last(), row});
     }
   }
-  runs.push_back({ranks, count});
-  const auto for_each_run = [&](auto&& body) {
-    for (auto run = runs.begin(); run + 1 != runs.end(); ++run) {
-      body(run->rank, run->begin, (run + 1)->begin - run->begin);
+}
+
+// The rows sorted by owner, in their order within each; rows from `count` on come last.
+template <typename T>
+void Sort(ffi::ThreadPool& pool, const Mesh& mesh, const std::int32_t* cells, const T* offsets,
+          std::int64_t count, std::int64_t rows, std::int32_t* order, std::int32_t* counts) {
+  const std::int64_t ranks = mesh.along[0].size * mesh.along[1].size;
+  constexpr std::int64_t kWorthAThread = 1 << 14;
+  const std::int64_t threads = std::max<std::int64_t>(pool.num_threads(), 1);
+  // Chunks have numbers for all ranks, which take less memory than the order itself.
+  const std::int64_t most = std::min(threads > 1 ? 4 * threads : 1, count / (2 * ranks));
+  std::vector<Chunk> chunks(static_cast<std::size_t>(
+      std::clamp<std::int64_t>(count / kWorthAThread, 1, std::max<std::int64_t>(most, 1))));
+  const auto each = static_cast<std::int64_t>(chunks.size());
+  for (std::int64_t i = 0; i < each; ++i) {
+    chunks[i].begin = count * i / each;
+    chunks[i].end = count * (i + 1) / each;
+  }
+  const auto for_each_run = [](const Chunk& chunk, auto&& body) {
+    for (std::size_t run = 0; run < chunk.runs.size(); ++run) {
+      const auto [rank, begin] = chunk.runs[run];
+      body(rank, begin,
+           (run + 1 < chunk.runs.size() ? chunk.runs[run + 1].begin : chunk.end) - begin);
     }
   };
-  std::fill(counts, counts + ranks, 0);
-  for_each_run([&](std::int64_t rank, std::int64_t, std::int64_t n) {
-    counts[rank] += static_cast<std::int32_t>(n);
+  ForEachTask(pool, each, threads - 1, [&](std::int64_t task) {
+    Chunk& chunk = chunks[task];
+    FindOwners(mesh, cells, offsets, &chunk);
+    chunk.places.resize(static_cast<std::size_t>(ranks));
+    for_each_run(
+        chunk, [&](std::int64_t rank, std::int64_t, std::int64_t n) { chunk.places[rank] += n; });
   });
-  std::vector<std::int64_t> place(static_cast<std::size_t>(ranks));
-  std::exclusive_scan(counts, counts + ranks, place.begin(), std::int64_t{0});
-  for_each_run([&](std::int64_t rank, std::int64_t begin, std::int64_t n) {
-    std::int32_t* const first = order + place[static_cast<std::size_t>(rank)];
-    std::iota(first, first + n, static_cast<std::int32_t>(begin));
-    place[static_cast<std::size_t>(rank)] += n;
+  if (std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_nowhere; })) {
+    // Impossible counts are refused by the next step, on every rank together.
+    std::fill(counts, counts + ranks, -1);
+    std::fill(order, order + rows, 0);
+    return;
+  }
+  std::int64_t next = 0;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const std::int64_t first = next;
+    for (Chunk& chunk : chunks) next += std::exchange(chunk.places[rank], next);
+    counts[rank] = static_cast<std::int32_t>(next - first);
+  }
+  ForEachTask(pool, each, threads - 1, [&](std::int64_t task) {
+    Chunk& chunk = chunks[task];
+    for_each_run(chunk, [&](std::int64_t rank, std::int64_t begin, std::int64_t n) {
+      std::int32_t* const first = order + chunk.places[rank];
+      std::iota(first, first + n, static_cast<std::int32_t>(begin));
+      chunk.places[rank] += n;
+    });
   });
   std::iota(order + count, order + rows, static_cast<std::int32_t>(count));
 }
 
 ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::int64_t rows_comm,
-                        std::int64_t columns_comm, Cells cells, Operand offsets, Count count,
-                        ffi::Result<Integers> order, ffi::Result<Integers> counts) {
+                        std::int64_t columns_comm, ffi::ThreadPool pool, Cells cells,
+                        Operand offsets, Count count, ffi::Result<Integers> order,
+                        ffi::Result<Integers> counts) {
   const Timed timed(Operation::kOrderByOwner, BytesOf(offsets));
   const auto mesh = pm::FindMesh({n0, n1, n2}, rows_comm, columns_comm);
   const std::int64_t rows = order->dimensions()[0];
@@ -138,8 +179,9 @@ ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::
                    std::to_string(rows) + " rows");
   }
   const auto sort = [&](auto zero) {
-    Sort(*mesh, cells.typed_data(), static_cast<const decltype(zero)*>(offsets.untyped_data()),
-         used, rows, order->typed_data(), counts->typed_data());
+    Sort(pool, *mesh, cells.typed_data(),
+         static_cast<const decltype(zero)*>(offsets.untyped_data()), used, rows,
+         order->typed_data(), counts->typed_data());
   };
   if (offsets.element_type() == ffi::DataType::F64) {
     sort(double{});
@@ -188,8 +230,8 @@ template <bool kThere>
 class Mover {
  public:
   Mover(const Communicator& comm, const std::vector<pm::Way>& ways,
-        const std::vector<RowArray>& arrays)
-      : comm_(comm), ways_(ways), arrays_(arrays) {
+        const std::vector<RowArray>& arrays, ffi::ThreadPool& pool)
+      : comm_(comm), ways_(ways), arrays_(arrays), pool_(pool) {
     for (const RowArray& array : arrays) row_bytes_ += array.bytes;
   }
 
@@ -197,7 +239,7 @@ class Mover {
   // in the same memory.
   int Run() {
     const std::vector<Packed> leaving = Pack();
-    for (const RowArray& array : arrays_) Stay(array);
+    Stay();
     std::int64_t most = 0;
     for (int origin = 0; origin < comm_.size; ++origin) {
       most = std::max(most, BytesOf(To(), origin));
@@ -212,7 +254,7 @@ class Mover {
       if (code != 0) return code;
       Unpack(origin, arrived.get());
     }
-    for (const RowArray& array : arrays_) ClearUnused(array);
+    ClearUnused();
     return 0;
   }
 
@@ -237,51 +279,89 @@ class Mover {
     }
   }
 
+  // Calls `body(array)` for each, on threads that are worth it for so many bytes.
+  template <typename Body>
+  void ForEachArray(std::int64_t bytes, Body&& body) const {
+    ForEach(1, bytes, [&](std::int64_t, const RowArray& array) { body(array); });
+  }
+  // The same with a number below `count`.
+  template <typename Body>
+  void ForEach(std::int64_t count, std::int64_t bytes, Body&& body) const {
+    constexpr std::int64_t worth_a_thread = 1 << 18;
+    const std::int64_t helpers = std::min(pool_.num_threads() - 1, bytes / worth_a_thread);
+    const auto arrays = static_cast<std::int64_t>(arrays_.size());
+    ForEachTask(pool_, arrays * count, helpers, [&](std::int64_t task) {
+      body(task / arrays, arrays_[static_cast<std::size_t>(task % arrays)]);
+    });
+  }
+
   std::vector<Packed> Pack() const {
     std::vector<Packed> leaving(static_cast<std::size_t>(comm_.size));
+    std::int64_t bytes = 0;
     for (int dest = 0; dest < comm_.size; ++dest) {
-      const std::int64_t bytes = BytesOf(From(), dest);
       auto& [data, size] = leaving[static_cast<std::size_t>(dest)];
-      data.reset(new char[static_cast<std::size_t>(bytes)]);
-      size = bytes;
-      char* to = data.get();
-      for (const RowArray& array : arrays_) {
-        ForEachMember(From(), dest, [&](std::size_t member, const pm::Run& run) {
-          CopyRows(array.FromRow(member, run.row), to, run.count, array.bytes);
-          to += array.Bytes(run.count);
-        });
-      }
+      size = BytesOf(From(), dest);
+      data.reset(new char[static_cast<std::size_t>(size)]);
+      bytes += size;
     }
+    ForEach(comm_.size, bytes, [&](std::int64_t dest, const RowArray& array) {
+      const Packed& packed = leaving[static_cast<std::size_t>(dest)];
+      char* to = packed.data.get() + PlaceOf(array, packed.bytes);
+      ForEachMember(From(), static_cast<int>(dest), [&](std::size_t member, const pm::Run& run) {
+        CopyRows(array.FromRow(member, run.row), to, run.count, array.bytes);
+        to += array.Bytes(run.count);
+      });
+    });
     return leaving;
   }
-  void Unpack(int origin, const char* from) const {
-    for (const RowArray& array : arrays_) {
+  void Unpack(int origin, const char* message) const {
+    const std::int64_t bytes = BytesOf(To(), origin);
+    ForEachArray(bytes, [&](const RowArray& array) {
+      const char* from = message + PlaceOf(array, bytes);
       ForEachMember(To(), origin, [&](std::size_t member, const pm::Run& run) {
         CopyRows(from, array.ToRow(member, run.row), run.count, array.bytes);
         from += array.Bytes(run.count);
       });
+    });
+  }
+  // Where the rows of an array begin in a message of so many bytes.
+  std::int64_t PlaceOf(const RowArray& array, std::int64_t bytes) const {
+    std::int64_t before = 0;
+    for (const RowArray* other = arrays_.data(); other != &array; ++other) before += other->bytes;
+    return row_bytes_ == 0 ? 0 : bytes / row_bytes_ * before;
+  }
+
+  void Stay() const {
+    for (std::size_t member = 0; member < ways_.size(); ++member) {
+      const std::vector<pm::Stay>& stays = ways_[member].stays;
+      const auto count = static_cast<std::int64_t>(stays.size());
+      constexpr std::int64_t some = 16;  // of at most pm::kMostInRun rows
+      ForEach((count + some - 1) / some, ways_[member].used() * row_bytes_,
+              [&](std::int64_t task, const RowArray& array) {
+                for (std::int64_t i = task * some; i < std::min((task + 1) * some, count); ++i) {
+                  const pm::Stay& stay = stays[static_cast<std::size_t>(i)];
+                  const char* const from = array.FromRow(member, kThere ? stay.from : stay.to);
+                  char* const to = array.ToRow(member, kThere ? stay.to : stay.from);
+                  if (from != to) CopyRows(from, to, stay.count, array.bytes);
+                }
+              });
     }
   }
-  void Stay(const RowArray& array) const {
+  void ClearUnused() const {
     for (std::size_t member = 0; member < ways_.size(); ++member) {
-      for (const pm::Stay& stay : ways_[member].stays) {
-        const char* const from = array.FromRow(member, kThere ? stay.from : stay.to);
-        char* const to = array.ToRow(member, kThere ? stay.to : stay.from);
-        if (from != to) CopyRows(from, to, stay.count, array.bytes);
-      }
-    }
-  }
-  void ClearUnused(const RowArray& array) const {
-    for (std::size_t member = 0; member < ways_.size(); ++member) {
-      for (const pm::Run& run : (ways_[member].*To()).unused) {
-        std::memset(array.ToRow(member, run.row), 0, array.Bytes(run.count));
-      }
+      const std::vector<pm::Run>& unused = (ways_[member].*To()).unused;
+      ForEachArray(pm::CountIn(unused) * row_bytes_, [&](const RowArray& array) {
+        for (const pm::Run& run : unused) {
+          std::memset(array.ToRow(member, run.row), 0, array.Bytes(run.count));
+        }
+      });
     }
   }
 
   const Communicator& comm_;
   const std::vector<pm::Way>& ways_;
   const std::vector<RowArray>& arrays_;
+  ffi::ThreadPool& pool_;
   std::int64_t row_bytes_ = 0;
 };
 
@@ -345,8 +425,8 @@ std::optional<RowArrays> FindRowArrays(const Integers& order, const ffi::Remaini
 // rows return to where they left x. In both, rows that nobody has sent are zero. All arrays may
 // have a batch in front, whose members go in the same messages.
 template <bool kThere>
-ffi::Error MoveRows(const CallSite& site, Integers order, Integers outgoing, Integers incoming,
-                    ffi::RemainingArgs sources, ffi::RemainingRets targets) {
+ffi::Error MoveRows(const CallSite& site, ffi::ThreadPool pool, Integers order, Integers outgoing,
+                    Integers incoming, ffi::RemainingArgs sources, ffi::RemainingRets targets) {
   const auto arrays = FindRowArrays<kThere>(order, sources, targets);
   if (!arrays) return Invalid("an exchange of rows of arrays that do not fit");
   const std::size_t axes = order.dimensions().size();
@@ -365,7 +445,7 @@ ffi::Error MoveRows(const CallSite& site, Integers order, Integers outgoing, Int
     std::int64_t used = 0;
     for (std::int64_t member = 0; member < members; ++member) {
       const std::int64_t at = member * comm.size;
-      ways.emplace_back(comm.rank, comm.size, order.typed_data() + member * rows, rows,
+      ways.emplace_back(pool, comm.rank, comm.size, order.typed_data() + member * rows, rows,
                         outgoing.typed_data() + at, incoming.typed_data() + at, arrays->capacity);
       if (!ways.back().fits()) return RowsDoNotFit(site.operation, comm);
       if (!ways.back().is_order()) {
@@ -375,7 +455,7 @@ ffi::Error MoveRows(const CallSite& site, Integers order, Integers outgoing, Int
     }
     comm.given_bytes = 0;
     for (const RowArray& array : arrays->all) comm.given_bytes += used * array.bytes;
-    const int code = Mover<kThere>(comm, ways, arrays->all).Run();
+    const int code = Mover<kThere>(comm, ways, arrays->all, pool).Run();
     if (code != 0) return MpiFailed(site.operation, comm, Element::kU8, comm.given_bytes, code);
     return ffi::Error::Success();
   });

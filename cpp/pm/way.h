@@ -2,13 +2,17 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <numeric>
 #include <vector>
 
+#include "runtime/tasks.h"
+
 namespace pfftjax::pm {
 
-// Rows that lie together.
+// Rows that lie together, at most kMostInRun: threads take runs, so none is long.
+inline constexpr std::int64_t kMostInRun = 1 << 14;
 struct Run {
   std::int32_t row;
   std::int32_t count;
@@ -68,7 +72,7 @@ class Way {
  public:
   // `order` has `rows` rows, of which outgoing[0] go to rank 0, and so on. What arrives has room
   // for `capacity` rows.
-  Way(int rank, int ranks, const std::int32_t* order, std::int64_t rows,
+  Way(ffi::ThreadPool& pool, int rank, int ranks, const std::int32_t* order, std::int64_t rows,
       const std::int32_t* outgoing, const std::int32_t* incoming, std::int64_t capacity) {
     const auto is_negative = [](std::int32_t count) { return count < 0; };
     const std::int64_t sent = std::accumulate(outgoing, outgoing + ranks, std::int64_t{0});
@@ -80,7 +84,7 @@ class Way {
     used_ = used;
     const auto find = [&](std::int64_t begin, std::int64_t count) {
       std::vector<Run> runs;
-      is_order_ &= FindRuns(order + begin, count, rows, &runs);
+      is_order_ &= FindRuns(pool, order + begin, count, rows, &runs);
       return runs;
     };
     there.of.resize(static_cast<std::size_t>(ranks));
@@ -107,16 +111,27 @@ class Way {
 
  private:
   // The runs of rows that follow each other in `order`; false if one is none of `rows`.
-  static bool FindRuns(const std::int32_t* order, std::int64_t count, std::int64_t rows,
-                       std::vector<Run>* runs) {
-    for (std::int64_t i = 0, run = 0; i < count; i += run) {
-      const std::int64_t row = order[i];
-      run = 1;
-      while (i + run < count && order[i + run] == row + run) ++run;
-      if (row < 0 || row + run > rows) return false;
-      runs->push_back({static_cast<std::int32_t>(row), static_cast<std::int32_t>(run)});
-    }
-    return true;
+  static bool FindRuns(ffi::ThreadPool& pool, const std::int32_t* order, std::int64_t count,
+                       std::int64_t rows, std::vector<Run>* runs) {
+    const std::int64_t pieces = (count + kMostInRun - 1) / kMostInRun;
+    std::vector<std::vector<Run>> found(static_cast<std::size_t>(pieces));
+    std::atomic<bool> is_order{true};
+    ForEachTask(pool, pieces, pool.num_threads() - 1, [&](std::int64_t piece) {
+      const std::int64_t end = std::min((piece + 1) * kMostInRun, count);
+      for (std::int64_t i = piece * kMostInRun, run = 0; i < end; i += run) {
+        const std::int64_t row = order[i];
+        run = 1;
+        while (i + run < end && order[i + run] == row + run) ++run;
+        if (row < 0 || row + run > rows) {
+          is_order = false;
+          return;
+        }
+        found[static_cast<std::size_t>(piece)].push_back(
+            {static_cast<std::int32_t>(row), static_cast<std::int32_t>(run)});
+      }
+    });
+    for (const std::vector<Run>& of : found) runs->insert(runs->end(), of.begin(), of.end());
+    return is_order;
   }
 
   void FindPlaces(int rank, int ranks, const std::vector<Run>& staying,

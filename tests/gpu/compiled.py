@@ -22,7 +22,8 @@ from tests.distributed import grids
 from tests.helpers import SIZE
 from tests.pm.universe import cosmology
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+# XLA compiles for minutes on a busy machine.
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(1500)]
 
 # The fields are those of xla/stream_executor/device_description.proto; the figures are those of
 # NVIDIA's data sheets.

@@ -170,7 +170,15 @@ MUTANTS = [
         CXX / "pm" / "painting.cc",
         "low(part), low(part + 1), field);",
         "low(part), planes, field);",
-        "tests/jobs/test_painting.py",
+        "tests/jobs/test_particles.py",
+        0,
+    ),
+    Mutant(
+        "threads that sort by owner begin at the same place",
+        CXX / "pm" / "owners.cc",
+        "next += std::exchange(chunk.places[rank], next);",
+        "next += std::exchange(chunk.places[rank], first);",
+        "tests/jobs/test_particles.py",
         0,
     ),
     Mutant(
