@@ -3,21 +3,33 @@
     python -m benchmarks.model                                      # fit, check, predict
     mpirun -n 64 python -m benchmarks.model --measure network.json  # of the machine at hand
     python -m benchmarks.model --network network.json               # predict for that machine
+    python -m benchmarks.model --between-nodes                      # check on limited links
 
 A transform of N points on R x C ranks is three local transforms and an exchange in each row and
 in each column of the grid (slabs: one). Of b bytes a point and V = N / P points a rank,
 
     local     = V (a log2(N) b / 8 + m b)        arithmetic, and the passes through memory
-    exchange  = s latency + V b (q - 1) / q / bandwidth        in rows of q ranks
+    within    = (h - 1) latency + V b (h - 1) / q / memory bandwidth
+    between   = (q - h) / h latency + V b (q - h) / q / (share of a node's network)
 
-where a rank sends s messages and the bandwidth of a rank is that of memory as far as its row lies
-on one node, and else its share of the node's network. Of a row with h ranks a node, a rank has
-h - 1 parcels for others of its node, and sends (q - h) / h messages to other nodes, each with the
-parcels of all h (`ExchangeMethod.HIERARCHICAL`). `a` and `m` are fitted to this machine's measured
-transforms (fft-*.json), where the exchange is part of the passes through memory; latency and
-bandwidth are measured, or given. What the model leaves out: congestion beyond `efficiency`, ranks
-that wait for slower ones, and that transforms overlap the exchange where messages between nodes
-are 512 KiB and larger.
+in rows of q ranks, h of which are on one node. Messages are those of
+`ExchangeMethod.HIERARCHICAL`: one to each other node, with the parcels of all h ranks. Where such
+a message is large it goes in k pieces, up to four, which travel while the other pieces are
+transformed: of `between` so much less is seen as
+
+    hidden    = min(between, (1 - 1 / k) local s)
+
+where s is the share of the local work that pieces overlap: that of the transforms before and
+after the exchange, of two of three axes (slabs, and the first exchange of pencils) or of one (the
+second).
+
+`a` and `m` are fitted to this machine's measured transforms (fft-*.json), where the exchange is
+part of the passes through memory; latency and bandwidth are measured, or given. What the model
+leaves out: congestion beyond `efficiency`, and ranks that wait for slower ones.
+
+`--between-nodes` fits what ranks of this machine need for their own work, TCP included, to the
+transforms that benchmarks/methods.py has timed on a link without limit, and predicts those on
+limited links from it and from the measured rate of each link.
 """
 
 import argparse
@@ -31,6 +43,10 @@ from collections.abc import Sequence
 import numpy as np
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+# cpp/fft/fused.cc has the same.
+LEAST_PIECE, MOST_PIECES = 1 << 18, 4
+# An exchange overlaps so much of the local work, in its pieces: that of two axes, or of one.
+OVERLAPPED = (2 / 3, 1 / 3)
 BYTES = {"float32": 4.0, "complex64": 8.0, "float64": 8.0, "complex128": 16.0}
 
 
@@ -65,35 +81,47 @@ class Network:
     memory_bandwidth: float
     efficiency: float = 1.0
 
-    def exchange(self, ranks: int, apart: int, volume: float) -> float:
-        """Seconds for an exchange in rows of `ranks`, `apart` places from each other, of `volume`
-        bytes a rank.
-        """
-        here = min(ranks, max(self.ranks_a_node // apart, 1))
-        away = ranks - here
+    def here(self, ranks: int, apart: int) -> int:
+        """How many of a row of `ranks`, which are `apart` places from each other, share a node."""
+        return min(ranks, max(self.ranks_a_node // apart, 1))
+
+    def within(self, ranks: int, apart: int, volume: float) -> float:
+        """Seconds of an exchange of `volume` bytes a rank, as far as it stays on a node."""
+        others = self.here(ranks, apart) - 1
+        return others * self.latency + volume * others / ranks / self.memory_bandwidth
+
+    def between(self, ranks: int, apart: int, volume: float) -> float:
+        """Seconds of what goes to other nodes."""
+        here = self.here(ranks, apart)
         share = self.node_bandwidth * self.efficiency / self.ranks_a_node
-        return (
-            (here - 1 + away / here) * self.latency
-            + volume * (here - 1) / ranks / self.memory_bandwidth
-            + volume * away / ranks / share
-        )
+        away = ranks - here
+        return away / here * self.latency + volume * away / ranks / share
+
+    def pieces(self, ranks: int, apart: int, volume: float) -> int:
+        """In how many pieces that goes."""
+        message = volume / ranks * self.here(ranks, apart)
+        return min(max(int(message / LEAST_PIECE), 1), MOST_PIECES)
 
 
 def predict(
     shape: Sequence[int], grid: tuple[int, int], dtype: str, cores: Cores, network: Network
 ) -> dict[str, float]:
-    """Seconds of one direction on a grid, and where they go; real dtypes are half spectra."""
+    """Seconds of one direction on a grid, and where they go: `exchange` is what is not hidden.
+    Real dtypes are half spectra.
+    """
     rows, columns = grid
     total = math.prod(shape)
     points = total / (rows * columns)
     width = BYTES[dtype]
-    # Rows of the second dimension are neighbours, those of the first `columns` apart.
-    exchanges = sum(
-        network.exchange(ranks, apart, points * width)
-        for ranks, apart in ((columns, 1), (rows, columns))
-        if ranks > 1
-    )
     local = cores.local(points, math.log2(total), width)
+    # Rows of the second dimension are neighbours, those of the first `columns` apart.
+    rows_of = [(ranks, apart) for ranks, apart in ((columns, 1), (rows, columns)) if ranks > 1]
+    exchanges = 0.0
+    for row, overlapped in zip(rows_of, OVERLAPPED, strict=False):
+        volume = points * width
+        behind = local * overlapped * (1 - 1 / network.pieces(*row, volume))
+        exchanges += network.within(*row, volume)
+        exchanges += max(network.between(*row, volume) - behind, 0.0)
     return {"local": local, "exchange": exchanges, "total": local + exchanges}
 
 
@@ -124,6 +152,57 @@ def fit(path: pathlib.Path) -> tuple[Cores, list[tuple[str, float, float]]]:
         for (case, seconds), row in zip(cases, rows, strict=True)
     ]
     return cores, fitted
+
+
+def between_nodes(results: pathlib.Path) -> list[dict]:
+    """Forward and inverse transforms on nodes of this machine, as benchmarks/methods.py has timed
+    them, beside the model: what ranks need by themselves is fitted to links without limit.
+    """
+    found = []
+    kept = json.loads(results.read_text())
+    for nodes in dict.fromkeys(case.split(" on nodes ")[1].split(", ")[0] for case in kept):
+        ranks = nodes.split(",")
+        cases = {
+            (int(case.split("^3")[0]), case.split("rate ")[1]): figures
+            for case, figures in kept.items()
+            if f"on nodes {nodes}, " in case
+        }
+        grid, each = (len(ranks), 1), ranks.count(ranks[0])
+
+        def seconds(n, link, memory, overhead, grid=grid, each=each):
+            network = Network(each, 0.0, 1e9 / 8 * link["gbit"], math.inf)
+            figures = predict((n,) * 3, grid, "complex64", Cores(0.0, memory), network)
+            return 2 * (figures["total"] + overhead)
+
+        # What is seen of a link depends on the local work, so the fit is repeated.
+        memory = overhead = 0.0
+        free = [(n, figures) for (n, rate), figures in cases.items() if rate == "none"]
+        if len(free) < 2 or len(free) == len(cases):
+            continue
+        for _ in range(20):
+            rows, ones = [], []
+            for n, figures in free:
+                own = 2 * (8.0 * n**3 / len(ranks) * memory + overhead)
+                link = seconds(n, figures["link"], memory, overhead) - own
+                local = 1e-3 * figures["HIERARCHICAL"]["ms"] - link
+                rows.append([2 * 8.0 * n**3 / len(ranks) / local, 2 / local])
+                ones.append(1.0)
+            memory, overhead = map(float, np.linalg.lstsq(np.array(rows), np.array(ones))[0])
+        for (n, rate), figures in cases.items():
+            model = 1e3 * seconds(n, figures["link"], memory, overhead)
+            measured = figures["HIERARCHICAL"]["ms"]
+            found.append(
+                {
+                    "mpi": results.stem.split("-")[-1],
+                    "nodes": nodes,
+                    "n": n,
+                    "gbit": figures["link"]["gbit"],
+                    "is_fitted": rate == "none",
+                    "measured_ms": measured,
+                    "model_ms": round(model, 2),
+                }
+            )
+    return found
 
 
 # PencilFFTs.jl (J. I. Polanco, r2c in double precision, one direction), as quoted for nodes of 40
@@ -203,10 +282,23 @@ def main() -> None:
     parser.add_argument(
         "--network", type=pathlib.Path, metavar="FILE", help="the file that --measure wrote"
     )
+    parser.add_argument("--between-nodes", action="store_true", help="only this check")
     parser.add_argument("--fft", type=pathlib.Path, default=RESULTS / "fft-openmpi.json")
     arguments = parser.parse_args()
     if arguments.measure:
         measure(arguments.measure)
+        return
+    checked = [
+        row for path in sorted(RESULTS.glob("methods-*.json")) for row in between_nodes(path)
+    ]
+    print("Between nodes of this machine, forward and inverse, complex64, HIERARCHICAL:")
+    for row in checked:
+        print(
+            f"  {row['mpi']:8} nodes {row['nodes']:8} {row['n']:4}^3 {row['gbit']:6.2f} Gbit/s:"
+            f" measured {row['measured_ms']:7.2f} ms, model {row['model_ms']:7.2f}"
+            f" ({row['model_ms'] / row['measured_ms'] - 1:+.0%}{', fitted' * row['is_fitted']})"
+        )
+    if arguments.between_nodes:
         return
 
     cores, fitted = fit(arguments.fft)
@@ -247,6 +339,7 @@ def main() -> None:
             {
                 "cores": dataclasses.asdict(cores),
                 "network": dataclasses.asdict(network),
+                "between_nodes": checked,
                 "published": checks,
                 "predicted": rows,
             },

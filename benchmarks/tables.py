@@ -7,7 +7,10 @@ python -m benchmarks.tables
 import json
 import pathlib
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from benchmarks import markdown
+from benchmarks import tables_of_clusters as clusters
+
+ROOT = markdown.ROOT
 README = ROOT / "README.md"
 PARTICLES = ROOT / "docs" / "design" / "particles.md"
 GPU = ROOT / "docs" / "gpu.md"
@@ -24,55 +27,30 @@ BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
 CASE = "256:complex64 forward"
 
 
-def _results(name: str) -> dict:
-    return json.loads((ROOT / "benchmarks" / "results" / f"{name}-openmpi.json").read_text())
-
-
-def _size(count: int) -> str:
-    if count >> 20:
-        return f"{count >> 20} MiB"
-    return f"{count >> 10} KiB" if count >> 10 else f"{count} bytes"
-
-
-def _short(value: float) -> str:
-    """Two digits, or all that stand before the point."""
-    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def _factor(ratio: float) -> str:
-    """A ratio of times, ours over another one, in words."""
-    return f"{1 / ratio:.1f} times faster" if ratio < 1 else f"{ratio:.1f} times slower"
-
-
-def _beside(ratio: float, what: str) -> str:
-    """A ratio of times, ours over that of `what`, in words."""
-    return f"{_factor(ratio)} than {what}"
-
-
 def _particles() -> list[tuple[str, str, str]]:
-    small, large = (_results("pm")["sizes"][n] for n in ("64", "128"))
+    small, large = (markdown.results("pm")["sizes"][n] for n in ("64", "128"))
     step = "a step of 128^3 particles on 128^3 cells, float32: force, kick, drift, exchange"
     return [
         (
             step,
             f"{large['step_ms']:.0f} ms; 64^3: {small['step_ms']:.1f} ms",
-            f"{_beside(large['step_over_jaxpm'], 'JaxPM 0.1.6')}; "
+            f"{markdown.beside(large['step_over_jaxpm'], 'JaxPM 0.1.6')}; "
             f"64^3: {1 / small['step_over_jaxpm']:.1f} times",
         ),
         (
             "value and gradient through 5 such steps",
             f"{large['gradient_over_forward']:.1f} times the steps alone; "
             f"64^3: {small['gradient_over_forward']:.1f}",
-            f"{_beside(large['gradient_over_jaxpm'], 'JaxPM with checkpoints')}; "
+            f"{markdown.beside(large['gradient_over_jaxpm'], 'JaxPM with checkpoints')}; "
             f"64^3: {1 / small['gradient_over_jaxpm']:.1f} times",
         ),
     ]
 
 
 def _exchange() -> tuple[str, str, str]:
-    points = _results("collectives")["alltoall"]
+    points = markdown.results("collectives")["alltoall"]
     ours, raw = (
-        "; ".join(f"{_size(p['bytes'])}: {_short(p[key])}" for p in points)
+        "; ".join(f"{markdown.size(p['bytes'])}: {markdown.short(p[key])}" for p in points)
         for key in ("ours_us", "raw_us")
     )
     where = "[where the cores are](docs/design/collectives.md)"
@@ -80,22 +58,24 @@ def _exchange() -> tuple[str, str, str]:
 
 
 def _shallow_water() -> tuple[str, str, str]:
-    found = _results("shallow-water")
+    found = markdown.results("shallow-water")
     n0, n1 = found["mesh"]
     return (
         f"step of a [shallow-water model](docs/shallow_water.md), {n0} x {n1}",
         f"{found['median_ms']['pfftjax']:.0f} ms",
-        _beside(found["median_ratio_of_times"], "mpi4jax 0.9.1 with the algorithm of its demo"),
+        markdown.beside(
+            found["median_ratio_of_times"], "mpi4jax 0.9.1 with the algorithm of its demo"
+        ),
     )
 
 
 def _transform() -> tuple[str, str, str]:
-    found = _results("fft")
+    found = markdown.results("fft")
     best = found["best_ms"]["pfftjax"]
-    fftw = _results("fft-beside-fftw")["cases"]["256"]["ratio_forward_inverse"][0]
+    fftw = markdown.results("fft-beside-fftw")["cases"]["256"]["ratio_forward_inverse"][0]
     ratios = {name: of[CASE] for name, of in found["median_ratio_of_times"].items()}
     peers = {"mpi4py-fft": "mpi4py_fft", "mpi4jax": "mpi4jax", "`jax.shard_map`": "jax shard_map"}
-    beside = [_beside(fftw, "FFTW-MPI")]
+    beside = [markdown.beside(fftw, "FFTW-MPI")]
     beside += [f"{1 / ratios[key]:.1f} than {name}" for name, key in peers.items()]
     ms = {dtype: best[f"256:{dtype}"]["forward_ms"] for dtype in ("complex64", "float32")}
     return (
@@ -141,7 +121,7 @@ def _steps_on_gpu() -> dict[int, float]:
 def _gpu_in_short() -> list[tuple[str, str, str]]:
     device = _on_gpu("step")["device"].split(" 80GB")[0]
     cases, ms, ratios = zip(*_transforms_on_gpu(), strict=True)
-    steps = [f"{n}^3: {_short(t)} ms" for n, t in _steps_on_gpu().items()]
+    steps = [f"{n}^3: {markdown.short(t)} ms" for n, t in _steps_on_gpu().items()]
     return [
         (
             f"one {device}: a step of as many particles as cells, float32",
@@ -211,18 +191,13 @@ def gpu() -> str:
                 f"MPI between hosts {found['host_mpi_gb_s']:.0f} GB/s",
             )
         )
-    return _table((_on_gpu("step")["device"], "", ""), *rows)
-
-
-def _table(*lines: tuple[str, ...]) -> str:
-    text = [f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines]
-    return "\n".join([text[0], "|---" * len(lines[0]) + "|", *text[1:]]) + "\n"
+    return markdown.table((_on_gpu("step")["device"], "", ""), *rows)
 
 
 def speed() -> str:
     """What the README shows of everything."""
     rows = [*_particles(), _exchange(), _shallow_water(), _transform(), *_gpu_in_short()]
-    return _table(("", "pfftjax", "beside"), *rows)
+    return markdown.table(("", "pfftjax", "beside"), *rows)
 
 
 def painting() -> str:
@@ -234,95 +209,14 @@ def painting() -> str:
         case: [f"{entry[way]:.0f} ({before[case][way]:.0f})" for way in ways]
         for case, entry in now.items()
     }
-    return _table(("ns a particle (before)", *ways), *((case, *of) for case, of in cells.items()))
-
-
-def _model() -> dict:
-    return json.loads((ROOT / "benchmarks" / "results" / "model.json").read_text())
-
-
-def scaling() -> str:
-    """What the cost model predicts for many ranks."""
-    rows = [
-        (
-            f"{row['n']}^3",
-            str(row["ranks"]),
-            " x ".join(map(str, row["grid"])),
-            f"{row['total']:.3g}",
-            f"{100 * row['exchange'] / row['total']:.0f} %",
-        )
-        for row in _model()["predicted"]
-    ]
-    return _table(("n^3", "ranks", "grid", "seconds", "exchanges"), *rows)
-
-
-def _on_the_clock(name: str) -> dict:
-    path = ROOT / "benchmarks" / "results" / "simulated" / f"{name}.json"
-    return json.loads(path.read_text())
-
-
-def _exchange_of(entry: dict) -> str:
-    """Its name, size and ranks."""
-    ranks = f"{entry['nodes']} x {entry['ranks_per_node']}"
-    if entry["exchange"] != "transpose":
-        how = "" if entry["method"] == "PLAIN" else f", {entry['method']}"
-        return f"{entry['exchange']}, {_size(entry['size'])}, {ranks} ranks{how}"
-    where = f"grid {entry['grid'].replace('x', ' x ')}, axis {entry['axis']}"
-    return f"{entry['size']}^3, {ranks} ranks, {where}, {entry['method']}"
-
-
-def clock() -> str:
-    """What exchanges cost by the clock of the simulated MPI: its numbers, times, and the model."""
-    machines = {name: _on_the_clock(name) for name in ("slingshot", "ethernet")}
-    numbers = [
-        (f"`{term}`", *(f"{found['machine'][term]:g}" for found in machines.values()))
-        for term in machines["slingshot"]["machine"]
-        if term != "congestion"
-    ]
-    first, second = (found["exchanges"] for found in machines.values())
-    times = [
-        (
-            _exchange_of(one),
-            *(
-                f"{1e3 * of['seconds']:.3g} ({1e3 * of['wire_seconds']:.3g})"
-                for of in (one, other)
-            ),
-            str(one["messages_between_nodes"]),
-        )
-        for one, other in zip(first, second, strict=True)
-    ]
-    ratios = [
-        (
-            _exchange_of(row),
-            *(f"{1e3 * row[key]:.3g}" for key in ("seconds", "model_seconds")),
-            f"{row['ratio']:.2f}",
-        )
-        for row in _on_the_clock("model")["slingshot"]
-    ]
-    return "\n".join(
-        (
-            _table(("number (ns, bytes, bytes/ns)", *machines), *numbers),
-            _table(("ms (on the links alone)", *machines, "messages between nodes"), *times),
-            _table(("Slingshot", "clock, ms", "model, ms", "ratio"), *ratios),
-        )
+    return markdown.table(
+        ("ns a particle (before)", *ways), *((case, *of) for case, of in cells.items())
     )
-
-
-def model_of_the_viewer() -> dict:
-    """Constants of the cost model: those of cores, and of the network that it predicts for."""
-    found = _model()
-    return {key: found[key] for key in ("cores", "network")}
-
-
-def viewer() -> str:
-    """The constants as the layout viewer reads them."""
-    text = json.dumps(model_of_the_viewer(), indent=1)
-    return f'<script type="application/json" id="model">\n{text}\n</script>\n'
 
 
 def sharding() -> str:
     """Programs on global arrays beside native JAX."""
-    found, rows = _results("sharded"), []
+    found, rows = markdown.results("sharded"), []
     cases = {
         "forward": "transform",
         "inverse": "inverse",
@@ -333,22 +227,26 @@ def sharding() -> str:
         for case, name in cases.items():
             ratios = of_size[case]["median_ratio_of_times"]
             rows.append(
-                (f"{name}, {n}^3", *map(_factor, (ratios["shard_map"], ratios["jnp.fft"])))
+                (f"{name}, {n}^3", *map(markdown.factor, (ratios["shard_map"], ratios["jnp.fft"])))
             )
     header = ("`pfftjax.sharded`", "than `shard_map`", "than `jnp.fft`")
-    return _table(header, *rows)
+    return markdown.table(header, *rows)
 
 
 def observables() -> str:
     """Statistics beside the force on as many particles."""
-    found = _results("observables")[-1]
+    found = markdown.results("observables")[-1]
     size = f"{found['n']}^3"
     rows = [
-        (name.replace("_", " "), _short(times["ms"]), f"{times['ms'] / found['force']['ms']:.2f}")
+        (
+            name.replace("_", " "),
+            markdown.short(times["ms"]),
+            f"{times['ms'] / found['force']['ms']:.2f}",
+        )
         for name, times in found.items()
         if isinstance(times, dict)
     ]
-    return _table((size, "ms", "of the force on particles"), *rows)
+    return markdown.table((size, "ms", "of the force on particles"), *rows)
 
 
 def nufft() -> str:
@@ -364,7 +262,7 @@ def nufft() -> str:
             errors = f"{ours['error']:.1e} / {same['error']:.1e}"
             name = f"{case}, {threads}".replace(" 1 threads", " 1 thread")
             rows.append((name, *times, ratios, used, errors))
-    return _table(("", "ms", "finufft, ms", "ratio", "by processor", "errors"), *rows)
+    return markdown.table(("", "ms", "finufft, ms", "ratio", "by processor", "errors"), *rows)
 
 
 def friends() -> str:
@@ -390,86 +288,23 @@ def friends() -> str:
         "particles in other groups than by SciPy",
         "rounding of the catalogue",
     )
-    return _table(header, *rows)
-
-
-def faults() -> str:
-    """What faults did to a run on two nodes, and what became of it."""
-    rows = []
-    for found in _results("faults")["faults"]:
-        saw = found["saw"] if found["saw"] == "nothing" else f"`{found['saw']}`"
-        same, other = found["same_grid_differs_by"], found["other_grid_differs_by"]
-        who = "ranks end" if found.get("launcher_waits") else "ends"
-        end = f"{who} after {found['seconds']:.1f} s, status {found['status']}"
-        after = "the same bits" if same == 0 else f"within {same or 0:.0e}"
-        if found["goes_on"]:
-            end = f"goes on after {found['seconds']:.1f} s"
-        elif same is None:
-            after = "not tried"
-        else:
-            after += f"; on another grid within {other:.0e}"
-        rows.append((found["fault"], saw, end, after))
-    header = ("fault", "what the user sees", "the job", "the run, or its restarts")
-    return _table(header, *rows)
-
-
-def methods() -> str:
-    """Methods of exchange on several nodes, beside the link alone."""
-    lines = []
-    for case, found in _results("methods").items():
-        beside = [
-            f"{found[name]['ms']:.0f} ({found[name]['of_messages']:.2f})"
-            for name in ("HIERARCHICAL", "ALLTOALL")
-        ]
-        link = found["link"]
-        size, _, where = case.partition(" on nodes ")
-        nodes = where.partition(", rate ")[0].split(",")
-        lines.append(
-            (
-                size,
-                " + ".join(str(nodes.count(node)) for node in dict.fromkeys(nodes)),
-                f"{link['gbit']:.2f}",
-                f"{link['ms']:.0f}",
-                f"{found['MESSAGES']['ms']:.0f}",
-                *beside,
-            )
-        )
-    header = ("complex64", "ranks of nodes", "Gbit/s", "the link alone, ms", "`MESSAGES`, ms")
-    return _table((*header, "`HIERARCHICAL` (of `MESSAGES`)", "`ALLTOALL`"), *lines)
-
-
-def threads() -> str:
-    """The same cores in fewer ranks."""
-    cases = _results("threads")["cases"]
-    splits = list(next(iter(cases.values())))
-    rows = [
-        (
-            case,
-            f"{of[splits[0]]['ms']:.1f} ms",
-            *(
-                f"{of[split]['ms']:.1f} ms ({of[split]['of_one_core']:.2f})"
-                for split in splits[1:]
-            ),
-        )
-        for case, of in cases.items()
-    ]
-    return _table(("ranks x cores of each", *splits), *rows)
+    return markdown.table(header, *rows)
 
 
 # The tables of a page in their order.
 TABLES = {
-    CLUSTERS: (threads, faults),
+    CLUSTERS: (clusters.threads, clusters.faults),
     CATALOGUES: (friends,),
     README: (speed,),
     PARTICLES: (painting,),
     GPU: (gpu,),
-    SCALING: (scaling,),
-    CLOCK: (clock,),
+    SCALING: (clusters.scaling, clusters.between_nodes),
+    CLOCK: (clusters.clock,),
     SHARDING: (sharding,),
     OBSERVABLES: (observables,),
     NUFFT: (nufft,),
-    TRANSFORMS: (methods,),
-    VIEWER: (viewer,),
+    TRANSFORMS: (clusters.methods,),
+    VIEWER: (clusters.viewer,),
 }
 
 

@@ -206,7 +206,7 @@ def compare(program):
         ranks, apart = _row(case)
         network = dataclasses.replace(model.SLINGSHOT, ranks_a_node=case.ranks_per_node)
         volume = case.size**3 * 8 / (case.nodes * case.ranks_per_node)
-        formula = network.exchange(ranks, apart, volume)
+        formula = network.within(ranks, apart, volume) + network.between(ranks, apart, volume)
         ratio = found["seconds"] / formula
         print(f"  {case}: {1e3 * found['seconds']:.4f} / {1e3 * formula:.4f} ms = {ratio:.2f}")
         row = figures_of(machine, case, found)

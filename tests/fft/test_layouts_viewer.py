@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks import tables
+from benchmarks import tables_of_clusters
 from benchmarks.model import Cores, Network, predict
 from pfftjax import PencilFFT, ProcessGrid
 from pfftjax._runtime.communicators import Communicator
@@ -155,7 +155,7 @@ def test_square_grids_are_those_of_process_grids(call):
 
 
 def test_predictions_are_those_of_the_model(call):
-    model = tables.model_of_the_viewer()
+    model = tables_of_clusters.model_of_the_viewer()
     for shape, dims, dtype in itertools.product(
         ((1024,) * 3, (512, 384, 97), (4096, 4096, 8)),
         ((1, 1), (2, 1), (1, 4), (128, 1), (16, 8), (64, 32), (1024, 1)),
@@ -169,7 +169,7 @@ def test_predictions_are_those_of_the_model(call):
 def test_predictions_are_those_of_the_published_table(call):
     """The constants in the page give what docs/scaling.md says of 1024^3 and larger."""
     results = json.loads((ROOT / "benchmarks" / "results" / "model.json").read_text())
-    model = tables.model_of_the_viewer()
+    model = tables_of_clusters.model_of_the_viewer()
     assert len(results["predicted"]) > 10
     for row in results["predicted"]:
         shape, dims = [row["n"]] * 3, row["grid"]
