@@ -86,7 +86,7 @@ void FindOwners(const Mesh& mesh, const std::int32_t* cells, const T* offsets, C
   const std::int64_t columns = mesh.along[1].size;
   std::array<Parts, 2> parts = {Parts(mesh.shape[0], mesh.along[0].size),
                                 Parts(mesh.shape[1], columns)};
-  std::vector<OwnedRun>& runs = chunk->runs;
+  std::vector<OwnedRun> runs;  // not the chunk's, whose neighbours in memory are of other threads
   constexpr std::int64_t kPiece = 1024;  // stays in cache
   for (std::int64_t begin = chunk->begin; begin < chunk->end; begin += kPiece) {
     const std::int64_t end = std::min(begin + kPiece, chunk->end);
@@ -106,6 +106,7 @@ void FindOwners(const Mesh& mesh, const std::int32_t* cells, const T* offsets, C
       if (!is_same) runs.push_back({parts[0].last() * columns + parts[1].last(), row});
     }
   }
+  chunk->runs = std::move(runs);
 }
 
 // The rows sorted by owner, in their order within each; rows from `count` on come last.

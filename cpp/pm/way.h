@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "runtime/tasks.h"
@@ -118,6 +119,7 @@ class Way {
     std::atomic<bool> is_order{true};
     ForEachTask(pool, pieces, pool.num_threads() - 1, [&](std::int64_t piece) {
       const std::int64_t end = std::min((piece + 1) * kMostInRun, count);
+      std::vector<Run> its;
       for (std::int64_t i = piece * kMostInRun, run = 0; i < end; i += run) {
         const std::int64_t row = order[i];
         run = 1;
@@ -126,9 +128,9 @@ class Way {
           is_order = false;
           return;
         }
-        found[static_cast<std::size_t>(piece)].push_back(
-            {static_cast<std::int32_t>(row), static_cast<std::int32_t>(run)});
+        its.push_back({static_cast<std::int32_t>(row), static_cast<std::int32_t>(run)});
       }
+      found[static_cast<std::size_t>(piece)] = std::move(its);
     });
     for (const std::vector<Run>& of : found) runs->insert(runs->end(), of.begin(), of.end());
     return is_order;
