@@ -293,7 +293,7 @@ def friends() -> str:
 
 # The tables of a page in their order.
 TABLES = {
-    CLUSTERS: (clusters.threads, clusters.faults),
+    CLUSTERS: (clusters.threads, clusters.faults, clusters.endurance),
     CATALOGUES: (friends,),
     README: (speed,),
     PARTICLES: (painting,),

@@ -130,6 +130,25 @@ def faults() -> str:
     return markdown.table(header, *rows)
 
 
+def endurance() -> str:
+    """What a rank of a long run on two nodes holds."""
+    found = markdown.results("endurance")
+    early, late, grown = (found[name] for name in ("after_first_third", "at_the_end", "grown"))
+    names = {
+        "mebibytes": "memory of rank 0, MiB",
+        "files": "open files",
+        "threads": "threads",
+        "shared_bytes": "shared memory of its node, bytes",
+    }
+    rows = [
+        (text, f"{early[name]:g}", f"{late[name]:g}", f"{grown[name]:+.3g}")
+        for name, text in names.items()
+    ]
+    run = f"{found['rounds']} rounds, {found['minutes']:.0f} minutes"
+    grown_of_any = "last third beyond the second, the rank with most"
+    return markdown.table((run, "after a third", "at the end", grown_of_any), *rows)
+
+
 def methods() -> str:
     """Methods of exchange on several nodes, beside the link alone."""
     lines = []
