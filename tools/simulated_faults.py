@@ -48,10 +48,8 @@ FAULTS = [
     Fault(
         "rows that stay take the places of those that leave before these are packed",
         "pm/owners.cc",
-        "    const std::vector<Packed> leaving = Pack();\n"
-        "    for (const RowArray& array : arrays_) Stay(array);\n",
-        "    for (const RowArray& array : arrays_) Stay(array);\n"
-        "    const std::vector<Packed> leaving = Pack();\n",
+        "    const std::vector<Packed> leaving = Pack();\n    Stay();\n",
+        "    Stay();\n    const std::vector<Packed> leaving = Pack();\n",
     ),
     Fault(
         "rows that stay beyond the last row in use are left there",

@@ -204,7 +204,7 @@ int InSteps(Communicator& comm, const Attributes& a, const Task<T>& task, const 
   const Transposition boxes(comm, Dimensions(before.data(), before.size()),
                             Dimensions(after.data(), after.size()), a.order, lead + a.scatter,
                             lead + a.gather);
-  const int code = Redistribute(comm, a.method, outgoing, incoming, boxes, element);
+  const int code = Redistribute(pool, comm, a.method, outgoing, incoming, boxes, element);
   if (code == 0 && task.second) {
     TransformPlanes(pool, *task.second, incoming, result,
                     after[last] > 0 ? arriving / after[last] : 0, after[last - 1]);
@@ -214,7 +214,7 @@ int InSteps(Communicator& comm, const Attributes& a, const Task<T>& task, const 
 
 // What a window would hold goes by messages, or by MPI's alltoall.
 template <typename T>
-int ParcelsInSteps(Communicator& comm, Method method, const Task<T>& task,
+int ParcelsInSteps(ffi::ThreadPool& pool, Communicator& comm, Method method, const Task<T>& task,
                    const Passage<T>& passage, const Buffers& buffers) {
   const auto arrays = static_cast<int>(task.sums.leaving.size());
   const fft::ParcelBoxes<T> boxes(passage.parcels(), arrays, comm.size, comm.rank);
@@ -241,7 +241,7 @@ int ParcelsInSteps(Communicator& comm, Method method, const Task<T>& task,
   const int code =
       method == Method::kAlltoall
           ? AlltoallBoxes(comm, outgoing, incoming, boxes, most, Element::kU8)
-          : StreamBoxes(comm, outgoing, incoming, boxes, Element::kU8, Arrival::kStore);
+          : StreamBoxes(pool, comm, outgoing, incoming, boxes, Element::kU8, Arrival::kStore);
   if (code == 0) passage.Fetch(all, buffers.To<T>(), {0, 1}, {});
   return code;
 }
@@ -349,7 +349,7 @@ int Exchange(Communicator& comm, const Attributes& a, const Task<T>& task,
   Change change = task.change;
   change.has_gaps = a.precision == Precision::kFull;
   const Passage<T> in_steps(change, task.first, task.second, task.sums, pool);
-  return ParcelsInSteps(comm, a.method, task, in_steps, buffers);
+  return ParcelsInSteps(pool, comm, a.method, task, in_steps, buffers);
 }
 
 template <typename T>

@@ -1,7 +1,7 @@
 // Any operation for arrays on a GPU, by its handler for arrays on CPUs: its operands are copied to
 // pinned memory of the host, and its results back. Nothing is known of the operation, so all of
 // them are there at once; those that move most have handlers of their own (gpu_collectives.cc,
-// gpu_pencils.cc, gpu_rows.cc). Not for handlers that want more of XLA than buffers.
+// gpu_pencils.cc, gpu_rows.cc). Such a handler finds no threads of XLA's to help it.
 #include <cstring>
 #include <exception>
 #include <string>

@@ -13,18 +13,18 @@ namespace pfftjax {
 namespace {
 
 ffi::Error Transpose(const CallSite& site, Dimensions order, std::int64_t scatter,
-                     std::int64_t gather, std::int64_t method, Operand x, Token, Result y,
-                     TokenResult) {
+                     std::int64_t gather, std::int64_t method, ffi::ThreadPool pool, Operand x,
+                     Token, Result y, TokenResult) {
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return RunTranspose(site, order, scatter, gather, method, x, y->dimensions(),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
-                        return Redistribute(comm, static_cast<Method>(method), x.untyped_data(),
-                                            y->untyped_data(), boxes, element);
+                        return Redistribute(pool, comm, static_cast<Method>(method),
+                                            x.untyped_data(), y->untyped_data(), boxes, element);
                       });
 }
 
 // A transposition on one rank: a change of memory order, and no communication.
-ffi::Error Permute(Dimensions order, Operand x, Result y) {
+ffi::Error Permute(Dimensions order, ffi::ThreadPool pool, Operand x, Result y) {
   const Timed timed(Operation::kPermute, BytesOf(x));
   const Element element = ElementOf(x.element_type());
   if (!IsOrder(order, x.dimensions().size()) || order.size() != y->dimensions().size()) {
@@ -33,20 +33,20 @@ ffi::Error Permute(Dimensions order, Operand x, Result y) {
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   const Place alone;
   const Transposition boxes(alone, x.dimensions(), y->dimensions(), order, -1, -1);
-  CopyOwn(alone, x.untyped_data(), y->untyped_data(), boxes, element, Arrival::kStore);
+  CopyOwn(pool, alone, x.untyped_data(), y->untyped_data(), boxes, element, Arrival::kStore);
   return ffi::Error::Success();
 }
 
 template <bool kToGhosts>
 ffi::Error MoveHalo(const CallSite& site, std::int64_t axis, std::int64_t whole,
-                    std::int64_t before, std::int64_t after, bool periodic, Operand x, Token,
-                    Result y, TokenResult) {
+                    std::int64_t before, std::int64_t after, bool periodic, ffi::ThreadPool pool,
+                    Operand x, Token, Result y, TokenResult) {
   const Halo halo{axis, whole, before, after, periodic};
   AdviseHugePages(y->untyped_data(), y->size_bytes());
   return RunHalo<kToGhosts>(
       site, halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
         if (LeavesGhosts<kToGhosts>(halo)) Clear(y->untyped_data(), y->size_bytes());
-        return StreamBoxes(comm, x.untyped_data(), y->untyped_data(), boxes, element,
+        return StreamBoxes(pool, comm, x.untyped_data(), y->untyped_data(), boxes, element,
                            kToGhosts ? Arrival::kStore : Arrival::kSum);
       });
 }

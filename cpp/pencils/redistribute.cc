@@ -11,22 +11,22 @@ namespace pfftjax {
 namespace {
 
 // Boxes for ranks of this node by the window, as ShareBoxes has it; those for others by messages.
-int ByNodes(Communicator& comm, Window& window, const void* source, void* target,
-            const Transposition& boxes, Element element) {
+int ByNodes(ffi::ThreadPool& pool, Communicator& comm, Window& window, const void* source,
+            void* target, const Transposition& boxes, Element element) {
   const Volume volume = boxes.VolumeOf(element);
   NodeExchange exchange(comm, window, NodesOf(comm), {volume}, volume.Most(comm.size));
   if (const int code = exchange.Begin()) return code;
   for (int step = 1; step < comm.size; ++step) {
     const int dest = (comm.rank + step) % comm.size;
-    LeaveBox(source, boxes.To(dest).at(0), exchange.To(dest), element);
+    LeaveBox(pool, source, boxes.To(dest).at(0), exchange.To(dest), element);
   }
   Drain();
   if (const int code = exchange.Send()) return code;
-  CopyOwn(comm, source, target, boxes, element, Arrival::kStore);
+  CopyOwn(pool, comm, source, target, boxes, element, Arrival::kStore);
   if (const int code = exchange.Arrive()) return code;
   for (int step = 1; step < comm.size; ++step) {
     const int from = (comm.rank + step) % comm.size;
-    FetchBox(exchange.From(from), target, boxes.From(from).at(0), element);
+    FetchBox(pool, exchange.From(from), target, boxes.From(from).at(0), element);
   }
   return 0;
 }
@@ -39,8 +39,8 @@ bool GoesByNodes(Communicator& comm, Method method) {
          NodesOf(comm).count() > 1;
 }
 
-int Redistribute(Communicator& comm, Method method, const void* source, void* target,
-                 const Transposition& boxes, Element element) {
+int Redistribute(ffi::ThreadPool& pool, Communicator& comm, Method method, const void* source,
+                 void* target, const Transposition& boxes, Element element) {
   const std::int64_t most = boxes.MostElements();
   if (most == 0) return 0;  // on all ranks
   if (method == Method::kAlltoall) {
@@ -52,15 +52,15 @@ int Redistribute(Communicator& comm, Method method, const void* source, void* ta
     const std::int64_t bytes =
         NodeExchange::WindowBytes(NodesOf(comm), {volume}, volume.Most(comm.size));
     if (const int code = WindowOnNode(comm, bytes, &window)) return code;
-    return window ? ByNodes(comm, *window, source, target, boxes, element) : kNotShared;
+    return window ? ByNodes(pool, comm, *window, source, target, boxes, element) : kNotShared;
   }
   if (method != Method::kMessages) {
     if (const int code = WindowOf(comm, WindowBytes(comm.size, most, element), &window))
       return code;
-    if (window) return ShareBoxes(comm, *window, source, target, boxes, most, element);
+    if (window) return ShareBoxes(pool, comm, *window, source, target, boxes, most, element);
     if (method != Method::kAutomatic) return kNotShared;
   }
-  return StreamBoxes(comm, source, target, boxes, element, Arrival::kStore);
+  return StreamBoxes(pool, comm, source, target, boxes, element, Arrival::kStore);
 }
 
 }  // namespace pfftjax

@@ -6,6 +6,7 @@
 
 #include "pencils/transposition.h"
 #include "runtime/communicator.h"
+#include "runtime/errors.h"
 
 namespace pfftjax {
 
@@ -26,7 +27,7 @@ enum class Method : std::int64_t {
 bool GoesByNodes(Communicator& comm, Method method);
 
 // Returns MPI's code, or kNotShared for a method that needs memory which the ranks do not share.
-int Redistribute(Communicator& comm, Method method, const void* source, void* target,
-                 const Transposition& boxes, Element element);
+int Redistribute(ffi::ThreadPool& pool, Communicator& comm, Method method, const void* source,
+                 void* target, const Transposition& boxes, Element element);
 
 }  // namespace pfftjax

@@ -8,6 +8,7 @@
 #include "base/options.h"
 #include "base/scratch.h"
 #include "collectives/exchange.h"
+#include "runtime/tasks.h"
 
 namespace pfftjax {
 namespace {
@@ -67,6 +68,30 @@ class Sequence {
   std::optional<Pieces> pieces_;
 };
 
+// How many threads are worth it for a box.
+std::int64_t Threads(ffi::ThreadPool& pool, const Box& box, Element element) {
+  constexpr std::int64_t worth_a_thread = 4;  // pieces
+  const std::int64_t most = std::max<std::int64_t>(pool.num_threads(), 1);
+  return std::clamp<std::int64_t>(box.count() / PieceElements(element) / worth_a_thread, 1, most);
+}
+
+// body(buffer, piece, its elements' number in the box) for all pieces, shared out over threads;
+// each has a buffer of its own, and what it has written past the cache is there in the end.
+template <typename Body>
+void ForEachPiece(ffi::ThreadPool& pool, const Box& box, Element element, Body body) {
+  const std::int64_t threads = Threads(pool, box, element);
+  ForEachTask(pool, threads, threads - 1, [&](std::int64_t thread) {
+    const PieceBuffers buffers;
+    Pieces pieces(box, PieceElements(element));
+    std::int64_t before = 0;
+    Box piece;
+    for (std::int64_t number = 0; pieces.Next(&piece); before += piece.count(), ++number) {
+      if (number % threads == thread) body(buffers.Sending(0), piece, before);
+    }
+    Drain();
+  });
+}
+
 void Deliver(const void* source, const Box& from, void* target, const Box& to, Element element,
              Arrival arrival) {
   if (arrival == Arrival::kSum) {
@@ -89,33 +114,43 @@ using AlltoallScratch = ScratchFor<struct ForAlltoall>;
 
 void ReleaseAlltoall() { AlltoallScratch::Release(); }
 
-void CopyOwn(Place place, const void* source, void* target, const BoxesOf& boxes, Element element,
-             Arrival arrival) {
+void CopyOwn(ffi::ThreadPool& pool, Place place, const void* source, void* target,
+             const BoxesOf& boxes, Element element, Arrival arrival) {
   const std::int64_t bytes = InfoOf(element).bytes;
-  PieceBuffers buffers;
-  // Copies by way of a buffer in the cache where memory order changes: packing and unpacking in
-  // two steps takes half the time of one that scatters cache lines over memory.
   const std::vector<Box> mine = boxes.To(place.rank);
   const std::vector<Box> theirs = boxes.From(place.rank);
   for (std::size_t i = 0; i < mine.size(); ++i) {
     const Arrival here = i == 0 ? Arrival::kStore : arrival;
-    if (!ChangesOrder(mine[i], theirs[i])) {
+    const bool changes = ChangesOrder(mine[i], theirs[i]);
+    const std::int64_t threads = Threads(pool, mine[i], element);
+    if (!changes && threads == 1) {
       Deliver(source, mine[i], target, theirs[i], element, here);
       continue;
     }
-    Pieces from(mine[i], PieceElements(element));
-    Pieces to(theirs[i], PieceElements(element));
-    Box from_piece;
-    for (Box to_piece; from.Next(&from_piece) && to.Next(&to_piece);) {
-      CopyBox(source, from_piece, buffers.Sending(0), Contiguous(from_piece), bytes);
-      Deliver(buffers.Sending(0), Contiguous(to_piece), target, to_piece, element, here);
-    }
+    ForEachTask(pool, threads, threads - 1, [&](std::int64_t thread) {
+      const PieceBuffers buffers;
+      Pieces from(mine[i], PieceElements(element));
+      Pieces to(theirs[i], PieceElements(element));
+      Box from_piece;
+      Box to_piece;
+      for (std::int64_t number = 0; from.Next(&from_piece) && to.Next(&to_piece); ++number) {
+        if (number % threads != thread) continue;
+        if (!changes) {
+          Deliver(source, from_piece, target, to_piece, element, here);
+          continue;
+        }
+        // By way of a buffer in the cache: packing and unpacking in two steps takes half the time
+        // of one that scatters cache lines over memory.
+        CopyBox(source, from_piece, buffers.Sending(0), Contiguous(from_piece), bytes);
+        Deliver(buffers.Sending(0), Contiguous(to_piece), target, to_piece, element, here);
+      }
+    });
   }
 }
 
-int StreamBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
-                Element element, Arrival arrival) {
-  CopyOwn(comm, source, target, boxes, element, arrival);
+int StreamBoxes(ffi::ThreadPool& pool, const Communicator& comm, const void* source, void* target,
+                const BoxesOf& boxes, Element element, Arrival arrival) {
+  CopyOwn(pool, comm, source, target, boxes, element, arrival);
   if (comm.size == 1) return 0;
 
   const std::int64_t bytes = InfoOf(element).bytes;
@@ -186,48 +221,45 @@ std::int64_t WindowBytes(int ranks, std::int64_t most, Element element) {
   return (ranks - 1) * PartBytes(most, element);
 }
 
-void LeaveBox(const void* source, const Box& box, char* to, Element element) {
+void LeaveBox(ffi::ThreadPool& pool, const void* source, const Box& box, char* to,
+              Element element) {
   const std::int64_t bytes = InfoOf(element).bytes;
-  const PieceBuffers buffers;
-  Pieces pieces(box, PieceElements(element));
-  for (Box piece; pieces.Next(&piece);) {
+  ForEachPiece(pool, box, element, [&](char* buffer, const Box& piece, std::int64_t before) {
     const auto size = static_cast<std::size_t>(piece.count() * bytes);
-    CopyBox(source, piece, buffers.Sending(0), Contiguous(piece), bytes);
-    process::Writes(to, size);
-    CopyUndrained(to, buffers.Sending(0), size);
-    to += size;
-  }
+    CopyBox(source, piece, buffer, Contiguous(piece), bytes);
+    process::Writes(to + before * bytes, size);
+    CopyUndrained(to + before * bytes, buffer, size);
+  });
 }
 
-void FetchBox(const char* from, void* target, const Box& box, Element element) {
+void FetchBox(ffi::ThreadPool& pool, const char* from, void* target, const Box& box,
+              Element element) {
   const std::int64_t bytes = InfoOf(element).bytes;
-  Pieces pieces(box, PieceElements(element));
-  for (Box piece; pieces.Next(&piece);) {
-    const std::int64_t size = piece.count() * bytes;
-    process::Reads(from, static_cast<std::size_t>(size));
-    CopyBox(from, Contiguous(piece), target, piece, bytes);
-    from += size;
-  }
+  ForEachPiece(pool, box, element, [&](char*, const Box& piece, std::int64_t before) {
+    const char* const at = from + before * bytes;
+    process::Reads(at, static_cast<std::size_t>(piece.count() * bytes));
+    CopyBox(at, Contiguous(piece), target, piece, bytes);
+  });
 }
 
-int ShareBoxes(Communicator& comm, Window& window, const void* source, void* target,
-               const BoxesOf& boxes, std::int64_t most, Element element) {
+int ShareBoxes(ffi::ThreadPool& pool, Communicator& comm, Window& window, const void* source,
+               void* target, const BoxesOf& boxes, std::int64_t most, Element element) {
   const std::int64_t part = PartBytes(most, element);
   Window::Round round(window, comm);
   if (const int code = round.Begin()) return code;
   for (int step = 1; step < comm.size; ++step) {
     const int dest = (comm.rank + step) % comm.size;
     char* to = window.PartOf(comm.rank) + PlaceOf(comm.rank, dest) * part;
-    LeaveBox(source, boxes.To(dest).at(0), to, element);
+    LeaveBox(pool, source, boxes.To(dest).at(0), to, element);
   }
   Drain();
   round.Publish(MeaningOf(comm));
-  CopyOwn(comm, source, target, boxes, element, Arrival::kStore);
+  CopyOwn(pool, comm, source, target, boxes, element, Arrival::kStore);
   if (const int code = round.WaitForAll(MeaningOf(comm))) return code;
   for (int step = 1; step < comm.size; ++step) {
     const int from = (comm.rank + step) % comm.size;
     const char* at = window.PartOf(from) + PlaceOf(from, comm.rank) * part;
-    FetchBox(at, target, boxes.From(from).at(0), element);
+    FetchBox(pool, at, target, boxes.From(from).at(0), element);
   }
   return 0;
 }

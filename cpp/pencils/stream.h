@@ -10,6 +10,7 @@
 
 #include "pencils/box.h"
 #include "runtime/communicator.h"
+#include "runtime/errors.h"
 #include "runtime/window.h"
 
 namespace pfftjax {
@@ -27,27 +28,29 @@ class BoxesOf {
   virtual std::vector<Box> From(int rank) const = 0;
 };
 
-// What stays on this rank.
-void CopyOwn(Place place, const void* source, void* target, const BoxesOf& boxes, Element element,
-             Arrival arrival);
+// What stays on this rank. Threads of `pool` share out large boxes, here and below.
+void CopyOwn(ffi::ThreadPool& pool, Place place, const void* source, void* target,
+             const BoxesOf& boxes, Element element, Arrival arrival);
 
 // Stores or sums what arrives, in an order that depends only on the boxes. Returns MPI's code.
-int StreamBoxes(const Communicator& comm, const void* source, void* target, const BoxesOf& boxes,
-                Element element, Arrival arrival);
+int StreamBoxes(ffi::ThreadPool& pool, const Communicator& comm, const void* source, void* target,
+                const BoxesOf& boxes, Element element, Arrival arrival);
 
 // The same by memory that the ranks share: packed into this rank's part of the window, where the
 // others unpack it. `most` is the largest number of elements between two ranks, the same on all
 // ranks. The boxes of a pair are one box. Returns kOtherSizes if another rank is in another call.
-int ShareBoxes(Communicator& comm, Window& window, const void* source, void* target,
-               const BoxesOf& boxes, std::int64_t most, Element element);
+int ShareBoxes(ffi::ThreadPool& pool, Communicator& comm, Window& window, const void* source,
+               void* target, const BoxesOf& boxes, std::int64_t most, Element element);
 // What ShareBoxes needs of the window on so many ranks.
 std::int64_t WindowBytes(int ranks, std::int64_t most, Element element);
 
 // A box that another process is to read from `to`, where its elements follow each other, past the
-// cache; nobody may read it before Drain.
-void LeaveBox(const void* source, const Box& box, char* to, Element element);
+// cache; this thread has to Drain before anybody may read it.
+void LeaveBox(ffi::ThreadPool& pool, const void* source, const Box& box, char* to,
+              Element element);
 // The box that was left so.
-void FetchBox(const char* from, void* target, const Box& box, Element element);
+void FetchBox(ffi::ThreadPool& pool, const char* from, void* target, const Box& box,
+              Element element);
 
 // The same by one collective of MPI's, in the algorithm of its choice: blocks of `most` elements,
 // packed and unpacked in memory of their own, as large as what is exchanged. The call's meaning

@@ -116,14 +116,14 @@ void Sort(ffi::ThreadPool& pool, const Mesh& mesh, const std::int32_t* cells, co
   const std::int64_t ranks = mesh.along[0].size * mesh.along[1].size;
   constexpr std::int64_t kWorthAThread = 1 << 14;
   const std::int64_t threads = std::max<std::int64_t>(pool.num_threads(), 1);
-  // Chunks have numbers for all ranks, which take less memory than the order itself.
-  const std::int64_t most = std::min(threads > 1 ? 4 * threads : 1, count / (2 * ranks));
-  std::vector<Chunk> chunks(static_cast<std::size_t>(
-      std::clamp<std::int64_t>(count / kWorthAThread, 1, std::max<std::int64_t>(most, 1))));
-  const auto each = static_cast<std::int64_t>(chunks.size());
-  for (std::int64_t i = 0; i < each; ++i) {
-    chunks[i].begin = count * i / each;
-    chunks[i].end = count * (i + 1) / each;
+  // Chunks have numbers for all ranks, which together take less memory than the order itself.
+  const std::int64_t most =
+      std::min({threads > 1 ? 4 * threads : 1, count / kWorthAThread, count / (2 * ranks)});
+  const std::int64_t tasks = std::max<std::int64_t>(most, 1);
+  std::vector<Chunk> chunks(static_cast<std::size_t>(tasks));
+  for (std::int64_t i = 0; i < tasks; ++i) {
+    chunks[i].begin = count * i / tasks;
+    chunks[i].end = count * (i + 1) / tasks;
   }
   const auto for_each_run = [](const Chunk& chunk, auto&& body) {
     for (std::size_t run = 0; run < chunk.runs.size(); ++run) {
@@ -132,7 +132,7 @@ void Sort(ffi::ThreadPool& pool, const Mesh& mesh, const std::int32_t* cells, co
            (run + 1 < chunk.runs.size() ? chunk.runs[run + 1].begin : chunk.end) - begin);
     }
   };
-  ForEachTask(pool, each, threads - 1, [&](std::int64_t task) {
+  ForEachTask(pool, tasks, threads - 1, [&](std::int64_t task) {
     Chunk& chunk = chunks[task];
     FindOwners(mesh, cells, offsets, &chunk);
     chunk.places.resize(static_cast<std::size_t>(ranks));
@@ -151,7 +151,7 @@ void Sort(ffi::ThreadPool& pool, const Mesh& mesh, const std::int32_t* cells, co
     for (Chunk& chunk : chunks) next += std::exchange(chunk.places[rank], next);
     counts[rank] = static_cast<std::int32_t>(next - first);
   }
-  ForEachTask(pool, each, threads - 1, [&](std::int64_t task) {
+  ForEachTask(pool, tasks, threads - 1, [&](std::int64_t task) {
     Chunk& chunk = chunks[task];
     for_each_run(chunk, [&](std::int64_t rank, std::int64_t begin, std::int64_t n) {
       std::int32_t* const first = order + chunk.places[rank];

@@ -174,6 +174,22 @@ MUTANTS = [
         0,
     ),
     Mutant(
+        "threads leave out pieces of boxes that others read",
+        CXX / "pencils" / "stream.cc",
+        "if (number % threads == thread) body(",
+        "if (number % threads == 0) body(",
+        "tests/jobs/test_pencils.py",
+        0,
+    ),
+    Mutant(
+        "threads leave out pieces of what stays",
+        CXX / "pencils" / "stream.cc",
+        "if (number % threads != thread) continue;",
+        "if (number % threads != 0) continue;",
+        "tests/jobs/test_pencils.py",
+        0,
+    ),
+    Mutant(
         "threads that sort by owner begin at the same place",
         CXX / "pm" / "owners.cc",
         "next += std::exchange(chunk.places[rank], next);",

@@ -87,9 +87,9 @@ void Transpose(Rank& rank, std::int64_t number, Random random) {
       *x.At<std::uint8_t>(i) = static_cast<std::uint8_t>(v);
     }
   });
-  Expect(CallOn<Dimensions, std::int64_t, std::int64_t, std::int64_t>(
+  Expect(CallOn<Dimensions, std::int64_t, std::int64_t, std::int64_t, ffi::ThreadPool>(
       "pfftjax_pencil_transpose", Site(number), Dimensions(order), scatter, gather,
-      static_cast<std::int64_t>(method), x, y));
+      static_cast<std::int64_t>(method), {}, x, y));
   ForEach(to, [&](const Shape& at, std::int64_t i) {
     Shape source(at.size());
     for (std::size_t d = 0; d < at.size(); ++d) {
@@ -150,9 +150,9 @@ void Halo(Rank& rank, std::int64_t number, Random random) {
   Array block(ffi::S64, halo.block);
   Array padded(ffi::S64, halo.padded);
   const auto call = [&](const char* name, Array& x, Array& y) {
-    Expect(CallOn<std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>(
-        name, Site(number), halo.axis, halo.whole, halo.before, halo.after, halo.is_periodic, x,
-        y));
+    Expect(CallOn<std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, ffi::ThreadPool>(
+        name, Site(number), halo.axis, halo.whole, halo.before, halo.after, halo.is_periodic, {},
+        x, y));
   };
   if (is_exchange) {
     ForEach(halo.block, [&](Shape at, std::int64_t i) {
@@ -239,7 +239,7 @@ void Particles(Rank& rank, std::int64_t number, Random random) {
   using Integers = ffi::Buffer<ffi::S32>;
   using Order =
       ffi::Error (*)(std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                     ffi::Buffer<ffi::S32, 2>, Operand, ffi::BufferR0<ffi::S32>,
+                     ffi::ThreadPool, ffi::Buffer<ffi::S32, 2>, Operand, ffi::BufferR0<ffi::S32>,
                      ffi::Result<Integers>, ffi::Result<Integers>);
   const auto by_owner =
       reinterpret_cast<Order>(FindHandler("pfftjax_order_by_owner", typeid(Order)));
@@ -261,7 +261,7 @@ void Particles(Rank& rank, std::int64_t number, Random random) {
     *count.At<std::int32_t>() = static_cast<std::int32_t>(used);
     Array own_order(ffi::S32, {rows});
     Array own_outgoing(ffi::S32, {comm.size});
-    Expect(by_owner(n[0], n[1], n[2], kRows, kColumns, cells.As<ffi::S32, 2>(), offsets.Any(),
+    Expect(by_owner(n[0], n[1], n[2], kRows, kColumns, {}, cells.As<ffi::S32, 2>(), offsets.Any(),
                     count.As<ffi::S32, 0>(), ffi::Result<Integers>(own_order.As<ffi::S32>()),
                     ffi::Result<Integers>(own_outgoing.As<ffi::S32>())));
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -308,9 +308,10 @@ void Particles(Rank& rank, std::int64_t number, Random random) {
                         Array& marks_to) {
     const std::vector<ffi::AnyBuffer> sources = {from.Any(), marks_from.Any()};
     const std::vector<ffi::AnyBuffer> targets = {to.Any(), marks_to.Any()};
-    Expect(CallHandler<Integers, Integers, Integers, ffi::RemainingArgs, ffi::RemainingRets>(
-        name, Site(number), order.As<ffi::S32>(), outgoing.As<ffi::S32>(), incoming.As<ffi::S32>(),
-        sources, targets));
+    Expect(CallHandler<ffi::ThreadPool, Integers, Integers, Integers, ffi::RemainingArgs,
+                       ffi::RemainingRets>(name, Site(number), ffi::ThreadPool{},
+                                           order.As<ffi::S32>(), outgoing.As<ffi::S32>(),
+                                           incoming.As<ffi::S32>(), sources, targets));
   };
   // They arrive elsewhere, or in the memory that they leave, if there is as much of it.
   Array y(ffi::S32, in_batch({capacity, 2}));

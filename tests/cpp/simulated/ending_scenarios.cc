@@ -186,9 +186,10 @@ void OtherPencils(Case& c) {
     const std::vector<std::int64_t> order{0, 1, 2};
     Array x(ffi::S32, {mine[0], BlockOf(mine[1], comm.size, comm.rank).count, mine[2]});
     Array y(ffi::S32, {BlockOf(mine[0], comm.size, comm.rank).count, mine[1], mine[2]});
-    EndJobOn(CallOn<ffi::Span<const std::int64_t>, std::int64_t, std::int64_t, std::int64_t>(
-        "pfftjax_pencil_transpose", Site(kWorld), ffi::Span<const std::int64_t>(order), 0, 1,
-        method, x, y));
+    EndJobOn(CallOn<ffi::Span<const std::int64_t>, std::int64_t, std::int64_t, std::int64_t,
+                    ffi::ThreadPool>("pfftjax_pencil_transpose", Site(kWorld),
+                                     ffi::Span<const std::int64_t>(order), 0, 1, method, {}, x,
+                                     y));
     rank.End();
   });
 }

@@ -295,9 +295,9 @@ Program Transpose(const Rank& rank, const Wanted& wanted) {
   const Number number = is_near ? kColumns : kRows;
   const Method method = wanted.method;
   return {[=] {
-            Expect(CallOn<Dimensions, std::int64_t, std::int64_t, std::int64_t>(
+            Expect(CallOn<Dimensions, std::int64_t, std::int64_t, std::int64_t, ffi::ThreadPool>(
                 "pfftjax_pencil_transpose", Site(number), Dimensions(order), 2, gather,
-                static_cast<std::int64_t>(method), pencils->x, pencils->y));
+                static_cast<std::int64_t>(method), {}, pencils->x, pencils->y));
           },
           [=] {
             ForEach(to, [&](std::int64_t at, const std::array<std::int64_t, 3>& global) {

@@ -188,6 +188,16 @@ class RemainingRets {
   std::vector<Result<AnyBuffer>> arrays_;
 };
 
+// One thread: work that is shared out is done at once, by the rank itself.
+class ThreadPool {
+ public:
+  template <typename Task>
+  void Schedule(Task&& task) {
+    task();
+  }
+  std::int64_t num_threads() const { return 1; }
+};
+
 // How a handler is bound does not matter here: its function is called with its own types.
 class Ffi {
  public:
