@@ -6,15 +6,20 @@ import threading
 import jax
 
 
+def pss():
+    """MB that this process has now; of what it shares, its part."""
+    lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(x.split()[1]) for x in lines if x.startswith("Pss:")) * 1024 / 1e6
+
+
 def peak_pss(f):
     """MB that this process has at most while it runs f."""
-    kib = []
+    seen = []
     ended = threading.Event()
 
     def sample():
         while not ended.is_set():
-            lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
-            kib.append(next(int(x.split()[1]) for x in lines if x.startswith("Pss:")))
+            seen.append(pss())
             ended.wait(0.005)
 
     sampler = threading.Thread(target=sample)
@@ -22,4 +27,4 @@ def peak_pss(f):
     jax.block_until_ready(f())
     ended.set()
     sampler.join()
-    return max(kib) * 1024 / 1e6
+    return max(seen)

@@ -180,14 +180,14 @@ def between_nodes(results: pathlib.Path) -> list[dict]:
         if len(free) < 2 or len(free) == len(cases):
             continue
         for _ in range(20):
-            rows, ones = [], []
+            rows = []
             for n, figures in free:
-                own = 2 * (8.0 * n**3 / len(ranks) * memory + overhead)
+                volume = 8.0 * n**3 / len(ranks)
+                own = 2 * (volume * memory + overhead)
                 link = seconds(n, figures["link"], memory, overhead) - own
-                local = 1e-3 * figures["HIERARCHICAL"]["ms"] - link
-                rows.append([2 * 8.0 * n**3 / len(ranks) / local, 2 / local])
-                ones.append(1.0)
-            memory, overhead = map(float, np.linalg.lstsq(np.array(rows), np.array(ones))[0])
+                measured = 1e-3 * figures["HIERARCHICAL"]["ms"] - link
+                rows.append([2 * volume / measured, 2 / measured])
+            memory, overhead = map(float, np.linalg.lstsq(np.array(rows), np.ones(len(rows)))[0])
         for (n, rate), figures in cases.items():
             model = 1e3 * seconds(n, figures["link"], memory, overhead)
             measured = figures["HIERARCHICAL"]["ms"]

@@ -68,27 +68,31 @@ class Sequence {
   std::optional<Pieces> pieces_;
 };
 
-// How many threads are worth it for a box.
-std::int64_t Threads(ffi::ThreadPool& pool, const Box& box, Element element) {
-  constexpr std::int64_t worth_a_thread = 4;  // pieces
-  const std::int64_t most = std::max<std::int64_t>(pool.num_threads(), 1);
-  return std::clamp<std::int64_t>(box.count() / PieceElements(element) / worth_a_thread, 1, most);
-}
-
-// body(buffer, piece, its elements' number in the box) for all pieces, shared out over threads;
-// each has a buffer of its own, and what it has written past the cache is there in the end.
+// body(buffer, piece of from, its piece of to) for all pieces of two boxes with the same extents,
+// shared out over threads. buffer() is memory of a thread's own for one piece, in the cache. What
+// threads have written past the cache is there in the end.
 template <typename Body>
-void ForEachPiece(ffi::ThreadPool& pool, const Box& box, Element element, Body body) {
-  const std::int64_t threads = Threads(pool, box, element);
+void ForEachPiece(ffi::ThreadPool& pool, const Box& from, const Box& to, Element element,
+                  Body body) {
+  constexpr std::int64_t worth_a_thread = 4;  // pieces
+  const std::int64_t limit = PieceElements(element);
+  const std::int64_t most = std::max<std::int64_t>(pool.num_threads(), 1);
+  const std::int64_t threads =
+      std::clamp<std::int64_t>(from.count() / limit / worth_a_thread, 1, most);
   ForEachTask(pool, threads, threads - 1, [&](std::int64_t thread) {
-    const PieceBuffers buffers;
-    Pieces pieces(box, PieceElements(element));
-    std::int64_t before = 0;
-    Box piece;
-    for (std::int64_t number = 0; pieces.Next(&piece); before += piece.count(), ++number) {
-      if (number % threads == thread) body(buffers.Sending(0), piece, before);
+    std::optional<PieceBuffers> buffers;
+    const auto buffer = [&] {
+      if (!buffers) buffers.emplace();
+      return buffers->Sending(0);
+    };
+    Pieces of_from(from, limit);
+    Pieces of_to(to, limit);
+    Box from_piece;
+    Box to_piece;
+    for (std::int64_t number = 0; of_from.Next(&from_piece) && of_to.Next(&to_piece); ++number) {
+      if (number % threads == thread) body(buffer, from_piece, to_piece);
     }
-    Drain();
+    if (threads > 1) Drain();
   });
 }
 
@@ -122,29 +126,17 @@ void CopyOwn(ffi::ThreadPool& pool, Place place, const void* source, void* targe
   for (std::size_t i = 0; i < mine.size(); ++i) {
     const Arrival here = i == 0 ? Arrival::kStore : arrival;
     const bool changes = ChangesOrder(mine[i], theirs[i]);
-    const std::int64_t threads = Threads(pool, mine[i], element);
-    if (!changes && threads == 1) {
-      Deliver(source, mine[i], target, theirs[i], element, here);
-      continue;
-    }
-    ForEachTask(pool, threads, threads - 1, [&](std::int64_t thread) {
-      const PieceBuffers buffers;
-      Pieces from(mine[i], PieceElements(element));
-      Pieces to(theirs[i], PieceElements(element));
-      Box from_piece;
-      Box to_piece;
-      for (std::int64_t number = 0; from.Next(&from_piece) && to.Next(&to_piece); ++number) {
-        if (number % threads != thread) continue;
-        if (!changes) {
-          Deliver(source, from_piece, target, to_piece, element, here);
-          continue;
-        }
-        // By way of a buffer in the cache: packing and unpacking in two steps takes half the time
-        // of one that scatters cache lines over memory.
-        CopyBox(source, from_piece, buffers.Sending(0), Contiguous(from_piece), bytes);
-        Deliver(buffers.Sending(0), Contiguous(to_piece), target, to_piece, element, here);
+    const auto move = [&](const auto& buffer, const Box& from, const Box& to) {
+      if (!changes) {
+        Deliver(source, from, target, to, element, here);
+        return;
       }
-    });
+      // Packing and unpacking in two steps takes half the time of one that scatters cache lines
+      // over memory.
+      CopyBox(source, from, buffer(), Contiguous(from), bytes);
+      Deliver(buffer(), Contiguous(to), target, to, element, here);
+    };
+    ForEachPiece(pool, mine[i], theirs[i], element, move);
   }
 }
 
@@ -224,22 +216,24 @@ std::int64_t WindowBytes(int ranks, std::int64_t most, Element element) {
 void LeaveBox(ffi::ThreadPool& pool, const void* source, const Box& box, char* to,
               Element element) {
   const std::int64_t bytes = InfoOf(element).bytes;
-  ForEachPiece(pool, box, element, [&](char* buffer, const Box& piece, std::int64_t before) {
+  const auto leave = [&](const auto& buffer, const Box& piece, const Box& there) {
     const auto size = static_cast<std::size_t>(piece.count() * bytes);
-    CopyBox(source, piece, buffer, Contiguous(piece), bytes);
-    process::Writes(to + before * bytes, size);
-    CopyUndrained(to + before * bytes, buffer, size);
-  });
+    char* const at = to + there.offset * bytes;
+    CopyBox(source, piece, buffer(), Contiguous(piece), bytes);
+    process::Writes(at, size);
+    CopyUndrained(at, buffer(), size);
+  };
+  ForEachPiece(pool, box, Contiguous(box), element, leave);
 }
 
 void FetchBox(ffi::ThreadPool& pool, const char* from, void* target, const Box& box,
               Element element) {
   const std::int64_t bytes = InfoOf(element).bytes;
-  ForEachPiece(pool, box, element, [&](char*, const Box& piece, std::int64_t before) {
-    const char* const at = from + before * bytes;
-    process::Reads(at, static_cast<std::size_t>(piece.count() * bytes));
-    CopyBox(at, Contiguous(piece), target, piece, bytes);
-  });
+  const auto fetch = [&](const auto&, const Box& there, const Box& piece) {
+    process::Reads(from + there.offset * bytes, static_cast<std::size_t>(piece.count() * bytes));
+    CopyBox(from, there, target, piece, bytes);
+  };
+  ForEachPiece(pool, Contiguous(box), box, element, fetch);
 }
 
 int ShareBoxes(ffi::ThreadPool& pool, Communicator& comm, Window& window, const void* source,

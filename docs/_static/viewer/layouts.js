@@ -185,7 +185,8 @@ const layouts = (() => {
     return within + Math.max(between - local * (1 - 1 / pieces), 0);
   }
 
-  /** Seconds of one direction, and where they go; `exchange` is what is not hidden. A real array counts as its half spectrum. */
+  /** Seconds of one direction, and where they go; `exchange` is what is not hidden. A real array
+   * counts as its half spectrum. */
   function predict({ shape, dims, dtype, cores, network }) {
     const total = product(shape);
     const points = total / (dims[0] * dims[1]);
