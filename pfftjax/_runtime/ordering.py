@@ -8,6 +8,7 @@ successive programs. Users never see it.
 The only module that imports from `jax._src`.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -407,6 +408,15 @@ def backends_have_started() -> bool:
 def is_tracing() -> bool:
     """Whether an operation bound now becomes part of a program, rather than being run at once."""
     return not _core.trace_state_clean()
+
+
+def outside_of_programs() -> contextlib.AbstractContextManager[None]:
+    """A context in which operations are run at once, also where a program is being traced.
+
+    Those of `jax.ensure_compile_time_eval` are run at once where a program is lowered as well, in
+    the midst of which JAX 0.10 cannot write another one for its cache on disk.
+    """
+    return _core.eval_context()
 
 
 def recover() -> None:

@@ -22,12 +22,14 @@ from jax.typing import DTypeLike
 
 from pfftjax._runtime.arrays import Displacements, PyTree, Reals, Vectors
 from pfftjax.autodiff.internal import differentiated_by_hand
-from pfftjax.pm.internal import Passage
+from pfftjax.pm.internal import Passage, largest_of_columns
 
 # Neighbouring rows that are tested together.
 _ROWS = 8
 # Blocks that are looked at together: at least so many, and this part of all.
 _LEAST_BLOCKS, _PART = 32, 32
+# Particles of these that are passed are deposited together: this part of all that are looked at.
+_PARTS = 4
 # Light is so much faster than particles that each iteration gains three digits.
 _ITERATIONS = 2
 
@@ -179,6 +181,24 @@ class _Chunk(NamedTuple):
     def on(self, of_rows: tuple) -> "_Chunk":
         return self._replace(of_rows=of_rows)
 
+    def at(self, rows: jax.Array, is_there: jax.Array) -> "_Chunk":
+        """Some of them."""
+        of_rows = jax.tree.map(lambda x: x[rows], self.of_rows)
+        return _Chunk(of_rows, self.shift, is_there)
+
+    def in_lanes(self) -> tuple[Reals, list]:
+        """Their places in this copy, and how they move, with an axis for each component in front,
+        which particles have last elsewhere.
+        """
+        place, *moving = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), self.of_rows)
+        return place + self.shift[:, None], moving
+
+    def passed(self, passage: Passage) -> jax.Array:
+        """Which of them light passes."""
+        place, moving = self.in_lanes()
+        far, near = (_length(place + passage.way_at_end(n, *moving)) for n in (False, True))
+        return self.is_there & (far <= passage.far) & (near > passage.near)
+
 
 def if_any(
     is_there: jax.Array, compute: Callable[[], _Result], *results: tuple[int, DTypeLike]
@@ -200,16 +220,11 @@ def _values(
     at: _Chunk, passage: Passage, deposit: Deposit, shares: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Where particles that are passed are deposited, and what."""
-    # With an axis for each component in front.
-    place, *moving = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), at.of_rows)
-    place = place + at.shift[:, None]
+    place, moving = at.in_lanes()
 
     def seen(distance: Reals) -> Reals:
         """How far away they are when light comes from a distance."""
         return _length(place + passage.way(distance, *moving))
-
-    far, near = (_length(place + passage.way_at_end(n, *moving)) for n in (False, True))
-    is_passed = at.is_there & (far <= passage.far) & (near > passage.near)
 
     def deposited() -> tuple[jax.Array, jax.Array, jax.Array]:
         distance = jnp.clip(_length(place), passage.near, passage.far)
@@ -220,10 +235,10 @@ def _values(
         slope = jax.jvp(seen, (distance,), (jnp.ones_like(distance),))[1]
         distance += gap / jax.lax.stop_gradient(1 - slope)
         shell, pixel, value = deposit(distance, (place + passage.way(distance, *moving)).T)
-        return shell, pixel, jnp.where(is_passed[:, None], value, 0)
+        return shell, pixel, jnp.where(at.is_there[:, None], value, 0)
 
     integers = shares, jnp.int32
-    return if_any(is_passed, deposited, integers, integers, (shares, place.dtype))
+    return if_any(at.is_there, deposited, integers, integers, (shares, place.dtype))
 
 
 def _length(x: Reals) -> Reals:
@@ -253,18 +268,12 @@ def _over_candidates(
     # Rounding must not leave anybody out.
     low, high = jnp.maximum(low * (1 - 1e-5), 0), high * (1 + 1e-5)
 
-    blocks = -(-rows // _ROWS)
-    is_used = (jnp.arange(rows) < used)[:, None]
-    largest = jnp.asarray(jnp.finfo(dtype).max, dtype)
-    beyond = jnp.asarray(1e15, dtype)  # has a square
-    padded = jnp.pad(
-        jnp.where(is_used, place, beyond),
-        ((0, blocks * _ROWS - rows), (0, 0)),
-        constant_values=1e15,
+    is_used = jnp.arange(rows) < used
+    below_all = -jnp.asarray(jnp.finfo(dtype).max, dtype)
+    most, minus_least = (
+        largest_of_columns(jnp.where(is_used[:, None], x, below_all)) for x in (place, -place)
     )
-    lanes = padded.reshape(blocks, _ROWS, 3).transpose(2, 1, 0)
-    least = lanes.min((1, 2))
-    most = jnp.where(lanes < beyond, lanes, -largest).max((1, 2))
+    least = -minus_least
 
     # The copies of this rank's particles that come near the sphere.
     shift = jnp.asarray(shifts, dtype)
@@ -274,26 +283,43 @@ def _over_candidates(
     is_met &= used > 0
     shift = shift[jnp.nonzero(is_met, size=len(shifts), fill_value=0)[0]]
 
+    blocks = -(-rows // _ROWS)
     size = min(blocks, max(_LEAST_BLOCKS, blocks // _PART))
-    in_block = jnp.arange(_ROWS)
+    part = max(_ROWS, size * _ROWS // _PARTS)
 
     def met_copy(number: jax.Array, carry: _Carry) -> _Carry:
         its = shift[number]
-        square = sum((lanes[axis] + its[axis]) ** 2 for axis in range(3))
-        may_be = ((square >= low**2) & (square <= high**2)).any(0)
-        # As jnp.nonzero, whose sums of all blocks at few places take long on GPUs.
-        at = jnp.where(may_be, jnp.cumsum(may_be, dtype=jnp.int32) - 1, blocks + size)
-        order = jnp.full(blocks + size, blocks, jnp.int32)
-        order = order.at[at].set(jnp.arange(blocks, dtype=jnp.int32), mode="drop")
+        everybody = _Chunk(passed.of_rows, its, is_used)
+        square = sum((place[:, axis] + its[axis]) ** 2 for axis in range(3))
+        may_be = is_used & (square >= low**2) & (square <= high**2)
+        may_be = jnp.pad(may_be, (0, blocks * _ROWS - rows)).reshape(blocks, _ROWS).any(1)
+        order, found = _in_front(may_be, size)
 
         def look(first: jax.Array, carry: _Carry) -> _Carry:
             block = jax.lax.dynamic_slice_in_dim(order, first * size, size)
-            row = (block[:, None] * _ROWS + in_block).reshape(-1)
-            is_there = row < used
-            place = jnp.minimum(row, rows - 1)
-            chunk = _Chunk(jax.tree.map(lambda x: x[place], passed.of_rows), its, is_there)
-            return body(carry, chunk, jnp.where(is_there, row, rows))
+            row = (block[:, None] * _ROWS + jnp.arange(_ROWS)).reshape(-1)
+            chunk = everybody.at(jnp.minimum(row, rows - 1), row < used)
+            in_chunk, passed_here = _in_front(chunk.passed(passage), part)
 
-        return jax.lax.fori_loop(0, -(-may_be.sum() // size), look, carry)
+            def look_closely(first: jax.Array, carry: _Carry) -> _Carry:
+                at = jax.lax.dynamic_slice_in_dim(in_chunk, first * part, part)
+                is_there = at < row.size
+                at = jnp.minimum(at, row.size - 1)
+                return body(carry, chunk.at(at, is_there), jnp.where(is_there, row[at], rows))
+
+            return jax.lax.fori_loop(0, -(-passed_here // part), look_closely, carry)
+
+        return jax.lax.fori_loop(0, -(-found // size), look, carry)
 
     return jax.lax.fori_loop(0, is_met.sum(), met_copy, carry)
+
+
+def _in_front(is_one: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:
+    """The places where there is one, in front of `room` others that are none, and how many.
+
+    It does what jnp.nonzero does, whose sums of all at few places take long on GPUs.
+    """
+    n = is_one.size
+    at = jnp.where(is_one, jnp.cumsum(is_one, dtype=jnp.int32) - 1, n + room)
+    places = jnp.full(n + room, n, jnp.int32)
+    return places.at[at].set(jnp.arange(n, dtype=jnp.int32), mode="drop"), is_one.sum()

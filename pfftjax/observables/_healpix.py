@@ -239,7 +239,10 @@ def interpolation_weights(vectors: RealsLike, nside: int) -> tuple[Indices, Real
         left = jnp.floor(place)
         part = place - jax.lax.stop_gradient(left)
         left = left.astype(jnp.int32)
-        pair = jnp.stack([left, left + 1], -1) % ring.pixels[..., None]
+        pair = jnp.stack([left, left + 1], -1)
+        # Rounding leads at most one pixel around. Remainders would take a third of all time.
+        count = ring.pixels[..., None]
+        pair = pair + jnp.where(pair < 0, count, 0) - jnp.where(pair >= count, count, 0)
         return ring, ring.start[..., None] + pair, jnp.stack([1 - part, part], -1)
 
     upper, of_upper, upper_weights = along(jnp.maximum(above, 1))

@@ -8,6 +8,7 @@ import numpy as np
 
 from pfftjax._runtime.arrays import Reals, RealsLike, SeriesLike
 
+from ._beforehand import beforehand
 from ._growth import Cosmology, check_cosmology, checked_scale_factors, hubble
 
 # Speed of light over H0 [Mpc/h].
@@ -22,6 +23,7 @@ def _rule() -> tuple[np.ndarray, np.ndarray]:
     return (x + 1) / 2, weights / 2
 
 
+@beforehand
 def comoving_distance(cosmology: Cosmology, a: RealsLike | SeriesLike) -> Reals:
     """The comoving distance [Mpc/h] along the line of sight from where light set out at scale
     factor a: c/H0 times the integral of da / (a^2 E) up to today.

@@ -19,6 +19,7 @@ from jax.core import Tracer
 
 from pfftjax._runtime.arrays import Number, Reals, Series, SeriesLike
 
+from ._beforehand import beforehand
 from ._expected import as_known
 from ._growth import Cosmology, Growth, checked_scale_factors, growths, hubble
 from ._intervals import Intervals
@@ -203,6 +204,7 @@ def _halves(ends: jax.Array, outputs: "_Placed") -> tuple[jax.Array, jax.Array, 
     return middle, start, jnp.concatenate([middle, ends[1:], outputs.scale_factor])
 
 
+@beforehand
 def fastpm(
     cosmology: Cosmology, scale_factors: SeriesLike, *, outputs: SeriesLike | None = None
 ) -> Steps:
@@ -230,6 +232,7 @@ def fastpm(
     return _kick_drift_kick(changes, in_middle.momentum, at_ends.force, placed)
 
 
+@beforehand
 def leapfrog(
     cosmology: Cosmology, scale_factors: SeriesLike, *, outputs: SeriesLike | None = None
 ) -> Steps:
@@ -247,6 +250,7 @@ def leapfrog(
     return _kick_drift_kick(changes, jnp.ones_like(middle), jnp.ones_like(ends), placed)
 
 
+@beforehand
 def cola(
     cosmology: Cosmology,
     scale_factors: SeriesLike,
@@ -329,6 +333,7 @@ def _followed_paths(growing: _Growing, steps: Steps, order: int) -> tuple[Paths,
     )
 
 
+@beforehand
 def bullfrog(
     cosmology: Cosmology, scale_factors: SeriesLike, *, outputs: SeriesLike | None = None
 ) -> Steps:

@@ -101,12 +101,24 @@ class Passage(NamedTuple):
         """
 
         def bound(factors: Reals, x: Vectors) -> Scalar:
-            return jnp.abs(factors).sum() * jnp.sqrt((x**2).sum(-1).max(initial=0))
+            return jnp.abs(factors).sum() * jnp.sqrt((largest_of_columns(jnp.abs(x)) ** 2).sum())
 
         most = bound(self.drift, momentum) + bound(self.fall, pull)
         if self.paths is not None and displacements is not None:
             most += sum(bound(self.paths[n], displacements[..., n, :]) for n in range(2))
         return most
+
+
+def largest_of_columns(x: Reals) -> Reals:
+    """(columns,), the largest number in each column of (rows, columns), where there are rows.
+
+    With 32 rows side by side XLA makes vectors of them on CPUs, which is ten times as fast.
+    """
+    rows, columns = x.shape
+    whole = rows - rows % 32
+    side_by_side = x[:whole].reshape(-1, 32 * columns)
+    parts = [side_by_side.max(0).reshape(-1, columns)] if whole else []
+    return jnp.concatenate([*parts, x[whole:]]).max(0)
 
 
 @runtime_checkable
