@@ -80,6 +80,7 @@ Window::Flags& Window::FlagsOf(int rank) const {
 }
 
 int Window::Round::Begin() {
+  has_begun_ = true;
   const std::int64_t round = ++window_.round_;
   return window_.memory_->WaitFor(comm_, [&] {
     for (const int rank : window_.ranks_) {
@@ -124,6 +125,8 @@ int Window::Round::WaitForAll(std::uint64_t about, int piece) {
 }
 
 Window::Round::~Round() {
+  // Where memory ran out before it began, the others wait in this round and not in the last one.
+  if (!has_begun_) Begin();
   if (published_ < kMostPieces) GiveUp();
   window_.FlagsOf(comm_.rank).read.store(window_.round_, std::memory_order_release);
 }

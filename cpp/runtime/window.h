@@ -60,6 +60,7 @@ class Window {
 
     Window& window_;
     Communicator& comm_;
+    bool has_begun_ = false;
     int published_ = 0;  // pieces
   };
 

@@ -291,7 +291,8 @@ void Differences(Communicator& comm, int exchanges) {
   }
 }
 
-// All ranks find what each leaves in its part of the window, which grows now and then.
+// All ranks find what each leaves in its part of the window, which grows now and then. Now and then
+// one of them gives up before it begins, and all learn it.
 void Windows(Communicator& comm, const std::vector<Exchange>& plan) {
   std::mt19937 random(comm.rank);
   for (std::size_t n = 0; n < plan.size(); ++n) {
@@ -300,14 +301,18 @@ void Windows(Communicator& comm, const std::vector<Exchange>& plan) {
     Window* window = nullptr;
     Expect(WindowOf(comm, bytes, &window) == 0, comm.difference, comm.rank, number);
     Expect(window != nullptr, "no window", comm.rank, number);
+    const bool is_given_up = n % 8 == 5;
     Window::Round round(*window, comm);
+    if (is_given_up && comm.rank == static_cast<int>(n / 8) % comm.size) continue;
     Expect(round.Begin() == 0, "begin", comm.rank, number);
     char* mine = window->PartOf(comm.rank);
     for (std::int64_t i = 0; i < plan[n].block; ++i) mine[i] = Value(comm.rank, 0, number, i);
     if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
     const auto about = static_cast<std::uint64_t>(2 * plan[n].block + 1);
     round.Publish(about);
-    Expect(round.WaitForAll(about) == 0, comm.difference, comm.rank, number);
+    const int code = round.WaitForAll(about);
+    Expect(code == (is_given_up ? kOtherSizes : 0), comm.difference, comm.rank, number);
+    if (is_given_up) continue;
     for (int from = 0; from < comm.size; ++from) {
       const char* theirs = window->PartOf(from);
       bool is_right = true;

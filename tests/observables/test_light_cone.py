@@ -141,6 +141,7 @@ def test_float32_has_the_same_shells():
     assert_close(single, run(_noise(simulation)), 1e-3)
 
 
+@pytest.mark.ranks(4)
 def test_gradients_are_those_of_forward_mode_and_of_differences():
     """In the noise and in the cosmology, which moves the cone, too: those of the way back, beside
     those along a direction, of a run that is followed forward."""
