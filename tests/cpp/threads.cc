@@ -291,8 +291,8 @@ void Differences(Communicator& comm, int exchanges) {
   }
 }
 
-// All ranks find what each leaves in its part of the window, which grows now and then. Now and then
-// one of them gives up before it begins, and all learn it.
+// All ranks find what each leaves in its part of the window, which grows once. Now and then one of
+// them gives up before it begins, and all learn it.
 void Windows(Communicator& comm, const std::vector<Exchange>& plan) {
   std::mt19937 random(comm.rank);
   for (std::size_t n = 0; n < plan.size(); ++n) {
