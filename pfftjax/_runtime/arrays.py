@@ -62,3 +62,6 @@ PyTree: TypeAlias = Any
 # JAX hands these to the rules of a primitive, and has no type for them: arrays, constants of a
 # program, and tangents that are known to be zero.
 Operands: TypeAlias = Sequence[Any]
+
+# Fields of pytrees that say so are part of a program: `dataclasses.field(metadata=STATIC)`.
+STATIC = {"static": True}

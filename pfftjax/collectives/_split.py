@@ -14,6 +14,7 @@ from jax.core import ShapedArray
 from jax.interpreters import ad, batching
 from jax.typing import ArrayLike
 
+from pfftjax._runtime.arrays import STATIC
 from pfftjax._runtime.checkpoint import never_repeat
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import (
@@ -115,8 +116,8 @@ class Pending:
 
     x: jax.Array
     ticket: jax.Array
-    same_for_all: bool = dataclasses.field(metadata={"static": True})
-    comm: Communicator = dataclasses.field(metadata={"static": True})
+    same_for_all: bool = dataclasses.field(metadata=STATIC)
+    comm: Communicator = dataclasses.field(metadata=STATIC)
 
 
 def alltoall_start(x: ArrayLike, *, comm: Comm = None) -> Pending:

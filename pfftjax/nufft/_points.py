@@ -1,7 +1,6 @@
 """Points where the transforms take them: on the ranks that own their cells of the finer mesh."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +11,7 @@ from pfftjax.pm import Positions, Route
 
 
 @note_type
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["positions", "order", "route"],
-    meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Points:
     """Points for any number of transforms of a plan, with the way to where they came from.

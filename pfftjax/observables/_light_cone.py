@@ -1,7 +1,6 @@
 """The light cone of an observer: particles when light passes them, on shells of the sky."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax._runtime.arrays import Reals, Scalar, Vectors
+from pfftjax._runtime.arrays import STATIC, Reals, Scalar, Vectors
 from pfftjax.pencils import note_type
 from pfftjax.pm import Particles
 from pfftjax.pm.internal import Passage
@@ -193,11 +192,7 @@ class LightCone:
 
 
 @note_type
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["counts", "number_density"],
-    meta_fields=["light_cone"],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Shells:
     """What a `LightCone` has seen, the same on every rank.
@@ -213,7 +208,7 @@ class Shells:
 
     counts: Reals
     number_density: Scalar
-    light_cone: LightCone
+    light_cone: LightCone = dataclasses.field(metadata=STATIC)
 
     def expected(self) -> Reals:
         """(shells,), the counts of a pixel in a universe of constant density."""

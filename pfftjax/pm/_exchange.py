@@ -14,7 +14,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir, xla
 
-from pfftjax._runtime.arrays import Count, Counts, PyTree, Rows, RowsLike
+from pfftjax._runtime.arrays import STATIC, Count, Counts, PyTree, Rows, RowsLike
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.primitive import as_array, constant, static_int, where
@@ -101,11 +101,7 @@ constant(order_by_owner_p)
 batching.primitive_batchers[order_by_owner_p] = functools.partial(one_by_one, order_by_owner_p)
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["order", "outgoing", "incoming"],
-    meta_fields=["rows", "capacity", "comm"],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Route:
     """The way of particles to the owners of their cells, and back.
@@ -136,9 +132,9 @@ class Route:
     order: Counts
     outgoing: Counts
     incoming: Counts
-    rows: int
-    capacity: int
-    comm: Communicator
+    rows: int = dataclasses.field(metadata=STATIC)
+    capacity: int = dataclasses.field(metadata=STATIC)
+    comm: Communicator = dataclasses.field(metadata=STATIC)
 
     @classmethod
     def to_owners(cls, positions: Places, pencil: Pencil, capacity: int) -> "Route":

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from pfftjax._runtime.arrays import (
+    STATIC,
     BoxSize,
     Cells,
     Count,
@@ -35,19 +36,7 @@ from ._positions import Positions, checked_mesh
 
 
 @note_type
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=[
-        "cell",
-        "offset",
-        "momentum",
-        "used",
-        "scale_factor",
-        "box_size",
-        "displacements",
-    ],
-    meta_fields=["total", "mesh_shape"],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Particles:
     """The particles of this rank: the first `used` rows.
@@ -78,8 +67,8 @@ class Particles:
     offset: Vectors
     momentum: Vectors
     used: Count
-    total: int
-    mesh_shape: tuple[int, int, int]
+    total: int = dataclasses.field(metadata=STATIC)
+    mesh_shape: tuple[int, int, int] = dataclasses.field(metadata=STATIC)
     scale_factor: Number | None = None
     box_size: BoxSize | None = None
     displacements: Displacements | None = None
