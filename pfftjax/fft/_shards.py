@@ -100,33 +100,40 @@ class Shards:
     def run(
         self,
         function: Callable[..., PyTree],
-        how: tuple[Hashable, ...],
+        how: tuple[Any, ...],
         sources: PyTree,
         targets: PyTree,
         *operands: PyTree,
         is_kept: bool = True,
+        **options: object,
     ) -> PyTree:
-        """``function(*blocks, *how)`` of each shard, as one jitted program.
+        """``function(*blocks, *how, **options)`` of each shard, as one jitted program.
 
         Args:
             function: a function of a module.
-            how: static arguments.
-            is_kept: whether JAX keeps the program for calls with an equal `how`. It would keep
+            how: arguments that all ranks have. Those that are known are static.
+            is_kept: whether JAX keeps the program for calls with equal arguments. It would keep
                 functions of the user's forever, and all that they take from around them.
             sources: a tuple, how each operand is sharded.
             targets: how each result is sharded.
             operands: global arrays and what all ranks have; the first one is an array.
+            options: static arguments.
 
         """
+        static, late = zip(*map(known, how), strict=True)
+        given = hashable(tuple(options.items()))
+        what = function, static, given, self, (*sources, PartitionSpec()), targets
+        operands = (*operands, late)
         if is_kept:
-            return _kept(operands, function, how, self, sources, targets)
-        return jax.jit(lambda *xs: _run(xs, function, how, self, sources, targets))(*operands)
+            return _kept(operands, *what)
+        return jax.jit(lambda *xs: _run(xs, *what))(*operands)
 
 
 def _run(
     operands: tuple[PyTree, ...],
     function: Callable[..., PyTree],
-    how: tuple[Hashable, ...],
+    static: tuple[Hashable, ...],
+    options: tuple[tuple[str, Any], ...],
     shards: Shards,
     sources: PyTree,
     targets: PyTree,
@@ -138,7 +145,9 @@ def _run(
     structures = []
 
     def leaves_of(*blocks: PyTree) -> list[jax.Array]:
-        leaves, structure = jax.tree.flatten(function(*blocks, *how))
+        *own, late = blocks
+        how = (s if x is None else x for s, x in zip(static, late, strict=True))
+        leaves, structure = jax.tree.flatten(function(*own, *how, **dict(options)))
         structures.append(structure)
         return leaves
 
@@ -155,7 +164,7 @@ def _run(
     return each(first, *others)
 
 
-_kept = jax.jit(_run, static_argnums=(1, 2, 3, 4, 5))
+_kept = jax.jit(_run, static_argnums=(1, 2, 3, 4, 5, 6))
 
 
 def shards_of(
@@ -340,6 +349,12 @@ def _places(mesh: AnyMesh, over: tuple[_Names, _Names]) -> tuple[int, ...]:
 def _processes(grid: ProcessGrid) -> tuple[int, ...]:
     """The index of each rank's JAX process. Collective on the first call for a grid."""
     return tuple(grid.comm.allgather(jax.process_index()))
+
+
+def known(value: Any) -> tuple[Any, Any]:
+    """An argument as a static one and nothing, or as nothing and one that is traced."""
+    is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
+    return (None, value) if is_traced else (hashable(value), None)
 
 
 def hashable(value: _T) -> _T:

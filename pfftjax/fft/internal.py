@@ -13,7 +13,7 @@ from ._plan import sides_of as sides_of
 from ._plan import wavenumbers_along as wavenumbers_along
 from ._shards import AnyMesh as AnyMesh
 from ._shards import Shards as Shards
-from ._shards import hashable as hashable
+from ._shards import known as known
 from ._shards import rows_of as rows_of
 from ._shards import shards_of as shards_of
 from ._sizes import smooth_size as smooth_size

@@ -19,20 +19,12 @@ from pfftjax.pencils.internal import Periodic, Width
 
 from ._pencil_fft import PencilFFT
 from ._plan import sides_of, wavenumber_dtype
-from ._shards import hashable, shards_of
+from ._shards import shards_of
 from ._steps import Layout, Norm
 
 
 def _transform_block(x: Block, plan: PencilFFT, forward: bool) -> Block:
     return plan.forward(x) if forward else plan.inverse(x)
-
-
-def _halo_of_block(
-    x: Block, pencil: Pencil, width: Width, periodic: Periodic, exchange: bool
-) -> Block:
-    """Give a block its ghosts, or take these to their owners."""
-    operation = pencils.halo_exchange if exchange else pencils.halo_reduce
-    return operation(x, pencil, width, periodic=periodic)
 
 
 def _transform(
@@ -290,6 +282,6 @@ def _halo(
     shards = shards_of(x, grid, mesh, operation)
     pencil = Pencil(shape, shards.grid)
     shards.check_sizes(pencil)
-    how = (pencil, hashable(width), hashable(periodic), operation == "halo_exchange")
     spec = shards.spec(pencil, np.ndim(x) - 3)
-    return shards.run(_halo_of_block, how, (spec,), spec, x)
+    of_block = getattr(pencils, operation)
+    return shards.run(of_block, (pencil, width), (spec,), spec, x, periodic=periodic)

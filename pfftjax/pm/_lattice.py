@@ -6,7 +6,7 @@ that own their cells, and what they found back.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,9 @@ from pfftjax._runtime.arrays import (
     SeriesLike,
 )
 from pfftjax.fft import PencilFFT
-from pfftjax.fft.internal import Shards, shards_of
+from pfftjax.fft.internal import Shards, known, shards_of
 from pfftjax.pencils import Pencil, ProcessGrid
-from pfftjax.spectral.internal import either, known, sides
+from pfftjax.spectral.internal import sides
 
 from ._assignment import Kernel
 from ._global import field_to, mesh_plan
@@ -109,14 +109,13 @@ def _lattice(displacement: jax.Array, shards: Shards) -> Pencil:
 
 def _lpt(
     delta: jax.Array,
-    traced: Any,
     cosmology: Cosmology,
     plan: PencilFFT,
-    static: Any,
+    box_size: BoxSize,
+    scale_factor: Number,
     order: Literal[1, 2, 3],
     dealias: bool,
 ) -> Lattice:
-    box_size, scale_factor = map(either, static, traced)
     particles = lpt_of_block(
         delta, plan, box_size, cosmology, scale_factor, order=order, dealias=dealias
     )
@@ -146,31 +145,27 @@ def lpt(
 
     """
     shards, plan, spec = field_to(delta, grid, mesh, "lpt")
-    static, traced = zip(known(box_size), known(scale_factor), strict=True)
     targets = shards.spec(plan.input, trail=1)
-    replicated = PartitionSpec()
     return shards.run(
         _lpt,
-        (plan, static, order, dealias),
-        (spec, replicated, replicated),
+        (plan, box_size, scale_factor, order, dealias),
+        (spec, PartitionSpec()),
         Lattice(targets, targets),  # pyright: ignore[reportArgumentType]
         delta,
-        traced,
         cosmology,
     )
 
 
 def _density_contrast(
     displacement: jax.Array,
-    traced: Any,
     lattice: Pencil,
     plan: PencilFFT,
-    static: Any,
+    box_size: BoxSize,
     kernel: Kernel,
     interlaced: bool,
     capacity: int | None,
 ) -> RealBlock:
-    lengths = sides(either(static, traced), plan, "density_contrast")
+    lengths = sides(box_size, plan, "density_contrast")
     particles = _on_mesh(displacement, jnp.zeros_like(displacement), lattice, plan, lengths)
     return density_contrast_of_block(
         particles, plan, kernel=kernel, interlaced=interlaced, capacity=capacity
@@ -210,29 +205,21 @@ def density_contrast(
     shards = shards_of(x, grid, mesh, "density_contrast", split=(-4, -3))
     lattice = _lattice(x, shards)
     plan = mesh_plan(mesh_shape, lattice.global_shape, shards, is_result=True)
-    static, traced = known(box_size)
-    return shards.run(
-        _density_contrast,
-        (lattice, plan, static, kernel, interlaced, capacity),
-        (shards.spec(lattice, trail=1), PartitionSpec()),
-        shards.spec(plan.input),
-        x,
-        traced,
-    )
+    how = (lattice, plan, box_size, kernel, interlaced, capacity)
+    sources, targets = (shards.spec(lattice, trail=1),), shards.spec(plan.input)
+    return shards.run(_density_contrast, how, sources, targets, x)
 
 
 def _force(
     displacement: jax.Array,
-    traced: Any,
     cosmology: Cosmology,
     lattice: Pencil,
     plan: PencilFFT,
-    static: Any,
+    box_size: BoxSize,
     kernel: Kernel,
     gradient: Gradient,
     capacity: int | None,
 ) -> jax.Array:
-    box_size = either(static, traced)
     motion = checked_motion(plan, box_size, cosmology, kernel, gradient, "force")
     at_rest = jnp.zeros_like(displacement)
     particles = _on_mesh(displacement, at_rest, lattice, plan, motion.sides)
@@ -264,20 +251,20 @@ def force(
     shards = shards_of(x, grid, mesh, "force", split=(-4, -3))
     lattice = _lattice(x, shards)
     plan = mesh_plan(mesh_shape, lattice.global_shape, shards, is_result=False)
-    static, traced = known(box_size)
-    spec, replicated = shards.spec(lattice, trail=1), PartitionSpec()
-    how = (lattice, plan, static, kernel, gradient, capacity)
-    return shards.run(_force, how, (spec, replicated, replicated), spec, x, traced, cosmology)
+    spec, how = (
+        shards.spec(lattice, trail=1),
+        (lattice, plan, box_size, kernel, gradient, capacity),
+    )
+    return shards.run(_force, how, (spec, PartitionSpec()), spec, x, cosmology)
 
 
 def _simulate(
     displacement: jax.Array,
     momentum: jax.Array,
-    traced: Any,
     cosmology: Cosmology,
     lattice: Pencil,
     plan: PencilFFT,
-    static: Any,
+    box_size: BoxSize,
     scale_factors: tuple[float, ...],
     integrator: Integrator,
     kernel: Kernel,
@@ -285,7 +272,6 @@ def _simulate(
     capacity: int | None,
     adjoint: Adjoint,
 ) -> Lattice:
-    box_size = either(static, traced)
     lengths = sides(box_size, plan, "simulate")
     # As outputs particles are in the rows in which they began: those of the lattice.
     (end,) = simulate_block(
@@ -354,22 +340,20 @@ def simulate(
             f"{np.shape(displacement)} and {np.shape(momentum)}"
         )
     plan = mesh_plan(mesh_shape, pencil.global_shape, shards, is_result=False)
-    static, traced = known(box_size)
     ends, are_traced = known(scale_factors)
     if are_traced is not None or not isinstance(ends, tuple) or not ends:
         raise TypeError(
             f"{shards.here}: scale_factors must be a sequence of numbers that are known while the "
             f"program is traced, got {scale_factors!r}"
         )
-    spec, replicated = shards.spec(pencil, trail=1), PartitionSpec()
+    spec = shards.spec(pencil, trail=1)
     return shards.run(
         _simulate,
-        (pencil, plan, static, ends, integrator, kernel, gradient, capacity, adjoint),
-        (spec, spec, replicated, replicated),
+        (pencil, plan, box_size, ends, integrator, kernel, gradient, capacity, adjoint),
+        (spec, spec, PartitionSpec()),
         Lattice(spec, spec),  # pyright: ignore[reportArgumentType]
         displacement,
         momentum,
-        traced,
         cosmology,
         is_kept=integrator in (bullfrog, fastpm, leapfrog),
     )

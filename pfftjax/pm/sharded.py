@@ -5,7 +5,6 @@ many for each rank.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +13,9 @@ from jax.sharding import Mesh, PartitionSpec
 
 from pfftjax._runtime.arrays import BoxSize, RealBlock, RealBlockLike, Rows, RowsLike, VectorsLike
 from pfftjax._runtime.primitive import static_int
-from pfftjax.fft import PencilFFT
-from pfftjax.fft.internal import Shards, rows_of, shards_of
+from pfftjax.fft.internal import Shards, known, rows_of, shards_of
 from pfftjax.pencils import Pencil, ProcessGrid
-from pfftjax.spectral.internal import either, known, plan_of
+from pfftjax.spectral.internal import plan_of
 
 from ._assignment import Kernel
 from ._capacity import default_capacity
@@ -39,12 +37,6 @@ from ._power_spectrum import PowerSpectrum
 from ._power_spectrum import power_spectrum as power_spectrum_of_block
 
 # ---- Fields ------------------------------------------------------------------------------------
-
-
-def _linear_field(
-    x: jax.Array, traced: Any, plan: PencilFFT, static: Any, power: Power
-) -> RealBlock:
-    return linear_field_of_block(x, plan, either(static, traced), power)
 
 
 def linear_field(
@@ -77,22 +69,8 @@ def linear_field(
 
     """
     shards, plan, spec = field_to(noise, grid, mesh, "linear_field")
-    static, traced = known(box_size)
-    return shards.run(
-        _linear_field,
-        (plan, static, power),
-        (spec, PartitionSpec()),
-        spec,
-        noise,
-        traced,
-        is_kept=False,
-    )
-
-
-def _gravity(
-    x: jax.Array, traced: Any, plan: PencilFFT, static: Any, gradient: Gradient
-) -> RealBlock:
-    return gravity_of_block(x, plan, either(static, traced), gradient=gradient)
+    how = (plan, box_size, power)
+    return shards.run(linear_field_of_block, how, (spec,), spec, noise, is_kept=False)
 
 
 def gravity(
@@ -109,16 +87,8 @@ def gravity(
     `linear_field`.
     """
     shards, plan, spec = field_to(density, grid, mesh, "gravity")
-    static, traced = known(box_size)
-    targets = shards.spec(plan.input, lead=1)
-    how = (plan, static, gradient)
-    return shards.run(_gravity, how, (spec, PartitionSpec()), targets, density, traced)
-
-
-def _power_spectrum(
-    x: jax.Array, plan: PencilFFT, box_size: Any, kernel: Kernel | None
-) -> PowerSpectrum:
-    return power_spectrum_of_block(x, plan, box_size, kernel=kernel)
+    targets, how = shards.spec(plan.input, lead=1), (plan, box_size)
+    return shards.run(gravity_of_block, how, (spec,), targets, density, gradient=gradient)
 
 
 def power_spectrum(
@@ -135,13 +105,12 @@ def power_spectrum(
     arguments and the errors are those of `linear_field`.
     """
     shards, plan, spec = field_to(field, grid, mesh, "power_spectrum")
-    static, traced = known(box_size)
-    if traced is not None:
+    if known(box_size)[1] is not None:
         raise TypeError(
             f"{shards.here}: box_size must be static, as the number of shells depends on it"
         )
-    how = (plan, static, kernel)
-    return shards.run(_power_spectrum, how, (spec,), PartitionSpec(), field)
+    how, targets = (plan, box_size), PartitionSpec()
+    return shards.run(power_spectrum_of_block, how, (spec,), targets, field, kernel=kernel)
 
 
 # ---- Positions in rows -------------------------------------------------------------------------

@@ -8,6 +8,4 @@ from ._operands import inverse_square as inverse_square
 from ._operands import odd_wavenumbers as odd_wavenumbers
 from ._operands import operand as operand
 from ._operands import sides as sides
-from .sharded import either as either
-from .sharded import known as known
 from .sharded import plan_of as plan_of

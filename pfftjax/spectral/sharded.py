@@ -5,20 +5,18 @@ half spectrum is nothing that JAX has to shard here, so that real fields need no
 sizes than that both sharded axes divide.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jax.typing import ArrayLike
 
 from pfftjax import spectral
 from pfftjax._runtime.arrays import Block, BlockLike, BoxSize
 from pfftjax.fft import PencilFFT
-from pfftjax.fft.internal import Shards, hashable, shards_of
+from pfftjax.fft.internal import Shards, shards_of
 from pfftjax.pencils import ProcessGrid
 
 from ._multipliers import Assignment, Kernel
@@ -32,26 +30,6 @@ def plan_of(shape: Sequence[int], shards: Shards, *, real: bool) -> PencilFFT:
     return plan
 
 
-def known(value: Any) -> tuple[Hashable, Any]:
-    """An argument as a static one and nothing, or as nothing and one that is traced."""
-    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
-    return (None, value) if traced else (hashable(value), None)
-
-
-def either(static: Any, traced: Any) -> Any:
-    """What `known` has taken apart."""
-    return static if traced is None else traced
-
-
-def _of_block(
-    x: Block, traced: tuple[Any, ...], plan: PencilFFT, name: str, static: tuple[Any, ...]
-) -> Block | Vector:
-    """The operator of `pfftjax.spectral` of that name."""
-    arguments = list(map(either, static, traced))
-    options = {"times": arguments.pop()} if name == "deconvolve" else {}
-    return getattr(spectral, name)(x, plan, *arguments, **options)
-
-
 def _of_shards(
     name: str,
     x: ArrayLike,
@@ -60,6 +38,7 @@ def _of_shards(
     *arguments: object,
     takes: int = 0,
     gives: int = 0,
+    **options: object,
 ) -> Any:
     """The operator of that name on a global array.
 
@@ -71,6 +50,7 @@ def _of_shards(
         arguments: those after the plan.
         takes: components of a vector in `x`, 0 for a field.
         gives: arrays in the result, 0 for one that is no tuple.
+        options: keyword arguments of the operator.
 
     """
     shards = shards_of(x, grid, mesh, name)
@@ -80,17 +60,16 @@ def _of_shards(
             f"the components in front; got shape {np.shape(x)}"
         )
     plan = plan_of(np.shape(x)[-3:], shards, real=not jnp.iscomplexobj(x))
-    static, traced = zip(*map(known, arguments), strict=True)
     lead = np.ndim(x) - 3
     target = shards.spec(plan.input, lead - bool(takes))
     return shards.run(
-        _of_block,
-        (plan, name, static),
-        (shards.spec(plan.input, lead), PartitionSpec()),
+        getattr(spectral, name),
+        (plan, *arguments),
+        (shards.spec(plan.input, lead),),
         (target,) * gives if gives else target,
         x,
-        traced,
         is_kept=not any(callable(argument) for argument in arguments),
+        **options,
     )
 
 
@@ -213,7 +192,7 @@ def deconvolve(
     `kernel` and `times` are as for `pfftjax.spectral.deconvolve`, the other arguments and the
     errors as for `gradient`.
     """
-    return _of_shards("deconvolve", x, grid, mesh, kernel, times)
+    return _of_shards("deconvolve", x, grid, mesh, kernel, times=times)
 
 
 def apply(
