@@ -21,7 +21,7 @@ from pfftjax.fft import PencilFFT
 from pfftjax.fft.internal import is_length, sides_of, smooth_size
 from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid
 from pfftjax.pm import Positions, Route
-from pfftjax.pm.internal import as_positions, default_capacity, scaled_index
+from pfftjax.pm.internal import as_positions, default_capacity, rescaled
 
 from ._kernel import UPSAMPLINGS, least_tolerance, width_for
 from ._points import Points
@@ -229,16 +229,8 @@ class PencilNUFFT:
         if not isinstance(points, Positions):
             scale = [m / side for m, side in zip(cells, self.box_size, strict=True)]
             return at._replace(offset=at.offset * jnp.asarray(scale, dtype))
-        wholes, rests = zip(
-            *(
-                scaled_index(at.cell[:, axis], n, m, dtype)
-                for axis, (n, m) in enumerate(zip(self.shape, cells, strict=True))
-            ),
-            strict=True,
-        )
-        ratios = [m / n for n, m in zip(self.shape, cells, strict=True)]
-        offset = jnp.stack(rests, -1) + at.offset * jnp.asarray(ratios, dtype)
-        return at._replace(cell=jnp.stack(wholes, -1), offset=offset)
+        cell, offset = rescaled(at.cell, at.offset, self.shape, cells)
+        return at._replace(cell=cell, offset=offset)
 
     def _check_tolerance(self, dtype: np.dtype, operation: str) -> None:
         if self.tolerance < _LEAST[dtype.name]:

@@ -5,7 +5,7 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -97,15 +97,7 @@ class Particles:
         """The same particles in units of another mesh's cells; `to_owners` brings them to it."""
         checked_mesh(mesh, "rescaled")
         n0, n1, n2 = mesh.global_shape
-        dtype = self.offset.dtype
-        cells, rests, ratios = [], [], []
-        for axis, (n, m) in enumerate(zip(self.mesh_shape, (n0, n1, n2), strict=True)):
-            whole, rest = scaled_index(self.cell[:, axis], n, m, dtype)
-            cells.append(whole)
-            rests.append(rest)
-            ratios.append(m / n)
-        offset = jnp.stack(rests, -1) + self.offset * jnp.asarray(ratios, dtype)
-        cell = jnp.stack(cells, -1)
+        cell, offset = rescaled(self.cell, self.offset, self.mesh_shape, (n0, n1, n2))
         return dataclasses.replace(self, cell=cell, offset=offset, mesh_shape=(n0, n1, n2))
 
     def coordinates(self, box_size: BoxSize | None = None) -> Vectors:
@@ -211,6 +203,17 @@ def scaled_index(
         first = (place * n + m - 1) // m  # of the points that have this place
         copy = copy * -(-n // m) + index - first
     return copy * m + place, (low % n).astype(dtype) / n
+
+
+def rescaled(
+    cell: Cells, offset: Vectors, shape: Sequence[int], onto: Sequence[int]
+) -> tuple[Cells, Vectors]:
+    """Cells and offsets from there, in units of the cells of a mesh, in those of another one."""
+    columns = zip(cell.T, shape, onto, strict=True)
+    scaled = (scaled_index(x, n, m, offset.dtype) for x, n, m in columns)
+    cell, rest = (jnp.stack(x, -1) for x in zip(*scaled, strict=True))
+    ratios = [m / n for n, m in zip(shape, onto, strict=True)]
+    return cell, rest + offset * jnp.asarray(ratios, offset.dtype)
 
 
 def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -> Particles:

@@ -18,7 +18,7 @@ from ._on_host import on_host as on_host
 from ._painting import on as on
 from ._painting import one_by_one as one_by_one
 from ._particles import check_fits as check_fits
-from ._particles import scaled_index as scaled_index
+from ._particles import rescaled as rescaled
 from ._particles import to_owners_with_room as to_owners_with_room
 from ._passages import Passage as Passage
 from ._passages import largest_of_columns as largest_of_columns
