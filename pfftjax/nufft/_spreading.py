@@ -31,7 +31,14 @@ COMPLEX = {"float32": np.dtype("complex64"), "float64": np.dtype("complex128")}
 
 
 def _stencil(
-    cell: jax.Array, offset: jax.Array, used: jax.Array, pencil: Pencil, width: int, sigma: float
+    cell: jax.Array,
+    offset: jax.Array,
+    used: jax.Array,
+    _: jax.Array,
+    *,
+    pencil: Pencil,
+    width: int,
+    sigma: float,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """First points (rows, 3) in the block with its ghosts, weights (rows, 3, width), which rows
     count, and which of these are not in the block.
@@ -74,20 +81,10 @@ def _lines(
     return line
 
 
-def _spread_by_xla(
-    cell: jax.Array,
-    offset: jax.Array,
-    used: jax.Array,
-    order: jax.Array,
-    strengths: jax.Array,
-    *,
-    pencil: Pencil,
-    width: int,
-    sigma: float,
-) -> jax.Array:
-    del order
+def _spread_by_xla(*operands: jax.Array, pencil: Pencil, width: int, sigma: float) -> jax.Array:
+    *points, strengths = operands
     shape = Assignment(width).padded(pencil)
-    first, weights, counts, lost = _stencil(cell, offset, used, pencil, width, sigma)
+    first, weights, counts, lost = _stencil(*points, pencil=pencil, width=width, sigma=sigma)
     line = _lines(first, weights, shape, width)
     given = jnp.where(counts[:, None], strengths, 0)
 
@@ -105,18 +102,10 @@ def _spread_by_xla(
 
 
 def _interpolated_by_xla(
-    cell: jax.Array,
-    offset: jax.Array,
-    used: jax.Array,
-    order: jax.Array,
-    mesh: jax.Array,
-    *,
-    pencil: Pencil,
-    width: int,
-    sigma: float,
+    *operands: jax.Array, pencil: Pencil, width: int, sigma: float
 ) -> jax.Array:
-    del order
-    first, weights, counts, lost = _stencil(cell, offset, used, pencil, width, sigma)
+    *points, mesh = operands
+    first, weights, counts, lost = _stencil(*points, pencil=pencil, width=width, sigma=sigma)
     line = _lines(first, weights, mesh.shape[1:], width)
     flat = mesh.reshape(mesh.shape[0], -1)
 
@@ -124,7 +113,7 @@ def _interpolated_by_xla(
         places, each = line(number)
         return values + (flat.at[:, places].get(mode="clip") * each).sum(-1).T
 
-    values = jnp.zeros((cell.shape[0], mesh.shape[0]), mesh.dtype)
+    values = jnp.zeros((first.shape[0], mesh.shape[0]), mesh.dtype)
     values = jax.lax.fori_loop(0, width * width, add, values)
     values = jnp.where(counts[:, None], values, 0)
     return jnp.where(lost[:, None], jnp.nan, values)

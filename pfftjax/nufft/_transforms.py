@@ -100,18 +100,10 @@ def _conjugate_if(condition: bool, x: jax.Array) -> jax.Array:
     return jnp.conj(x) if condition else x
 
 
-def _modes_of(
-    cell: jax.Array,
-    offset: jax.Array,
-    used: jax.Array,
-    order: jax.Array,
-    strengths: jax.Array,
-    *,
-    meshes: Meshes,
-    sign: int,
-) -> jax.Array:
+def _modes_of(*operands: jax.Array, meshes: Meshes, sign: int) -> jax.Array:
+    *points, strengths = operands
     given = _conjugate_if(sign > 0, strengths)
-    padded = spread_p.bind(cell, offset, used, order, given, **meshes.kernel)
+    padded = spread_p.bind(*points, given, **meshes.kernel)
     mesh = halo_reduce(padded, meshes.fine.input, Assignment(meshes.width).width)
     f = run_steps(forward_steps(meshes.modes, meshes.fine.shape, one_sign=True), mesh)
     # The transform has divided by the number of cells.
@@ -119,20 +111,12 @@ def _modes_of(
     return _conjugate_if(sign > 0, f)
 
 
-def _values_of(
-    cell: jax.Array,
-    offset: jax.Array,
-    used: jax.Array,
-    order: jax.Array,
-    modes: jax.Array,
-    *,
-    meshes: Meshes,
-    sign: int,
-) -> jax.Array:
+def _values_of(*operands: jax.Array, meshes: Meshes, sign: int) -> jax.Array:
+    *points, modes = operands
     f = meshes.undo_kernel(_conjugate_if(sign < 0, modes), 1.0)
     mesh = run_steps(inverse_steps(meshes.modes, meshes.fine.shape, one_sign=True), f)
     padded = halo_exchange(mesh, meshes.fine.input, Assignment(meshes.width).width)
-    values = interpolate_p.bind(cell, offset, used, order, padded, **meshes.kernel)
+    values = interpolate_p.bind(*points, padded, **meshes.kernel)
     return _conjugate_if(sign < 0, values)
 
 
