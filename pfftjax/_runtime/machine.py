@@ -9,9 +9,10 @@ import pkgutil
 import jax
 
 
-def _read(path: str) -> str | None:
+def read(path: str | pathlib.Path) -> str | None:
+    """The text of a file of the system."""
     try:
-        return pathlib.Path(path).read_text().strip()
+        return pathlib.Path(path).read_text(errors="replace").strip()
     except OSError:
         return None
 
@@ -40,7 +41,7 @@ def ranges(numbers: tuple[int, ...]) -> str:
 
 def huge_pages() -> str | None:
     """The kernel's setting of transparent huge pages: always, madvise or never."""
-    text = _read("/sys/kernel/mm/transparent_hugepage/enabled")
+    text = read("/sys/kernel/mm/transparent_hugepage/enabled")
     if text is None or "[" not in text:
         return None
     return text.split("[")[1].split("]")[0]
@@ -48,7 +49,7 @@ def huge_pages() -> str | None:
 
 def ptrace_scope() -> int | None:
     """Which processes may read each other's memory, from 0 (all of a user) to 3 (none)."""
-    text = _read("/proc/sys/kernel/yama/ptrace_scope")
+    text = read("/proc/sys/kernel/yama/ptrace_scope")
     return int(text) if text is not None and text.isdigit() else None
 
 
@@ -59,7 +60,7 @@ def has_xpmem() -> bool:
 
 def xla_threads() -> int | None:
     """Threads in XLA's pool for computing on CPUs; None before JAX has started it."""
-    names = [_read(str(task / "comm")) for task in pathlib.Path("/proc/self/task").glob("*")]
+    names = [read(task / "comm") for task in pathlib.Path("/proc/self/task").glob("*")]
     return sum(name == "tf_XLAEigen" for name in names) or None
 
 

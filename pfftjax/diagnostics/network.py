@@ -7,6 +7,8 @@ import platform
 import re
 from collections.abc import Mapping
 
+from pfftjax._runtime import machine
+
 # What decides how NCCL and the MPI use the network.
 _NAMES = (
     "MPICH_GPU_SUPPORT_ENABLED",
@@ -49,8 +51,8 @@ def network(root: pathlib.Path = pathlib.Path("/")) -> Network:
         True
 
     """
-    libraries = _text(root / "proc/self/maps")
-    version = re.match(r"\d+", _text(root / "sys/module/nvidia/version"))
+    libraries = machine.read(root / "proc/self/maps") or ""
+    version = re.match(r"\d+", machine.read(root / "sys/module/nvidia/version") or "")
     return Network(
         slingshot=any((root / "sys/class/net").glob("hsn*")),
         nccl_plugin="libnccl-net" in libraries or "libnccl_net" in libraries,
@@ -59,10 +61,3 @@ def network(root: pathlib.Path = pathlib.Path("/")) -> Network:
         driver=int(version[0]) if version else None,
         variables={name: os.environ[name] for name in _NAMES if name in os.environ},
     )
-
-
-def _text(path: pathlib.Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

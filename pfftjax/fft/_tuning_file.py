@@ -22,7 +22,7 @@ from mpi4py import MPI
 from pfftjax._runtime.agreement import on_root
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import library_version, native
-from pfftjax._runtime.machine import cores
+from pfftjax._runtime.machine import cores, read
 from pfftjax._runtime.options import options
 from pfftjax._runtime.primitive import as_on_gpus
 from pfftjax.pencils import ExchangeMethod
@@ -48,7 +48,8 @@ class _Choice(Entry):
 def machine(comm: MPI.Intracomm) -> Key:
     """All that a measurement depends on besides the plan; the same on all ranks. Collective."""
     device = jax.local_devices()[0].device_kind
-    here = (_processor(), native.simd(), len(cores()), device, MPI.Get_processor_name())
+    processor = _model(read("/proc/cpuinfo") or "") or platform.processor() or platform.machine()
+    here = (processor, native.simd(), len(cores()), device, MPI.Get_processor_name())
     everybody = comm.allgather(here)
     names = [name for *_, name in everybody]
     # These variables of the environment decide how GPUs exchange.
@@ -68,14 +69,6 @@ def machine(comm: MPI.Intracomm) -> Key:
         **(gpus if as_on_gpus(jax.default_backend()) else {}),
         "pfftjax": importlib.metadata.version("pfftjax"),
     }
-
-
-def _processor() -> str:
-    try:
-        text = pathlib.Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    return _model(text) or platform.processor() or platform.machine()
 
 
 def _model(cpuinfo: str) -> str:

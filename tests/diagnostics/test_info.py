@@ -87,7 +87,7 @@ def test_an_mpi_that_does_not_say(monkeypatch):
 
 
 def test_a_kernel_that_says_nothing(monkeypatch):
-    monkeypatch.setattr(machine, "_read", lambda path: None)
+    monkeypatch.setattr(machine, "read", lambda path: None)
     assert machine.huge_pages() is None
     assert machine.ptrace_scope() is None
     assert machine.xla_threads() is None
