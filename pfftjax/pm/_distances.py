@@ -1,26 +1,18 @@
 """Distances of light that arrives today."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pfftjax._runtime.arrays import Reals, RealsLike, SeriesLike
 
 from ._beforehand import beforehand
 from ._growth import Cosmology, check_cosmology, checked_scale_factors, hubble
+from ._intervals import gauss_legendre
 
 # Speed of light over H0 [Mpc/h].
 HUBBLE_DISTANCE = 2997.92458
 # The integrand is smooth in ln a: these many points give ten digits back to a = 1e-3.
 _POINTS = 48
-
-
-@functools.cache
-def _rule() -> tuple[np.ndarray, np.ndarray]:
-    x, weights = np.polynomial.legendre.leggauss(_POINTS)
-    return (x + 1) / 2, weights / 2
 
 
 @beforehand
@@ -42,7 +34,8 @@ def comoving_distance(cosmology: Cosmology, a: RealsLike | SeriesLike) -> Reals:
     """
     check_cosmology(cosmology, "comoving_distance")
     a = checked_scale_factors(a)
-    nodes, weights = (jnp.asarray(x, a.dtype).reshape(-1, *[1] * a.ndim) for x in _rule())
+    rule = gauss_legendre(_POINTS)[:2]
+    nodes, weights = (jnp.asarray(x, a.dtype).reshape(-1, *[1] * a.ndim) for x in rule)
     length = -jnp.log(a)
     at = a * jnp.exp(nodes * length)
     rates = weights / (at * hubble(cosmology, at))

@@ -8,7 +8,7 @@ import numpy as np
 
 
 @functools.cache
-def _gauss_legendre(points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def gauss_legendre(points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Nodes from 0 to 1, weights, and those of the integrals from 0 to each node."""
     legendre = np.polynomial.legendre
     x, w = legendre.leggauss(points)
@@ -26,7 +26,7 @@ class Intervals:
     """
 
     def __init__(self, start: jax.Array, end: jax.Array, steps: int) -> None:
-        rules = _gauss_legendre(16 if steps < 48 else 8)
+        rules = gauss_legendre(16 if steps < 48 else 8)
         nodes, self.weights, self.inner = (jnp.asarray(x, start.dtype) for x in rules)
         self.length = jnp.log1p((end - start) / start)
         self.points = start * jnp.exp(nodes[:, None] * self.length)  # (nodes, n), scale factors

@@ -9,12 +9,11 @@ from pfftjax.fft import PencilFFT
 from pfftjax.spectral import apply
 from pfftjax.spectral.internal import here
 
+from ._distances import HUBBLE_DISTANCE
 from ._field import Power, checked_power
 from ._growth import Cosmology, check_cosmology, growth
 from ._spectral import fields, real_plan
 
-# c / H0 [Mpc/h]
-_HUBBLE_DISTANCE = 2997.92458
 # Where the transfer function is taken to be one [h/Mpc].
 _LARGE_SCALE = 1e-4
 
@@ -75,7 +74,7 @@ def local_non_gaussianity(
     if n_s is None:
         raise TypeError(f"{here(operation, plan)}: the cosmology has no spectral index n_s")
     largest = checked_power(power, jnp.array([_LARGE_SCALE]), here(operation, plan))[0]
-    of_all = 2 / 3 * _HUBBLE_DISTANCE**2 * growth(cosmology, 1.0).d1 / cosmology.Omega_m
+    of_all = 2 / 3 * HUBBLE_DISTANCE**2 * growth(cosmology, 1.0).d1 / cosmology.Omega_m
 
     def times(field: Reals, sign: int) -> RealBlock:
         """`field` times alpha, or over it. Modes that have no power stay without."""
