@@ -137,7 +137,8 @@ def _is_child_of_rank(variable: str) -> bool:
     try:
         while pid > 1:
             process = pathlib.Path(f"/proc/{pid}")
-            names = [entry.partition(b"=")[0] for entry in _entries(process / "environ")]
+            entries = (process / "environ").read_bytes().split(b"\0")
+            names = [entry.partition(b"=")[0] for entry in entries]
             if variable.encode() not in names:
                 return False
             if b"libmpi" in (process / "maps").read_bytes():
@@ -147,10 +148,6 @@ def _is_child_of_rank(variable: str) -> bool:
     except (OSError, ValueError, IndexError):
         pass
     return False
-
-
-def _entries(environ: pathlib.Path) -> list[bytes]:
-    return environ.read_bytes().split(b"\0")
 
 
 def warn_alone(

@@ -47,15 +47,6 @@ def _reducing() -> Primitive:
 allreduce_p = _reducing()
 
 
-def _identity(name: str) -> Primitive:
-    """A primitive that does nothing: what is replicated needs no message."""
-    primitive = Primitive(name)
-    primitive.def_impl(lambda x, **_: x)
-    primitive.def_abstract_eval(lambda x, **_: x)
-    mlir.register_lowering(primitive, lambda ctx, x, **_: [x])
-    return primitive
-
-
 def _unchanged() -> Primitive:
     """`replicate`: under PFFTJAX_CHECK=1 it compares the bytes over all ranks."""
     if options.check:
@@ -75,7 +66,12 @@ def _unchanged() -> Primitive:
                 ),
             },
         )
-    return _identity("replicate")
+    # What is replicated needs no message.
+    primitive = Primitive("replicate")
+    primitive.def_impl(lambda x, **_: x)
+    primitive.def_abstract_eval(lambda x, **_: x)
+    mlir.register_lowering(primitive, lambda ctx, x, **_: [x])
+    return primitive
 
 
 replicate_p = _unchanged()
