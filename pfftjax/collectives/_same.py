@@ -22,13 +22,7 @@ from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.first_call import NO_PLACE
 from pfftjax._runtime.options import options
-from pfftjax._runtime.primitive import (
-    Tangents,
-    batch_along,
-    check_dtype,
-    communicating,
-    elements,
-)
+from pfftjax._runtime.primitive import Tangents, batch_along, check_dtype, communicating, elements
 
 # The members say what the ranks' values are expected to be (cpp/collectives/same.h).
 Expected = native.Expected

@@ -10,15 +10,7 @@ from pfftjax._runtime.arrays import Block, ComplexBlock, Reals
 from pfftjax.pencils import ExchangeMethod
 from pfftjax.pencils.internal import overlapped, refuse_on_gpus, transpose_p
 
-from ._local import (
-    Kind,
-    Local,
-    apply,
-    by_xla,
-    since_conjugation,
-    times_i,
-    until_conjugation,
-)
+from ._local import Kind, Local, apply, by_xla, since_conjugation, times_i, until_conjugation
 from ._operation import Operation
 from ._pipelined import in_chunks
 

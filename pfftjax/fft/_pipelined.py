@@ -48,11 +48,7 @@ def _divided(
 
 
 def in_chunks(
-    x: Block,
-    first: Local | None,
-    second: Local | None,
-    way: Redistribution,
-    comm: Communicator,
+    x: Block, first: Local | None, second: Local | None, way: Redistribution, comm: Communicator
 ) -> Block | None:
     """`second(transpose(first(x)))`, or None where there is nothing to cut.
 

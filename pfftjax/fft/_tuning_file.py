@@ -116,11 +116,7 @@ def load(
 
 
 def save(
-    path: str | os.PathLike[str],
-    key: Key,
-    entry: Entry,
-    comm: Communicator,
-    operation: str,
+    path: str | os.PathLike[str], key: Key, entry: Entry, comm: Communicator, operation: str
 ) -> None:
     """Put the entry for `key` into the file, in the place of an older one. Collective."""
 

@@ -51,11 +51,7 @@ class Checkpoint:
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        minutes: float = 30.0,
-        signals: Iterable[int] = (signal.SIGUSR1,),
+        self, path: Path, *, minutes: float = 30.0, signals: Iterable[int] = (signal.SIGUSR1,)
     ) -> None:
         if not minutes >= 0:
             raise ValueError(f"Checkpoint: minutes must be zero or more, got {minutes!r}")

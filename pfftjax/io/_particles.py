@@ -175,11 +175,7 @@ def save_particles(
 
 
 def load_particles(
-    path: Path,
-    mesh: Pencil,
-    *,
-    capacity: int | None = None,
-    dtype: DTypeLike | None = None,
+    path: Path, mesh: Pencil, *, capacity: int | None = None, dtype: DTypeLike | None = None
 ) -> Particles:
     """Read particles that `save_particles` wrote, on any grid and number of ranks.
 

@@ -124,11 +124,7 @@ def write(
 
 
 def _create(
-    zarr: ModuleType,
-    path: pathlib.Path,
-    contents: Contents,
-    ranks: int,
-    compression: str | None,
+    zarr: ModuleType, path: pathlib.Path, contents: Contents, ranks: int, compression: str | None
 ) -> None:
     path.mkdir()
     attributes = {**_plain(contents), COMPLETE: True}

@@ -17,13 +17,7 @@ from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT, truncate_spectrum, truncated_forward
 from pfftjax.pencils import ExchangePrecision
-from pfftjax.pm.internal import (
-    Kernel,
-    Shells,
-    number_of_shells,
-    real_plan,
-    static_sides,
-)
+from pfftjax.pm.internal import Kernel, Shells, number_of_shells, real_plan, static_sides
 from pfftjax.pm.internal import field as checked
 
 from ._product_meshes import Triangle, meshes_of, reach_of, smallest_mesh

@@ -12,10 +12,7 @@ from ._light_cone import LightCone, Shells, radial_rule
 
 
 def lensing_weights(
-    cone: LightCone,
-    cosmology: Cosmology,
-    redshift: RealsLike,
-    weights: RealsLike | None = None,
+    cone: LightCone, cosmology: Cosmology, redshift: RealsLike, weights: RealsLike | None = None
 ) -> Series:
     """By what the density contrast of each shell contributes to `convergence`: (shells,)."""
     here = "convergence"
@@ -44,10 +41,7 @@ def lensing_weights(
 
 
 def convergence(
-    shells: Shells,
-    cosmology: Cosmology,
-    redshift: RealsLike,
-    weights: RealsLike | None = None,
+    shells: Shells, cosmology: Cosmology, redshift: RealsLike, weights: RealsLike | None = None
 ) -> Reals:
     """The convergence of light from sources behind the shells, to first order in the potential
     (Born's approximation):

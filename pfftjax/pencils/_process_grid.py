@@ -57,11 +57,7 @@ class ProcessGrid:
     communicator: Communicator
     dims: tuple[int, int]
 
-    def __init__(
-        self,
-        dims: Dims = None,
-        comm: Comm = None,
-    ):
+    def __init__(self, dims: Dims = None, comm: Comm = None):
         self.communicator = comm = as_private(comm, "ProcessGrid")
         # A rank that is refused must not leave the others waiting: what they ask for is compared
         # before it is known to fit.

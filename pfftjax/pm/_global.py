@@ -28,10 +28,7 @@ def mesh_plan(
 
 
 def field_to(
-    x: RealBlockLike,
-    grid: ProcessGrid | None,
-    mesh: Mesh | None,
-    operation: str,
+    x: RealBlockLike, grid: ProcessGrid | None, mesh: Mesh | None, operation: str
 ) -> tuple[Shards, PencilFFT, PartitionSpec]:
     """The shards of a real field, its plan, and how it is sharded."""
     shards = shards_of(x, grid, mesh, operation)

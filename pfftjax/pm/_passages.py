@@ -50,11 +50,7 @@ class Passage(NamedTuple):
     paths: Reals | None
 
     def way(
-        self,
-        distance: Reals,
-        momentum: Reals,
-        pull: Reals,
-        displacements: Reals | None,
+        self, distance: Reals, momentum: Reals, pull: Reals, displacements: Reals | None
     ) -> Reals:
         """How far particles (3, rows) are from where they are at the stage [Mpc/h], each when
         light comes from a distance (rows,). An axis for each component in front, which particles
@@ -67,11 +63,7 @@ class Passage(NamedTuple):
         return self._along(terms, momentum, pull, displacements)
 
     def way_at_end(
-        self,
-        is_near: bool,
-        momentum: Reals,
-        pull: Reals,
-        displacements: Reals | None,
+        self, is_near: bool, momentum: Reals, pull: Reals, displacements: Reals | None
     ) -> Reals:
         """`way` when light comes from `near`, or from `far`."""
         u = -1.0 if is_near else 1.0
@@ -79,11 +71,7 @@ class Passage(NamedTuple):
         return self._along(terms, momentum, pull, displacements)
 
     def _along(
-        self,
-        terms: Sequence[Reals],
-        momentum: Reals,
-        pull: Reals,
-        displacements: Reals | None,
+        self, terms: Sequence[Reals], momentum: Reals, pull: Reals, displacements: Reals | None
     ) -> Reals:
         def summed(factors: Reals) -> Reals:
             return functools.reduce(jnp.add, [factors[n] * x for n, x in enumerate(terms)])

@@ -32,13 +32,7 @@ from ._passages import Observer
 from ._power_spectrum import PowerSpectrum, power_spectrum
 from ._primordial import local_non_gaussianity
 from ._run import Ends, Follower, Run, Shared
-from ._simulate import (
-    Adjoint,
-    checked_capacity,
-    checked_motion,
-    density_contrast,
-    simulate,
-)
+from ._simulate import Adjoint, checked_capacity, checked_motion, density_contrast, simulate
 from ._spectral import real_plan
 from ._stages import stages_of, with_displacements_if
 
@@ -321,11 +315,7 @@ class Simulation:
         return self._snapshots(jnp.asarray(noise), course, show, checkpoint)
 
     def _snapshots(
-        self,
-        noise: RealBlock,
-        course: "_Course",
-        show: Progress,
-        checkpoint: Checkpoint | None,
+        self, noise: RealBlock, course: "_Course", show: Progress, checkpoint: Checkpoint | None
     ) -> Iterator[Particles]:
         follower, number = course.follower, course.stages.kick.shape[0]
         mesh, views = self.mesh.input, follower.views

@@ -127,11 +127,7 @@ def _sent(
 
 
 def _paint(
-    positions: jax.Array,
-    values: jax.Array | None,
-    pencil: Pencil,
-    kernel: Kernel,
-    capacity: int,
+    positions: jax.Array, values: jax.Array | None, pencil: Pencil, kernel: Kernel, capacity: int
 ) -> RealBlock:
     _, there, values = _sent(positions, values, pencil, capacity)
     return paint_block(there, pencil, values=values, kernel=kernel)

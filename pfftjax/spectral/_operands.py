@@ -44,12 +44,7 @@ def check_periodic(plan: Plan, operation: str, axes: tuple[int, ...] = (2, 3)) -
 
 
 def operand(
-    x: ArrayLike,
-    plan: Plan,
-    operation: str,
-    *,
-    from_spectrum: bool,
-    has_choice: bool = True,
+    x: ArrayLike, plan: Plan, operation: str, *, from_spectrum: bool, has_choice: bool = True
 ) -> Field:
     """A block of a field, or of a spectrum, of a dtype that the plan transforms; complex where the
     plan makes it so. An operation that takes either has the choice.

@@ -81,11 +81,7 @@ def _stacked(v: VectorLike) -> ArrayLike:
 
 
 def gradient(
-    x: BlockLike,
-    box_size: BoxSize,
-    *,
-    grid: ProcessGrid | None = None,
-    mesh: Mesh | None = None,
+    x: BlockLike, box_size: BoxSize, *, grid: ProcessGrid | None = None, mesh: Mesh | None = None
 ) -> Vector:
     """The gradient of a global field on a periodic box.
 
@@ -110,11 +106,7 @@ def gradient(
 
 
 def divergence(
-    v: VectorLike,
-    box_size: BoxSize,
-    *,
-    grid: ProcessGrid | None = None,
-    mesh: Mesh | None = None,
+    v: VectorLike, box_size: BoxSize, *, grid: ProcessGrid | None = None, mesh: Mesh | None = None
 ) -> Block:
     """The divergence of a global vector field: three fields, or an array with these in front.
 
@@ -124,11 +116,7 @@ def divergence(
 
 
 def curl(
-    v: VectorLike,
-    box_size: BoxSize,
-    *,
-    grid: ProcessGrid | None = None,
-    mesh: Mesh | None = None,
+    v: VectorLike, box_size: BoxSize, *, grid: ProcessGrid | None = None, mesh: Mesh | None = None
 ) -> Vector:
     """The curl of a global vector field; arguments as for `divergence`, three fields result."""
     return _of_shards("curl", _stacked(v), grid, mesh, box_size, takes=3, gives=3)
