@@ -8,6 +8,7 @@ from mpi4py import MPI
 from pfftjax._runtime.communicators import Communicator, as_communicator
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ProcessGrid
+from pfftjax.pencils.internal import checked_grid
 
 # The fewest numbers in a message, about 1 KiB, at which the volume counts more than how many
 # messages there are.
@@ -62,15 +63,11 @@ def shape_and_grid(
     shape: Sequence[int], grid: object, operation: str, axes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], ProcessGrid]:
     """The global shape, checked, and the process grid: `grid`, or one for the communicator."""
-    if isinstance(grid, ProcessGrid):
-        comm = grid.communicator
-    elif isinstance(grid, MPI.Comm | Communicator):
+    if isinstance(grid, MPI.Comm | Communicator):
         comm = as_communicator(grid, operation)
     else:
-        raise TypeError(
-            f"{operation}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
-            "pfftjax.ProcessGrid(dims), or pass a communicator and have one chosen"
-        )
+        otherwise = ", or pass a communicator and have one chosen"
+        comm = checked_grid(grid, operation, otherwise=otherwise).communicator
     sizes = static_ints(shape, "shape", operation, comm)
     if len(sizes) not in axes or min(sizes) < 1:
         several = " or ".join({2: "two", 3: "three"}[n] for n in axes)

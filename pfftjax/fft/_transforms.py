@@ -41,12 +41,7 @@ def _plan_of(
     that of the block on one rank.
     """
     axes = 3 if name.endswith("3d") else 2
-    if not isinstance(grid, ProcessGrid):
-        dims = "dims" if axes == 3 else "(None, 1)"
-        raise TypeError(
-            f"{name}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
-            f"pfftjax.ProcessGrid({dims})"
-        )
+    grid = checked_grid(grid, name, "dims" if axes == 3 else "(None, 1)")
     here = where(name, grid.communicator)
     names = ", ".join(f"n{axis}" for axis in range(axes))
     if shape is None:

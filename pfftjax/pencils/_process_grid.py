@@ -120,12 +120,14 @@ class ProcessGrid:
         )
 
 
-def checked_grid(grid: object, operation: str) -> ProcessGrid:
-    """`grid`, if it is one."""
+def checked_grid(
+    grid: object, operation: str, dims: str = "dims", otherwise: str = ""
+) -> ProcessGrid:
+    """`grid`, if it is one; else an error that says how one is made, and ends with `otherwise`."""
     if not isinstance(grid, ProcessGrid):
         raise TypeError(
             f"{operation}: grid must be a ProcessGrid, got {type(grid).__name__}; make it once by "
-            "pfftjax.ProcessGrid(dims)"
+            f"pfftjax.ProcessGrid({dims}){otherwise}"
         )
     return grid
 
