@@ -1,15 +1,14 @@
 """Snapshots in the format bigfile, as MP-Gadget and FastPM write them and nbodykit reads them."""
 
+import functools
 import os
 import pathlib
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from jax.typing import DTypeLike
 from mpi4py import MPI
 
-from pfftjax._runtime.agreement import private, same_everywhere, together
+from pfftjax._runtime.agreement import on_root, private, same_everywhere, together
 from pfftjax._runtime.arrays import Number
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import block, checked_pencil
@@ -28,6 +27,7 @@ from ._snapshots import (
     DARK_MATTER,
     GRAMS_PER_MASS,
     Header,
+    attribute,
     length_of,
     one_side,
     particles_of,
@@ -91,9 +91,7 @@ def save_bigfile(
     operation = "save_bigfile"
     with private(checked_pencil(mesh, operation, "mesh").grid.comm) as comm:
         with together(comm, operation):
-            check_how(mode, "shared")
-            if mode == "a":
-                raise ValueError("mode='a' is not for snapshots of other codes; use x or w")
+            check_how(mode, "shared", may_add=False)
             if files is not None and (not isinstance(files, int) or files < 1):
                 raise ValueError(f"files must be a positive number, got {files!r}")
         rows = rows_of(particles, mesh, cosmology, dtype, comm, operation)
@@ -123,15 +121,11 @@ def save_bigfile(
                 width = values.shape[1] if values.ndim > 1 else 1
                 place = temporary / str(DARK_MATTER) / name
                 table = Block(place, values.dtype.newbyteorder("<"), width, divided)
-                with together(comm, operation):
-                    if comm.rank == 0:
-                        table.create()
+                on_root(table.create, comm, operation)
                 with together(comm, operation):
                     sums = table.write(start, values)
                 sums = comm.allreduce(sums, MPI.SUM)
-                with together(comm, operation):
-                    if comm.rank == 0:
-                        table.finish(sums.tolist(), {})
+                on_root(functools.partial(table.finish, sums.tolist(), {}), comm, operation)
             with together(comm, operation):
                 if comm.rank == 0:
                     header = Block(temporary / _HEADER, np.dtype("<i8"), 0, ())
@@ -217,16 +211,17 @@ def load_bigfile(
             total = tables["Position"].total
             if list(sizes.values()) != [(total, 3), (total, 3), (total, 1)]:
                 raise ValueError(f"{folder}: blocks of unequal rows or widths: {sizes}")
+            number = functools.partial(attribute, header, folder, "its header")
             length = length_of(header.get("UnitLength_in_cm"), length_unit, path)
-            side = one_side(_number(header, "BoxSize", folder), path) * length
+            side = one_side(number("BoxSize"), path) * length
             time = "Time" if "Time" in header else "ScalingFactor"
-            a = float(_number(header, time, folder))
+            a = float(number(time))
             if not 0 < a <= 10:
                 raise ValueError(f"{folder}: {time} must be a scale factor, got {a}")
             what = f"block {particle_type}/Position in {folder}"
             into = _file.readable(tables["Position"].dtype, dtype, what)
-            speed = float(_number(header, "UnitVelocity_in_cm_per_s", folder, 1e5)) / 1e5
-            is_peculiar = bool(_number(header, "UsePeculiarVelocity", folder, 1))
+            speed = float(number("UnitVelocity_in_cm_per_s", 1e5)) / 1e5
+            is_peculiar = bool(number("UsePeculiarVelocity", 1))
             start, count, room = shares_of(total, comm)
             velocity = tables["Velocity"].read(start, count).astype(np.float64)
             shares = particles_of(
@@ -241,17 +236,3 @@ def load_bigfile(
                 dtype=into,
             )
     return brought_home(shares, mesh, capacity)
-
-
-def _number(
-    header: Mapping[str, np.ndarray | str],
-    name: str,
-    folder: pathlib.Path,
-    default: float | None = None,
-) -> Any:
-    if name in header:
-        value = np.asarray(header[name])
-        return value.item() if value.size == 1 else value
-    if default is None:
-        raise KeyError(f"{folder} has no attribute {name} in its header")
-    return default

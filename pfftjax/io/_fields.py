@@ -210,9 +210,11 @@ def attributes(path: Path, grid: ProcessGrid) -> dict[str, Any]:
     return {k: v.item() if isinstance(v, np.generic) else v for k, v in kept.items()}
 
 
-def check_how(mode: object, layout: object) -> None:
+def check_how(mode: object, layout: object, *, may_add: bool = True) -> None:
     """Refuse a mode or a layout that there is not."""
     check_mode(mode)
+    if mode == "a" and not may_add:
+        raise ValueError("mode='a' is not for snapshots of other codes; use x or w")
     if layout not in ("shared", "per_rank"):
         raise ValueError(f"layout must be shared or per_rank, got {layout!r}")
 

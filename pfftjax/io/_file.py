@@ -20,7 +20,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from mpi4py import MPI
 
-from pfftjax._runtime.agreement import together
+from pfftjax._runtime.agreement import on_root, together
 
 from . import _contents, _zarr
 from ._contents import STORED, Box, Contents, Dataset, Path, boxes, moved
@@ -144,9 +144,7 @@ def _write_parts(
 ) -> None:
     """Each rank its own file, and one of virtual datasets that puts them together."""
     h5py = h5py_module()
-    with together(comm, operation):
-        if comm.rank == 0:
-            parts.mkdir()
+    on_root(parts.mkdir, comm, operation)
     with together(comm, operation):
         part = parts / _part_name(comm.rank)
         with _opened(part, "w") as file:

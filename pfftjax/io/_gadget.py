@@ -7,6 +7,7 @@ as u = v / sqrt(a), v = a dx/dt being the peculiar velocity.
 """
 
 import dataclasses
+import functools
 import math
 import os
 import pathlib
@@ -18,7 +19,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from mpi4py import MPI
 
-from pfftjax._runtime.agreement import private, same_everywhere, together
+from pfftjax._runtime.agreement import on_root, private, same_everywhere, together
 from pfftjax._runtime.arrays import Number
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import checked_pencil
@@ -37,6 +38,7 @@ from ._snapshots import (
     GRAMS_PER_MASS,
     Header,
     Rows,
+    attribute,
     length_of,
     one_side,
     particles_of,
@@ -108,9 +110,7 @@ def save_gadget(
     operation = "save_gadget"
     with private(checked_pencil(mesh, operation, "mesh").grid.comm) as comm:
         with together(comm, operation):
-            check_how(mode, layout)
-            if mode == "a":
-                raise ValueError("mode='a' is not for snapshots of other codes; use x or w")
+            check_how(mode, layout, may_add=False)
         rows = rows_of(particles, mesh, cosmology, dtype, comm, operation)
         asked = f"{os.fspath(path)!r} {mode} {layout} {rows.dtype} {rows.header}"
         same_everywhere(asked, comm, operation)
@@ -124,9 +124,8 @@ def save_gadget(
         else:
             _write_several(target, rows, comm, operation, replace)
             files = comm.size
-        with together(comm, operation):
-            if comm.rank == 0 and replace:
-                _remove_others(target, files)
+        if replace:
+            on_root(functools.partial(_remove_others, target, files), comm, operation)
 
 
 def _write_several(
@@ -365,12 +364,7 @@ def _opened(path: pathlib.Path) -> "h5py.File":
 
 def _attribute(file: "h5py.File", group: str, name: str, default: object = None) -> Any:
     found: Mapping[str, Any] = file[group].attrs if group in file else {}
-    if name in found:
-        value = np.asarray(found[name])
-        return value.item() if value.size == 1 else value
-    if default is None:
-        raise KeyError(f"{file.filename} has no attribute {name} in the group {group}")
-    return default
+    return attribute(found, file.filename, f"the group {group}", name, default)
 
 
 def _count_of(path: pathlib.Path, particle_type: int) -> int:

@@ -1,7 +1,7 @@
 """Particles to and from HDF5."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -117,7 +117,8 @@ def save_particles(
                 for name in _KNOWN
                 if (value := getattr(particles, name)) is not None
             }
-            parameters = {} if cosmology is None else _parameters(cosmology)
+            given = {} if cosmology is None else parameters_of(cosmology, _PARAMETERS)
+            parameters = {_OF_COSMOLOGY + k: float(on_this_rank(x, k)) for k, x in given.items()}
             if physical:
                 values = particles.coordinates(), particles.velocities()
                 for (name, units), x in zip(_PHYSICAL.items(), values, strict=True):
@@ -303,14 +304,11 @@ def load_cosmology(path: Path, grid: ProcessGrid) -> Any:
         return jax_cosmo.Cosmology(**{name: kept[_OF_COSMOLOGY + name] for name in _PARAMETERS})
 
 
-def _parameters(cosmology: object) -> dict[str, float]:
-    """A cosmology's parameters as attributes of a file."""
-    missing = [name for name in _PARAMETERS if not hasattr(cosmology, name)]
+def parameters_of(cosmology: object, names: Sequence[str]) -> dict[str, Any]:
+    """Parameters of a cosmology, which has to have them."""
+    missing = [name for name in names if not hasattr(cosmology, name)]
     if missing:
         raise TypeError(
             f"cosmology must be a jax_cosmo.Cosmology, got {cosmology!r} without {missing[0]}"
         )
-    values = {name: getattr(cosmology, name) for name in _PARAMETERS}
-    return {
-        _OF_COSMOLOGY + name: float(on_this_rank(value, name)) for name, value in values.items()
-    }
+    return {name: getattr(cosmology, name) for name in names}

@@ -4,6 +4,8 @@ header with the box, the time and the cosmology.
 
 import dataclasses
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +21,7 @@ from pfftjax.pm import Particles
 from pfftjax.pm.internal import CRITICAL_DENSITY, Cosmology, cells_of, check_fits, on_host
 
 from ._contents import Path
+from ._particles import parameters_of
 
 # Centimetres of a Mpc and grams of 1e10 solar masses, as these codes have them.
 CM_PER_MPC = 3.085678e24
@@ -123,14 +126,8 @@ def rows_of(
                 f"snapshots of other codes have cubic boxes, but this one has the sides "
                 f"{tuple(mine.sides.tolist())}; use save_particles"
             )
-        missing = [n for n in ("Omega_m", "Omega_b", "Omega_k", "h") if not hasattr(cosmology, n)]
-        if missing:
-            raise TypeError(
-                f"cosmology must be a jax_cosmo.Cosmology, got {cosmology!r} without {missing[0]}"
-            )
-        omega_m, omega_b, omega_k, h = (
-            float(getattr(cosmology, name)) for name in ("Omega_m", "Omega_b", "Omega_k", "h")
-        )
+        names = ("Omega_m", "Omega_b", "Omega_k", "h")
+        omega_m, omega_b, omega_k, h = map(float, parameters_of(cosmology, names).values())
         total = particles.total
         header = Header(
             total=total,
@@ -215,6 +212,18 @@ def particles_of(
         scale_factor=scale_factor,
         box_size=np.full(3, side),
     )
+
+
+def attribute(
+    attributes: Mapping[str, Any], file: object, where: str, name: str, default: object = None
+) -> Any:
+    """An attribute of a header of a file, one number as such."""
+    if name in attributes:
+        value = np.asarray(attributes[name])
+        return value.item() if value.size == 1 else value
+    if default is None:
+        raise KeyError(f"{file} has no attribute {name} in {where}")
+    return default
 
 
 def one_side(value: object, path: Path) -> float:

@@ -5,6 +5,7 @@ as long as all blocks begin at multiples of, so that no two ranks write to one.
 """
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -17,7 +18,7 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
-from pfftjax._runtime.agreement import together
+from pfftjax._runtime.agreement import on_root, together
 
 from ._contents import Contents, Dataset, Path, moved
 from ._folder import new_folder
@@ -112,9 +113,8 @@ def write(
         pathlib.Path(path), comm, operation, replace=replace, is_ours=is_store, kind="Zarr group"
     )
     with folder as temporary:
-        with together(comm, operation):
-            if comm.rank == 0:
-                _create(zarr, temporary, contents, comm.size, compression)
+        create = functools.partial(_create, zarr, temporary, contents, comm.size, compression)
+        on_root(create, comm, operation)
         with together(comm, operation):
             # A chunk of nothing but the fill value too, so that one that is lost is missed.
             with zarr.config.set({"array.write_empty_chunks": True}):
