@@ -16,6 +16,7 @@ from typing import (
     SupportsIndex,
     TypeAlias,
     TypeVar,
+    cast,
     overload,
     runtime_checkable,
 )
@@ -152,6 +153,42 @@ def communicating(
 
     # Each call site is its own, so none comes from JAX's cache of lowered operations.
     mlir.register_lowering(primitive, rule, cacheable=False)
+    return primitive
+
+
+def local(
+    name: str,
+    result: Callable[..., ShapedArray | list[ShapedArray]],
+    attributes: Callable[..., Mapping[str, object]] | None = None,
+    by_xla: Callable[..., object] | None = None,
+    *,
+    multiple_results: bool = False,
+) -> Primitive:
+    """Make the primitive `name`, of what each rank computes by itself.
+
+    Args:
+        name: name of the primitive and, with `attributes`, of its handler ``pfftjax_<name>``.
+        result: (*avals, **params) -> abstract result (or results).
+        attributes: (**params) -> attributes of the custom call, by which it is lowered.
+        by_xla: (*operands, **params) -> result (or results), for an operation whose handler is for
+            CPUs only.
+        multiple_results: as in `Primitive`.
+
+    """
+    primitive = Primitive(name)
+    primitive.multiple_results = multiple_results
+    primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
+    primitive.def_abstract_eval(result)
+    if attributes is not None:
+        lower = cast(Rule, jax.ffi.ffi_lowering(f"pfftjax_{name}"))
+
+        def by_handler(
+            ctx: mlir.LoweringRuleContext, *operands: mlir.ir.Value, **params: object
+        ) -> Sequence[mlir.ir.Value]:
+            return lower(ctx, *operands, **attributes(**params))
+
+        elsewhere = mlir.lower_fun(by_xla, multiple_results) if by_xla else by_handler
+        mlir.register_lowering(primitive, by_platform(by_handler, elsewhere))
     return primitive
 
 

@@ -21,13 +21,13 @@ import jax
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import Block
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ordering import is_donated, is_temporary, platforms_of
-from pfftjax._runtime.primitive import as_on_gpus, batch_in_front, communicating
+from pfftjax._runtime.primitive import as_on_gpus, batch_in_front, communicating, local
 from pfftjax.pencils import ExchangeMethod, ExchangePrecision, Pencil
 from pfftjax.pencils.internal import change_of, refuse_on_cpus
 
@@ -212,10 +212,8 @@ def _across(what: What) -> Primitive:
 
 def _alone(what: What) -> Primitive:
     """The operation on one rank."""
-    p = Primitive(f"{_NAMES[what]}_alone")
-    p.multiple_results = True
-    p.def_impl(functools.partial(xla.apply_primitive, p))
-    p.def_abstract_eval(lambda x, *_, of: of.results(x))
+    name = f"{_NAMES[what]}_alone"
+    p = local(name, lambda x, *_, of: of.results(x), multiple_results=True)
     target = f"pfftjax_{p.name}"
     lower_in_steps = mlir.lower_fun(_IN_STEPS[what], multiple_results=True)
 

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, batching, mlir
 from jax.typing import DTypeLike
 
 from pfftjax._runtime.arrays import Field, Lines, Reals
 from pfftjax._runtime.ffi import native
+from pfftjax._runtime.primitive import local
 
 # Kinds of transforms of the last axis, of length n (cpp/fft/lanes.h). Sums run over it. h is 1
 # for k = 0 and, where n is even, k = n / 2, and 2 elsewhere: how often a coefficient of a half
@@ -86,17 +86,13 @@ def result_dtype(dtype: np.dtype, kind: Kind) -> np.dtype:
     return dtypes[dtype] if kind in FROM_REAL or kind in TO_REAL else dtype
 
 
-fft_p = Primitive("fft_of_lines")
-fft_p.def_impl(functools.partial(xla.apply_primitive, fft_p))
-
-
-@fft_p.def_abstract_eval
-def _(x: ShapedArray, *, kind: Kind, axes: int, n: int, scale: float) -> ShapedArray:
+def _result(x: ShapedArray, *, kind: Kind, axes: int, n: int, scale: float) -> ShapedArray:
     assert x.ndim >= axes
     shape = (*x.shape[:-1], Local(kind, n, axes, scale).out_of)
     return x.update(shape=shape, dtype=result_dtype(x.dtype, kind), weak_type=False)
 
 
+fft_p = local("fft_of_lines", _result)
 ad.deflinear2(fft_p, lambda y, _, *, kind, **same: [fft_p.bind(y, kind=TRANSPOSED[kind], **same)])
 batching.primitive_batchers[fft_p] = lambda operands, at, /, **same: (
     fft_p.bind(jnp.moveaxis(operands[0], at[0], 0), **same),

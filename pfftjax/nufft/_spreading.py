@@ -8,17 +8,15 @@ transform is a transform (`_transforms`).
 """
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir, xla
+from jax.interpreters import batching
 
-from pfftjax._runtime.primitive import by_platform, constant
+from pfftjax._runtime.primitive import constant, local
 from pfftjax.pencils import Pencil
 from pfftjax.pm.internal import Assignment, located, on, one_by_one
 
@@ -122,64 +120,42 @@ def _interpolated_by_xla(
 # ---- Primitives -------------------------------------------------------------------------------
 
 
-def _primitive(
-    name: str,
-    result: Callable[..., ShapedArray],
-    by_xla: Callable[..., jax.Array],
-    attributes: Callable[..., dict[str, object]] = lambda **_: {},
-) -> Primitive:
-    """A primitive with a handler for CPUs, and what XLA makes of it elsewhere."""
-    primitive = Primitive(name)
-    primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
-    primitive.def_abstract_eval(result)
-    rule = jax.ffi.ffi_lowering(f"pfftjax_{name}")
-
-    def by_handler(
-        ctx: mlir.LoweringRuleContext,
-        *operands: mlir.ir.Value,
-        pencil: Pencil,
-        width: int,
-        **further: float,
-    ) -> Sequence[mlir.ir.Value]:
-        values = {"width": np.int64(width), **attributes(width=width, **further)}
-        lowered = rule(ctx, *operands, **values, **on(pencil))
-        return cast(Sequence[mlir.ir.Value], lowered)
-
-    elsewhere = mlir.lower_fun(by_xla, multiple_results=False)
-    mlir.register_lowering(primitive, by_platform(by_handler, elsewhere))
-    return primitive
+def _order(*, pencil: Pencil, width: int) -> dict[str, np.int64]:
+    """The attributes of the handlers."""
+    return {"width": np.int64(width), **on(pencil)}
 
 
-def _coefficients(*, width: int, sigma: float) -> dict[str, object]:
-    """The polynomials as cpp/nufft/points.h has them, the highest power first."""
+def _kernel(*, width: int, sigma: float, **of: Pencil) -> dict[str, np.ndarray | np.int64]:
+    """The same with the polynomials as cpp/nufft/points.h has them, the highest power first."""
     rows = np.asarray(polynomials(width, sigma)).T[::-1]
-    return {"coefficients": np.ascontiguousarray(rows).reshape(-1)}
+    return {"coefficients": np.ascontiguousarray(rows).reshape(-1), **_order(width=width, **of)}
 
 
 # cell, offset, used -> order, int32 (rows,)
-order_p = _primitive(
+order_p = local(
     "nufft_order",
     lambda cell, *_, **__: ShapedArray((cell.shape[0],), jnp.int32),
+    _order,
     lambda cell, *_, **__: jnp.arange(cell.shape[0], dtype=jnp.int32),
 )
 constant(order_p)
 batching.primitive_batchers[order_p] = functools.partial(one_by_one, order_p)
 
 # cell, offset (rows, 3), used, order, strengths (rows, components) -> (components, *padded)
-spread_p = _primitive(
+spread_p = local(
     "nufft_spread",
     lambda cell, offset, used, order, strengths, *, pencil, width, sigma: ShapedArray(
         (strengths.shape[1], *Assignment(width).padded(pencil)), strengths.dtype
     ),
+    _kernel,
     _spread_by_xla,
-    _coefficients,
 )
 # cell, offset, used, order, mesh (components, *padded) -> (rows, components)
-interpolate_p = _primitive(
+interpolate_p = local(
     "nufft_interpolate",
     lambda cell, offset, used, order, mesh, **_: ShapedArray(
         (cell.shape[0], mesh.shape[0]), mesh.dtype
     ),
+    _kernel,
     _interpolated_by_xla,
-    _coefficients,
 )

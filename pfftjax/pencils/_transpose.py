@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import AnyArray
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
-from pfftjax._runtime.primitive import as_array, communicating, linear, where
+from pfftjax._runtime.primitive import as_array, communicating, linear, local, where
 
 from ._method import ExchangeMethod, checked_method, refuse_on_cpus
 from ._pencil import Pencil, block, change_of, checked_pencil
@@ -101,10 +101,9 @@ linear(
 )
 
 # On one rank only the memory order changes: nothing is communicated, in no order of execution.
-permute_p = Primitive("permute")
-permute_p.def_impl(functools.partial(xla.apply_primitive, permute_p))
-permute_p.def_abstract_eval(
-    lambda x, *, order: x.update(shape=tuple(x.shape[d] for d in order), weak_type=False)
+permute_p = local(
+    "permute",
+    lambda x, *, order: x.update(shape=tuple(x.shape[d] for d in order), weak_type=False),
 )
 ad.deflinear2(
     permute_p, lambda cotangent, _, *, order: [permute_p.bind(cotangent, order=_inverse(order))]

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir, xla
+from jax.interpreters import batching, mlir
 
 from pfftjax._runtime.arrays import STATIC, Count, Counts, PyTree, Rows, RowsLike
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
-from pfftjax._runtime.primitive import as_array, constant, static_int, where
+from pfftjax._runtime.primitive import as_array, constant, local, static_int, where
 from pfftjax.collectives.internal import MOST_ROWS, exchange_counts_p
 from pfftjax.pencils import Pencil
 
@@ -80,16 +80,13 @@ def order_by_owner(
 
 
 # cell, offset, used -> (rows sorted by owner, rows for each rank).
-order_by_owner_p = Primitive("order_by_owner")
-order_by_owner_p.multiple_results = True
-order_by_owner_p.def_impl(functools.partial(xla.apply_primitive, order_by_owner_p))
-
-
-@order_by_owner_p.def_abstract_eval
-def _(cell: ShapedArray, *_: ShapedArray, pencil: Pencil) -> list[ShapedArray]:
-    return [ShapedArray((n,), jnp.int32) for n in (cell.shape[0], pencil.grid.size)]
-
-
+order_by_owner_p = local(
+    "order_by_owner",
+    lambda cell, *_, pencil: [
+        ShapedArray((n,), jnp.int32) for n in (cell.shape[0], pencil.grid.size)
+    ],
+    multiple_results=True,
+)
 mlir.register_lowering(order_by_owner_p, mlir.lower_fun(order_by_owner))
 _lower_order = jax.ffi.ffi_lowering("pfftjax_order_by_owner")
 mlir.register_lowering(

@@ -14,18 +14,17 @@ ranks that own their cells, and the field has ghosts.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, batching
 from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import Operands, RealBlock, RealBlockLike, Rows, RowsLike
-from pfftjax._runtime.primitive import by_platform, where, zero_tangent
+from pfftjax._runtime.primitive import local, where, zero_tangent
 from pfftjax.pencils import Pencil, halo_exchange, halo_reduce
 
 from ._assignment import Assignment, Kernel, assignment_of
@@ -39,27 +38,17 @@ _VALUE: Orders = ((0, 0, 0),)
 
 
 def _primitive(name: str, result: Callable[..., ShapedArray]) -> Primitive:
-    primitive = Primitive(name)
-    primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
-    primitive.def_abstract_eval(result)
-    rule = jax.ffi.ffi_lowering(f"pfftjax_{name}")
-
-    def by_handler(
-        ctx: mlir.LoweringRuleContext,
-        *operands: mlir.ir.Value,
-        orders: Orders,
-        assignment: Assignment,
-        pencil: Pencil,
-    ) -> Sequence[mlir.ir.Value]:
-        attributes = {
+    def attributes(
+        orders: Orders, assignment: Assignment, pencil: Pencil
+    ) -> dict[str, np.ndarray | np.int64]:
+        return {
             "orders": np.asarray(orders, np.int64).reshape(-1),
             "points": np.int64(assignment.points),
             "shift": np.int64(assignment.shift),
+            **on(pencil),
         }
-        lowered = rule(ctx, *operands, **attributes, **on(pencil))
-        return cast(Sequence[mlir.ir.Value], lowered)
 
-    mlir.register_lowering(primitive, by_platform(by_handler, by_handler))
+    primitive = local(name, result, attributes)
     batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
     return primitive
 
