@@ -161,16 +161,8 @@ def power_wedges(
     """The power spectrum of a distributed field by wavenumber and by direction, P(k, mu).
 
     Wedge j of n has the modes with ``j / n <= |mu| < (j + 1) / n``, and the last one also mu = 1.
-
-    Args:
-        field: as in `power_multipoles`, as are the arguments that are not named here.
-        plan: ``PencilFFT(shape, grid, real=True)``.
-        box_size: side of the box [Mpc/h]: a number, or one for each axis; static.
-        line_of_sight: as in `redshift_space`.
-        wedges: into how many parts the size of mu, from 0 to 1, is divided.
-        other: a second field.
-        kernel: by which `field` was painted.
-        other_kernel: the same for `other`.
+    `wedges` is n, into how many parts the size of mu, from 0 to 1, is divided. The other arguments
+    are those of `power_multipoles`.
 
     Returns:
         `PowerWedges`, the same on every rank.

@@ -211,15 +211,9 @@ def tune_mclmc(
     The step follows the energy errors that it makes, whose mean square it brings to 5e-4 for each
     number of a position, as in the paper. Late steps count more than early ones.
 
-    Args:
-        logdensity: as in `mclmc`, as are `space`, `length` and `inverse_mass`.
-        space: of the positions.
-        state: from `MCLMC.init`.
-        key: the same on every rank.
-        steps: how many are made.
-        step_size: the first one; too small is better than too large.
-        length: as in `mclmc`.
-        inverse_mass: as in `mclmc`.
+    `state` is from `MCLMC.init`, `key` the same on every rank, `steps` how many are made and
+    `step_size` the first one: too small is better than too large. The other arguments are those
+    of `mclmc`.
 
     Returns:
         The state after the last step, and the step to go on with. What was drawn on the way is not
