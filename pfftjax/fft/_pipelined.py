@@ -22,15 +22,8 @@ from pfftjax.pencils.internal import Redistribution, overlapped
 
 from ._local import Kind, Local, apply, until_conjugation
 
-# The kind that a transform of planes has along their columns.
-_COLUMNS = {
-    Kind.FORWARD: Kind.FORWARD,
-    Kind.BACKWARD: Kind.BACKWARD,
-    Kind.REAL_TO_COMPLEX: Kind.FORWARD,
-    Kind.COMPLEX_TO_REAL: Kind.BACKWARD,
-    Kind.REAL_TO_COMPLEX_TRANSPOSED: Kind.FORWARD,
-    Kind.COMPLEX_TO_REAL_TRANSPOSED: Kind.BACKWARD,
-}
+# Transforms of planes of these kinds are FORWARD along their columns, others BACKWARD.
+_FORWARD = (Kind.FORWARD, Kind.REAL_TO_COMPLEX, Kind.REAL_TO_COMPLEX_TRANSPOSED)
 
 
 def _divided(
@@ -44,7 +37,8 @@ def _divided(
         return None, transform, False
     if transform.axes == 1 or dims[-1] != cut:
         return transform, None, False
-    return transform._replace(axes=1), Local(_COLUMNS[transform.kind], rows), True
+    along_columns = Kind.FORWARD if transform.kind in _FORWARD else Kind.BACKWARD
+    return transform._replace(axes=1), Local(along_columns, rows), True
 
 
 def in_chunks(

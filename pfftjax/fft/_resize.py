@@ -60,7 +60,9 @@ class Resize:
         if self.one_sign:
             return self._signed(y)
         factor = logical_size(self.kind, self.m) / logical_size(self.kind, self.n)
-        if self.kind == "fft":
+        if self.kind == "fft" and min(self.n, self.m) % 2:
+            y = self._signed(y)
+        elif self.kind == "fft":
             y = self._padded(y) if self.m > self.n else self._truncated(y)
         else:
             y = self._one_sided(y)
@@ -86,19 +88,15 @@ class Resize:
         return self._joined(parts)
 
     def _padded(self, y: Field) -> Field:
-        n, m, half = self.n, self.m, self.n // 2
-        positive, negative = self._cut(y, 0, half + n % 2), self._cut(y, half + 1, n)
-        if n % 2:
-            return self._joined([positive, self._zeros(y, m - n), negative])
+        half = self.n // 2
+        positive, negative = self._cut(y, 0, half), self._cut(y, half + 1, self.n)
         nyquist = y.dtype.type(0.5) * self._cut(y, half, half + 1)
-        zeros = self._zeros(y, m - n - 1)
+        zeros = self._zeros(y, self.m - self.n - 1)
         return self._joined([positive, nyquist, zeros, nyquist, negative])
 
     def _truncated(self, y: Field) -> Field:
-        n, m, half = self.n, self.m, self.m // 2
-        positive = self._cut(y, 0, half + m % 2)
-        if m % 2:
-            return self._joined([positive, self._cut(y, n - half, n)])
+        n, half = self.n, self.m // 2
+        positive = self._cut(y, 0, half)
         nyquist = self._cut(y, half, half + 1) + self._cut(y, n - half, n - half + 1)
         return self._joined([positive, nyquist, self._cut(y, n - half + 1, n)])
 
