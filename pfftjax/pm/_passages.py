@@ -49,26 +49,23 @@ class Passage(NamedTuple):
     fall: Reals
     paths: Reals | None
 
-    def way(
-        self, distance: Reals, momentum: Reals, pull: Reals, displacements: Reals | None
-    ) -> Reals:
-        """How far particles (3, rows) are from where they are at the stage [Mpc/h], each when
-        light comes from a distance (rows,). An axis for each component in front, which particles
-        have last elsewhere, is what compilers make vectors of.
+    def way(self, distance: Reals, *moving: Any) -> Reals:
+        """How far particles of such momenta, forces and displacements (3, rows) are from where
+        they are at the stage [Mpc/h], each when light comes from a distance (rows,). An axis for
+        each component in front, which particles have last elsewhere, is what compilers make
+        vectors of.
         """
         u = (2 * distance - self.near - self.far) / (self.far - self.near)
         terms = [jnp.ones_like(u), u]
         for _ in range(2, self.drift.shape[0]):
             terms.append(2 * u * terms[-1] - terms[-2])
-        return self._along(terms, momentum, pull, displacements)
+        return self._along(terms, *moving)
 
-    def way_at_end(
-        self, is_near: bool, momentum: Reals, pull: Reals, displacements: Reals | None
-    ) -> Reals:
+    def way_at_end(self, is_near: bool, *moving: Any) -> Reals:
         """`way` when light comes from `near`, or from `far`."""
         u = -1.0 if is_near else 1.0
         terms = [jnp.asarray(u**n, self.drift.dtype) for n in range(self.drift.shape[0])]
-        return self._along(terms, momentum, pull, displacements)
+        return self._along(terms, *moving)
 
     def _along(
         self, terms: Sequence[Reals], momentum: Reals, pull: Reals, displacements: Reals | None
