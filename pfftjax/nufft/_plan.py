@@ -16,12 +16,12 @@ from mpi4py import MPI
 
 from pfftjax._runtime.arrays import BlockLike, ComplexBlock, Reals, Rows, RowsLike, VectorsLike
 from pfftjax._runtime.communicators import Communicator
-from pfftjax._runtime.primitive import static_int, where
+from pfftjax._runtime.primitive import where
 from pfftjax.fft import PencilFFT
 from pfftjax.fft.internal import is_length, sides_of, smooth_size
 from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid
 from pfftjax.pm import Positions, Route
-from pfftjax.pm.internal import as_positions, default_capacity, rescaled
+from pfftjax.pm.internal import as_positions, rescaled, room_for
 
 from ._kernel import UPSAMPLINGS, least_tolerance, width_for
 from ._points import Points
@@ -195,14 +195,9 @@ class PencilNUFFT:
         positions = self._in_cells(points, "to_owners")
         comm = self.grid.communicator
         rows = positions.cell.shape[0]
-        if capacity is None:
-            room = default_capacity(rows * comm.size, self.mesh)
-        else:
-            room = static_int(capacity, "capacity", "PencilNUFFT.to_owners", comm)
-            if room < 0:
-                raise ValueError(
-                    f"{self._here('to_owners')}: capacity cannot be negative, got {room}"
-                )
+        room = room_for(capacity, rows * comm.size, self.mesh, "PencilNUFFT.to_owners")
+        if room < 0:
+            raise ValueError(f"{self._here('to_owners')}: capacity cannot be negative, got {room}")
         if comm.size == 1:
             return self._placed(positions, None)
         route = Route.to_owners(positions, self.mesh, room)

@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from pfftjax._runtime.arrays import Number
+from pfftjax._runtime.primitive import static_int
 from pfftjax.pencils import Pencil
 
 # This share of all universes has a rank with more particles than there is room for.
@@ -42,6 +43,19 @@ def default_capacity(
         most = max(1.1, fullest(fractions, tuple(float(x) for x in sides), mesh.grid.size))
     # A layer of particles may lie on each face of the block.
     return min(total, math.ceil(most * mean + 6 * mean ** (2 / 3)))
+
+
+def room_for(
+    capacity: int | None,
+    total: int,
+    mesh: Pencil,
+    operation: str,
+    sides: tuple[Number, ...] | None = None,
+) -> int:
+    """The rows that the user gives each rank, or else `default_capacity`."""
+    if capacity is None:
+        return default_capacity(total, mesh, sides)
+    return static_int(capacity, "capacity", operation, mesh.grid.communicator)
 
 
 @functools.lru_cache

@@ -27,13 +27,14 @@ from pfftjax.pencils import Pencil, ProcessGrid
 from pfftjax.spectral.internal import sides
 
 from ._assignment import Kernel
+from ._capacity import room_for
 from ._global import field_to, mesh_plan
 from ._gravity import Gradient
 from ._growth import Cosmology
 from ._integrators import Integrator, bullfrog, fastpm, leapfrog
 from ._lpt import lpt as lpt_of_block
 from ._particles import Particles, scaled_index, sent_to_owners
-from ._simulate import Adjoint, checked_capacity, checked_motion
+from ._simulate import Adjoint, checked_motion
 from ._simulate import density_contrast as density_contrast_of_block
 from ._simulate import force as force_of_block
 from ._simulate import simulate as simulate_block
@@ -223,7 +224,7 @@ def _force(
     motion = checked_motion(plan, box_size, cosmology, kernel, gradient, "force")
     at_rest = jnp.zeros_like(displacement)
     particles = _on_mesh(displacement, at_rest, lattice, plan, motion.sides)
-    room = checked_capacity(capacity, particles.total, motion, "force")
+    room = room_for(capacity, particles.total, plan.input, "force", motion.sides)
     there, _, send_back = sent_to_owners(particles, plan.input, room)
     found = force_of_block(there, plan, box_size, cosmology, kernel=kernel, gradient=gradient)
     return send_back(found).reshape(displacement.shape)

@@ -23,12 +23,12 @@ from pfftjax._runtime.arrays import (
     Vectors,
 )
 from pfftjax._runtime.communicators import Communicator
-from pfftjax._runtime.primitive import static_int, where
+from pfftjax._runtime.primitive import where
 from pfftjax.collectives import recover
 from pfftjax.fft.internal import sides_of
 from pfftjax.pencils import Pencil, note_block, note_type
 
-from ._capacity import default_capacity
+from ._capacity import room_for
 from ._exchange import Route
 from ._expected import BOXES_DIFFER, SCALE_FACTORS_DIFFER, as_known, expect
 from ._growth import are_positive
@@ -237,11 +237,7 @@ def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -
 
     """
     check_fits(particles, mesh, "to_owners")
-    room = (
-        default_capacity(particles.total, mesh)
-        if capacity is None
-        else static_int(capacity, "capacity", "to_owners", mesh.grid.communicator)
-    )
+    room = room_for(capacity, particles.total, mesh, "to_owners")
     return sent_to_owners(particles, mesh, room)[0]
 
 

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from pfftjax._runtime.arrays import BoxSize, Number, PyTree, RealBlock, Scalar, SeriesLike, Vectors
-from pfftjax._runtime.primitive import static_int, where
+from pfftjax._runtime.primitive import where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import sides
 
 from ._assignment import Kernel, assignment_of
-from ._capacity import default_capacity
+from ._capacity import default_capacity, room_for
 from ._exchange import Route
 from ._expected import as_known
 from ._gravity import Gradient, checked_gradient
@@ -91,13 +91,6 @@ def checked_motion(
     assignment_of(kernel, plan.input, operation)
     checked_gradient(gradient, where(operation, plan.grid.communicator))
     return Motion(plan, kernel, gradient, sides(box_size, plan, operation))
-
-
-def checked_capacity(capacity: int | None, total: int, motion: Motion, operation: str) -> int:
-    """How many particles each rank has room for."""
-    if capacity is None:
-        return default_capacity(total, motion.plan.input, motion.sides)
-    return static_int(capacity, "capacity", operation, motion.plan.grid.communicator)
 
 
 def _placed(particles: Particles, motion: Motion, operation: str) -> Particles:
@@ -347,7 +340,7 @@ def simulate(
             particles = particles.at_scale_factor(ends[0], "scale_factors[0]", "simulate", comm)
             after = None if particles.scale_factor is None else ends[-1]
     constants = motion.constants(cosmology, dtype)
-    given, room = (), checked_capacity(capacity, particles.total, motion, "simulate")
+    given, room = (), room_for(capacity, particles.total, plan.input, "simulate", motion.sides)
     if views is not None and observe is not None:
         look, given = _closed(observe, particles, room, motion.sides, constants.sides)
         views = dataclasses.replace(views, observe=look)

@@ -20,6 +20,7 @@ from pfftjax.pencils import Pencil
 from pfftjax.spectral.internal import sides
 
 from ._assignment import Kernel
+from ._capacity import room_for
 from ._expected import as_known
 from ._field import Power, eisenstein_hu, linear_field
 from ._gravity import Gradient
@@ -32,7 +33,7 @@ from ._passages import Observer
 from ._power_spectrum import PowerSpectrum, power_spectrum
 from ._primordial import local_non_gaussianity
 from ._run import Ends, Follower, Run, Shared
-from ._simulate import Adjoint, checked_capacity, checked_motion, density_contrast, simulate
+from ._simulate import Adjoint, checked_motion, density_contrast, simulate
 from ._spectral import real_plan
 from ._stages import stages_of, with_displacements_if
 
@@ -305,7 +306,7 @@ class Simulation:
                 motion,
                 None if views is None else dataclasses.replace(views, observe=_itself),
                 rows=start.rows,
-                capacity=checked_capacity(self.capacity, start.total, motion, name),
+                capacity=room_for(self.capacity, start.total, mesh.input, name, motion.sides),
                 total=start.total,
             ),
             stages,

@@ -12,13 +12,12 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from pfftjax._runtime.arrays import BoxSize, RealBlock, RealBlockLike, Rows, RowsLike, VectorsLike
-from pfftjax._runtime.primitive import static_int
-from pfftjax.fft.internal import Shards, known, rows_of, shards_of
+from pfftjax.fft.internal import known, rows_of, shards_of
 from pfftjax.pencils import Pencil, ProcessGrid
 from pfftjax.spectral.internal import plan_of
 
 from ._assignment import Kernel
-from ._capacity import default_capacity
+from ._capacity import room_for
 from ._exchange import Route
 from ._field import Power
 from ._field import linear_field as linear_field_of_block
@@ -140,12 +139,6 @@ def _readout(
     return route.send_back(readout_of_block(field, there, pencil, kernel=kernel))
 
 
-def _room(capacity: int | None, rows: int, mesh: Pencil, shards: Shards) -> int:
-    if capacity is None:
-        return default_capacity(rows, mesh)
-    return static_int(capacity, "capacity", shards.operation, shards.grid.communicator)
-
-
 def paint(
     positions: VectorsLike,
     mesh_shape: Sequence[int],
@@ -183,7 +176,7 @@ def paint(
     """
     shards = rows_of(positions, mesh, "paint")
     plan = mesh_plan(mesh_shape, (), shards, is_result=True)
-    room = _room(capacity, np.shape(positions)[0], plan.input, shards)
+    room = room_for(capacity, np.shape(positions)[0], plan.input, shards.operation)
     targets = shards.spec(
         plan.input, lead=max(np.ndim(values) - 1, 0) if values is not None else 0
     )
@@ -217,7 +210,7 @@ def readout(
             f"{of_field.over}"
         )
     plan = plan_of(np.shape(field)[-3:], shards, real=True)
-    room = _room(capacity, np.shape(positions)[0], plan.input, shards)
+    room = room_for(capacity, np.shape(positions)[0], plan.input, shards.operation)
     sources = (shards.rows, shards.spec(plan.input, np.ndim(field) - 3))
     how = (plan.input, kernel, room)
     return shards.run(_readout, how, sources, shards.rows, positions, field)

@@ -211,7 +211,7 @@ def test_room_is_made_where_it_is_too_small(monkeypatch, folder):
     grown = _simulation(grids()[-1], capacity=None)
     noise = small_noise(grown.plan)
     (expected,) = _simulation(grids()[-1]).snapshots(noise)
-    monkeypatch.setattr("pfftjax.pm._simulation.checked_capacity", lambda *_: 40)
+    monkeypatch.setattr("pfftjax.pm._simulation.room_for", lambda *_: 40)
     (actual,) = grown.snapshots(noise)
     assert actual.rows < 432 or grown.plan.grid.size == 1
     for x, y in zip(everybody(actual), everybody(expected), strict=True):
