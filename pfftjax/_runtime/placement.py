@@ -4,17 +4,16 @@ While a program is traced its arrays name a mesh by shape and axes only. Its dev
 it is lowered, which JAX does once for each assignment of devices.
 """
 
-import functools
 from collections.abc import Sequence
 
 import jax
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, batching, mlir
 
 from .arrays import Operands
 from .ordering import devices_when_lowered
+from .primitive import local
 
-on_ranks_p = Primitive("on_ranks")
+on_ranks_p = local("on_ranks", lambda x, **_: x)
 """The identity, which refuses devices that are not where they are expected.
 
 Attributes:
@@ -78,8 +77,6 @@ def _batched(operands: Operands, axes: Sequence[int], **params: object) -> tuple
     return on_ranks_p.bind(*operands, **params), axes[0]
 
 
-on_ranks_p.def_impl(functools.partial(xla.apply_primitive, on_ranks_p))
-on_ranks_p.def_abstract_eval(lambda x, **_: x)
 mlir.register_lowering(on_ranks_p, _lowered)
 batching.primitive_batchers[on_ranks_p] = _batched
 # The cotangent is on the devices that were checked.

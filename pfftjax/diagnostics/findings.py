@@ -390,10 +390,6 @@ def _binding(info: Info) -> Iterator[Finding]:
 _SLOW_LARGE = 0.3
 
 
-def _slow_small(size: int) -> float:
-    return 200e-6 + 5e-6 * size
-
-
 def _speed(job: Job, hosts: int) -> Iterator[Finding]:
     size = len(job.ranks)
     crowded = any(len(job.ranks) > (info.node_cores or size) for info, _ in job.ranks)
@@ -404,7 +400,7 @@ def _speed(job: Job, hosts: int) -> Iterator[Finding]:
             "run this again while nothing else runs on the node; if it stays, report it with "
             "this output",
         )
-    if hosts == 1 and not crowded and job.small.raw > _slow_small(size):
+    if hosts == 1 and not crowded and job.small.raw > 200e-6 + 5e-6 * size:
         yield Finding(
             f"a small exchange within the node takes {job.small.raw * 1e6:.0f} us by MPI alone",
             "look for other programs on these cores (top), and see that MPI uses shared memory "

@@ -177,12 +177,9 @@ def _virtual(
         if 0 not in count:
             # The name is relative, so that parts and whole can be moved together.
             name = f"{parts.name}/{_part_name(rank)}"
-            layout[_slices(box)] = h5py.VirtualSource(name, dataset.name, count, dataset.dtype)
+            place = tuple(slice(start, start + n) for start, n in box)
+            layout[place] = h5py.VirtualSource(name, dataset.name, count, dataset.dtype)
     return layout
-
-
-def _slices(box: Box) -> tuple[slice, ...]:
-    return tuple(slice(start, start + n) for start, n in box)
 
 
 def _opened(path: pathlib.Path, mode: str, **options: object) -> "h5py.File":

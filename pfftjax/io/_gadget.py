@@ -299,7 +299,8 @@ def load_gadget(
         with together(comm, operation):
             first, files = _first_of(pathlib.Path(path))
             names = [_sibling(first, number) if files > 1 else first for number in range(files)]
-            counts = {n: _count_of(names[n], particle_type) for n in _dealt(files, comm)}
+            mine = range(comm.rank, files, comm.size)
+            counts = {n: _count_of(names[n], particle_type) for n in mine}
         here = {n: count for part in comm.allgather(counts) for n, count in part.items()}
         with together(comm, operation):
             kept = _Kept.of(first, particle_type, length_unit)
@@ -332,11 +333,6 @@ def load_gadget(
                 dtype=into,
             )
     return brought_home(shares, mesh, capacity)
-
-
-def _dealt(files: int, comm: MPI.Intracomm) -> range:
-    """The files whose headers this rank reads."""
-    return range(comm.rank, files, comm.size)
 
 
 def _first_of(path: pathlib.Path) -> tuple[pathlib.Path, int]:
