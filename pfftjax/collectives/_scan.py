@@ -68,20 +68,12 @@ def scan(x: ArrayLike, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array:
 def exscan(x: ArrayLike, op: MPI.Op = MPI.SUM, *, comm: Comm = None) -> jax.Array:
     """Reduce the arrays of the ranks before this one: where a rank's part of a whole begins.
 
-    Args:
-        x: array of any shape, of the same size and dtype on every rank, or a pytree of arrays.
-        op: one of MPI's reductions, or one made by `MPI.Op.Create`, as in `allreduce`.
-        comm: communicator, `MPI.COMM_WORLD` by default.
+    Arguments and errors are those of `scan`.
 
     Returns:
         Array of the shape and dtype of `x`. Rank 0, where MPI leaves the result undefined, gets
         the value that changes nothing: 0 for a sum, 1 for a product, infinity (or the largest
         integer) for a minimum, and so on; zeros for an operation made by `MPI.Op.Create`.
-
-    Raises:
-        ValueError: an `op` that means nothing for arrays.
-        TypeError: a dtype that cannot be sent or that `op` is not defined for; the derivative of
-            any `op` but `MPI.SUM`.
 
     The adjoint of the sum is the sum over the ranks after this one.
 

@@ -272,13 +272,9 @@ def cola(
     and psi2, as those of ``lpt(..., keep_displacements=True)`` do, and those in the runs of a
     `Simulation` with these steps.
 
-    Args:
-        cosmology: a `jax_cosmo.Cosmology`.
-        scale_factors: (steps + 1,), the ends of the steps, in any direction.
-        outputs: scale factors between the first and the last, in any order.
-        n_lpt: a number that is not 0, as ``functools.partial(pm.cola, n_lpt=-2.5)``, which is that
-            of the paper. What particles do besides grows, and positive numbers come nearer to
-            it: few steps do better with the default.
+    `n_lpt` is a number that is not 0, as ``functools.partial(pm.cola, n_lpt=-2.5)``, which is that
+    of the paper. What particles do besides grows, and positive numbers come nearer to it: few
+    steps do better with the default. The other arguments are those of `fastpm`.
 
     Raises:
         ValueError: `n_lpt` is 0.
