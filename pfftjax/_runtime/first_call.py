@@ -40,9 +40,8 @@ class _List:
 
     digest: hashlib.blake2b = dataclasses.field(default_factory=hashlib.blake2b)
     lines: list[str] = dataclasses.field(default_factory=list)
-    carriers: list[tuple[mlir.ir.OpView, str]] = dataclasses.field(
-        default_factory=list
-    )  # with their keys
+    # With their keys.
+    carriers: list[tuple[mlir.ir.OpView, str]] = dataclasses.field(default_factory=list)
 
     def add(self, line: str) -> None:
         self.digest.update(line.encode() + b"\n")

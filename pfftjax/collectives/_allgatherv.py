@@ -134,11 +134,9 @@ def allgatherv(
             f"{where('allgatherv', comm)}: count must be one integer, got {sent.dtype} of shape "
             f"{sent.shape}"
         )
-    room = (
-        rows * comm.size
-        if capacity is None
-        else static_int(capacity, "capacity", "allgatherv", comm)
-    )
+    room = rows * comm.size
+    if capacity is not None:
+        room = static_int(capacity, "capacity", "allgatherv", comm)
     sent = row_count(sent, rows, room, "allgatherv", comm)
     # Every rank sends as many to each.
     counts = exchange_counts_p.bind(

@@ -202,11 +202,9 @@ def _cores(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
     if count > all_cores:
         remedy = f"start at most {all_cores} ranks on each node"
         if not all(observed.yields for _, observed in ranks):
-            remedy += (
-                ", or at least let them yield: mpirun --oversubscribe"
-                if info.mpi_implementation == "openmpi"
-                else ", or at least let them yield: MPIR_CVAR_POLLS_BEFORE_YIELD=0"
-            )
+            is_openmpi = info.mpi_implementation == "openmpi"
+            how = "mpirun --oversubscribe" if is_openmpi else "MPIR_CVAR_POLLS_BEFORE_YIELD=0"
+            remedy += f", or at least let them yield: {how}"
         yield Finding(f"{count} ranks run on {all_cores} cores", remedy)
     elif len(shared) < count:
         yield Finding(

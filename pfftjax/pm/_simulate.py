@@ -362,20 +362,15 @@ def simulate(
     )
     result: Any = dataclasses.replace(end, scale_factor=after, box_size=particles.box_size)
     if views is not None:
-        found = [jax.tree.map(lambda x, n=n: x[n], seen) for n in range(len(views.stage))]
-        result = (
-            found
-            if observe is not None
-            else [
+        result = [jax.tree.map(lambda x, n=n: x[n], seen) for n in range(len(views.stage))]
+        if observe is None:
+            times = [jnp.asarray(a, dtype) for a in views.scale_factor]
+            result = [
                 dataclasses.replace(
-                    particles,
-                    offset=x.offset,
-                    momentum=x.momentum,
-                    scale_factor=jnp.asarray(a, dtype),
+                    particles, scale_factor=a, offset=x.offset, momentum=x.momentum
                 )
-                for a, x in zip(views.scale_factor, found, strict=True)
+                for a, x in zip(times, result, strict=True)
             ]
-        )
     if sights is None:
         return result
     whole = jax.tree.map(lambda x: allreduce(x, comm=comm), sky)

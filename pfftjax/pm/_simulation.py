@@ -468,10 +468,7 @@ def _stages_done(mark: Mapping[str, Any], found: Mapping[str, Any], course: _Cou
         else:
             # Another machine may round otherwise; cells by so much of what cells are, and paths of
             # the displacements, which grow to about one.
-            mine, other = (
-                np.asarray(value, float),
-                np.asarray(its if its is not None else (), float),
-            )
+            mine, other = (np.asarray(() if x is None else x, float) for x in (value, its))
             of_size = {"cells": mark["rms"], "paths": 1.0}
             margin = 1e-4 * of_size[name] if name in of_size else 2e-5 * np.abs(mine)
             is_same = other.shape == mine.shape and bool(np.all(np.abs(other - mine) <= margin))
