@@ -30,7 +30,7 @@ class Checkpoint:
 
     Args:
         path: of the file, the same on every rank.
-        minutes: how old it may become. At 0 it is written after every step.
+        minutes: how old it may become. At 0 it is written after every step but the last.
         signals: those that ask for a checkpoint, whichever rank they reach; the run goes on. By
             default SIGUSR1, which a batch system sends before the time is up
             (``#SBATCH --signal=USR1@300``), or ``scancel --signal=USR1``. A handler that the

@@ -256,7 +256,8 @@ class Simulation:
         from the last one, on any number of ranks. That is an error if it is of other choices, of
         another noise, or without an output that is wanted before it. What was yielded before a
         checkpoint does not come again, and what was yielded after it does: files of outputs are
-        written with mode "w". The checkpoint stays when the run is complete.
+        written with mode "w". The checkpoint stays when the run is complete: one that is started
+        again goes on from there, and yields its last output again.
 
         Collective over the ranks of the plan's grid.
 
@@ -264,7 +265,8 @@ class Simulation:
             noise: a block of `white_noise` or `nested_noise` on `plan`.
             outputs: scale factors, as in `simulate`; by default there is one, the last.
             progress: True for a bar of tqdm on rank 0, or a function of (steps done, all steps)
-                that every rank calls. Some integrators have a last one that is a kick only.
+                that every rank calls, first with those that a checkpoint has done. Some
+                integrators have a last one that is a kick only.
             checkpoint: ``pfftjax.io.Checkpoint(path)``.
 
         Yields:
@@ -458,6 +460,7 @@ def _stages_done(mark: Mapping[str, Any], found: Mapping[str, Any], course: _Cou
 
     """
     remedy = "give another path, or remove the file"
+    steps = ("kick", "drift", "momentum", "paths", "first_drift")
     done = int(np.asarray(found.get("stages", 0)))
     for name, value in mark.items():
         its = found.get(name)
@@ -473,8 +476,9 @@ def _stages_done(mark: Mapping[str, Any], found: Mapping[str, Any], course: _Cou
             margin = 1e-4 * of_size[name] if name in of_size else 2e-5 * np.abs(mine)
             is_same = other.shape == mine.shape and bool(np.all(np.abs(other - mine) <= margin))
         if not is_same:
+            by = " (by scale_factors, cosmology and integrator)" if name in steps else ""
             raise ValueError(
-                f"the checkpoint is of another run: {name} is {its} there, and here it is "
+                f"the checkpoint is of another run: {name}{by} is {its} there, and here it is "
                 f"{value}; {remedy}"
             )
     views = course.follower.views

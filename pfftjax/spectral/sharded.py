@@ -201,7 +201,8 @@ def apply(
     Outside of jitted code each call compiles a program.
 
     Example:
-        >>> from jax.sharding import NamedSharding
+        >>> import jax
+        >>> from jax.sharding import NamedSharding, PartitionSpec
         >>> from mpi4py import MPI
         >>> alone = ProcessGrid((1, 1), MPI.COMM_SELF)
         >>> mesh = jax.make_mesh((1, 1), ("x", "y"), devices=jax.local_devices()[:1])
