@@ -6,6 +6,7 @@ import pathlib
 import re
 import sys
 
+from docutils import nodes
 from typing_extensions import TypeAliasType
 
 HERE = pathlib.Path(__file__).parent
@@ -63,12 +64,21 @@ def _named_kinds_of_arrays():
 
 
 def _familiar_names(app, what, name, obj, options, signature, returns):
-    """Leave out modules that are JAX's own."""
+    """Leave out modules that are JAX's own, and name functions as a program does: Sphinx does not
+    understand a signature with "<function name>" in it.
+    """
 
     def short(text):
-        return text.replace("jaxlib._jax.Array", "Array")
+        return re.sub(r"<function (\w+)[^>]*>", r"\1", text.replace("jaxlib._jax.Array", "Array"))
 
     return signature and short(signature), returns and short(returns)
+
+
+def _kinds_without_a_module(app, doctree, docname):
+    """Name kinds of arrays without this file, which is where Sphinx thinks that they are from."""
+    for text in list(doctree.findall(nodes.Text)):
+        if "__main__." in text:
+            text.parent.replace(text, nodes.Text(re.sub(r"~?__main__\.", "", text)))
 
 
 def _links_to_files(app, docname, source):
@@ -83,3 +93,4 @@ def setup(app):
     _named_kinds_of_arrays()
     app.connect("source-read", _links_to_files)
     app.connect("autodoc-process-signature", _familiar_names)
+    app.connect("doctree-resolved", _kinds_without_a_module)
