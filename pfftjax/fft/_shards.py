@@ -117,12 +117,11 @@ class Shards:
             sources: a tuple, how each operand is sharded.
             targets: how each result is sharded.
             operands: global arrays and what all ranks have; the first one is an array.
-            options: static arguments.
+            options: more of these, by name.
 
         """
-        static, late = zip(*map(known, how), strict=True)
-        given = hashable(tuple(options.items()))
-        what = function, static, given, self, (*sources, PartitionSpec()), targets
+        static, late = zip(*map(known, (*how, *options.values())), strict=True)
+        what = function, static, tuple(options), self, (*sources, PartitionSpec()), targets
         operands = (*operands, late)
         if is_kept:
             return _kept(operands, *what)
@@ -133,7 +132,7 @@ def _run(
     operands: tuple[PyTree, ...],
     function: Callable[..., PyTree],
     static: tuple[Hashable, ...],
-    options: tuple[tuple[str, Any], ...],
+    names: tuple[str, ...],
     shards: Shards,
     sources: PyTree,
     targets: PyTree,
@@ -146,8 +145,10 @@ def _run(
 
     def leaves_of(*blocks: PyTree) -> list[jax.Array]:
         *own, late = blocks
-        how = (s if x is None else x for s, x in zip(static, late, strict=True))
-        leaves, structure = jax.tree.flatten(function(*own, *how, **dict(options)))
+        given = [s if x is None else x for s, x in zip(static, late, strict=True)]
+        unnamed = len(given) - len(names)
+        options = dict(zip(names, given[unnamed:], strict=True))
+        leaves, structure = jax.tree.flatten(function(*own, *given[:unnamed], **options))
         structures.append(structure)
         return leaves
 
@@ -352,7 +353,12 @@ def _processes(grid: ProcessGrid) -> tuple[int, ...]:
 
 
 def known(value: Any) -> tuple[Any, Any]:
-    """An argument as a static one and nothing, or as nothing and one that is traced."""
+    """An argument as a static one and nothing, or as nothing and one that is traced.
+
+    A function may have traced parts, and be a pytree or a tuple: it stays what it is.
+    """
+    if callable(value):
+        return value, None
     is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
     return (None, value) if is_traced else (hashable(value), None)
 

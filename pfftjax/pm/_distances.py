@@ -5,7 +5,6 @@ import jax.numpy as jnp
 
 from pfftjax._runtime.arrays import Reals, RealsLike, SeriesLike
 
-from ._beforehand import beforehand
 from ._growth import Cosmology, check_cosmology, checked_scale_factors, hubble
 from ._intervals import gauss_legendre
 
@@ -15,7 +14,6 @@ HUBBLE_DISTANCE = 2997.92458
 _POINTS = 48
 
 
-@beforehand
 def comoving_distance(cosmology: Cosmology, a: RealsLike | SeriesLike) -> Reals:
     """The comoving distance [Mpc/h] along the line of sight from where light set out at scale
     factor a: c/H0 times the integral of da / (a^2 E) up to today.

@@ -14,8 +14,6 @@ from jax.typing import ArrayLike
 from pfftjax._runtime.arrays import Number, Reals, RealsLike, Scalar, SeriesLike
 from pfftjax._runtime.primitive import as_on_gpus
 
-from ._beforehand import beforehand
-
 # The growing modes are followed from deep in matter domination, where they are known.
 _START = 1e-7
 _STEPS = 512
@@ -355,7 +353,6 @@ def _followed_jvp(
     return y, functools.reduce(jnp.add, terms)
 
 
-@beforehand
 def growth(cosmology: Cosmology, a: RealsLike | SeriesLike, *, order: Literal[2, 3] = 2) -> Growth:
     """Growth to second or third order at scale factors, by integration from matter domination.
 
