@@ -476,10 +476,10 @@ def _stages_done(mark: Mapping[str, Any], found: Mapping[str, Any], course: _Cou
             margin = 1e-4 * of_size[name] if name in of_size else 2e-5 * np.abs(mine)
             is_same = other.shape == mine.shape and bool(np.all(np.abs(other - mine) <= margin))
         if not is_same:
-            by = " (by scale_factors, cosmology and integrator)" if name in steps else ""
+            by = ", by scale_factors, cosmology and integrator" if name in steps else ""
             raise ValueError(
-                f"the checkpoint is of another run: {name}{by} is {its} there, and here it is "
-                f"{value}; {remedy}"
+                f"the checkpoint is of another run: {name} is {its} there, and here it is "
+                f"{value}{by}; {remedy}"
             )
     views = course.follower.views
     for number, stage in enumerate(() if views is None else views.stage):
