@@ -5,9 +5,10 @@ comes to lie between light and observer is passed once: it is inside of the sphe
 comes when the passage begins, and outside when it ends.
 
 Few particles are passed in one passage. Blocks of rows are tested against each copy of the box
-that can be met, which is cheap; those that may have such particles are gathered and looked at in
-detail. Loops end where they have seen all, so that no number of particles is too large. Reverse
-mode goes through the same loops again: nothing is kept of them.
+that can be met, which is cheap; those that may have such particles are gathered, and the ones
+among them that are passed are gathered again, to be deposited. Loops end where they have seen all,
+so that no number of particles is too large. Reverse mode goes through the same loops again:
+nothing is kept of them.
 """
 
 import itertools
@@ -26,10 +27,10 @@ from pfftjax.pm.internal import Passage, largest_of_columns
 
 # Neighbouring rows that are tested together.
 _ROWS = 8
-# Blocks that are looked at together: at least so many, and this part of all.
-_LEAST_BLOCKS, _PART = 32, 32
-# Particles of these that are passed are deposited together: this part of all that are looked at.
-_PARTS = 4
+# Blocks that are gathered together: at least so many, and one of so many of all.
+_LEAST_BLOCKS, _BLOCKS_OVER_GATHERED = 32, 32
+# Particles that are deposited together are one of so many of those that are gathered together.
+_GATHERED_OVER_DEPOSITED = 4
 # Light is so much faster than particles that each iteration gains three digits.
 _ITERATIONS = 2
 
@@ -117,7 +118,7 @@ def added(
             shell, pixel, value = _values(at, passed.passage, deposit, shares)
             return maps.at[shell, pixel].add(value, mode="drop")
 
-        return _over_candidates(body, maps, passed, used, shifts, ends)
+        return _over_passed(body, maps, passed, used, shifts, ends)
 
     def backward(
         passed: Passed, used: jax.Array, _: object, to_maps: Reals, vjp: Callable
@@ -135,9 +136,7 @@ def added(
             )
             return to.with_rows(summed, jax.tree.map(jnp.add, to.passage, to_passage))
 
-        return _over_candidates(
-            body, jax.tree.map(jnp.zeros_like, passed), passed, used, shifts, ends
-        )
+        return _over_passed(body, jax.tree.map(jnp.zeros_like, passed), passed, used, shifts, ends)
 
     alone = differentiated_by_hand(
         lambda passed, used: (deposited(passed, used, jnp.zeros_like(maps)), ()),
@@ -165,7 +164,7 @@ def added(
 
 
 class _Chunk(NamedTuple):
-    """Some particles of a copy of the box, which light may pass.
+    """Some particles of a copy of the box.
 
     Attributes:
         of_rows: as of `Passed`.
@@ -181,8 +180,8 @@ class _Chunk(NamedTuple):
     def on(self, of_rows: tuple) -> "_Chunk":
         return self._replace(of_rows=of_rows)
 
-    def at(self, rows: jax.Array, is_there: jax.Array) -> "_Chunk":
-        """Some of them."""
+    def in_rows(self, rows: jax.Array, is_there: jax.Array) -> "_Chunk":
+        """Those in some of its rows."""
         of_rows = jax.tree.map(lambda x: x[rows], self.of_rows)
         return _Chunk(of_rows, self.shift, is_there)
 
@@ -246,7 +245,7 @@ def _length(x: Reals) -> Reals:
     return jnp.sqrt(jnp.where(square > 0, square, 1))
 
 
-def _over_candidates(
+def _over_passed(
     body: Callable[[_Carry, _Chunk, jax.Array], _Carry],
     carry: _Carry,
     passed: Passed,
@@ -254,7 +253,7 @@ def _over_candidates(
     shifts: np.ndarray,
     ends: tuple[float, float],
 ) -> _Carry:
-    """Go through all that light may pass: `body` of a carry, a chunk of particles and copies, and
+    """Go through all that light passes: `body` of a carry, a chunk of particles of one copy, and
     their rows, which are no rows of the particles where there is nobody.
     """
     place = jax.lax.stop_gradient(passed.place)
@@ -284,8 +283,8 @@ def _over_candidates(
     shift = shift[jnp.nonzero(is_met, size=len(shifts), fill_value=0)[0]]
 
     blocks = -(-rows // _ROWS)
-    size = min(blocks, max(_LEAST_BLOCKS, blocks // _PART))
-    part = max(_ROWS, size * _ROWS // _PARTS)
+    size = min(blocks, max(_LEAST_BLOCKS, blocks // _BLOCKS_OVER_GATHERED))
+    part = max(_ROWS, size * _ROWS // _GATHERED_OVER_DEPOSITED)
 
     def met_copy(number: jax.Array, carry: _Carry) -> _Carry:
         its = shift[number]
@@ -298,14 +297,14 @@ def _over_candidates(
         def look(first: jax.Array, carry: _Carry) -> _Carry:
             block = jax.lax.dynamic_slice_in_dim(order, first * size, size)
             row = (block[:, None] * _ROWS + jnp.arange(_ROWS)).reshape(-1)
-            chunk = everybody.at(jnp.minimum(row, rows - 1), row < used)
+            chunk = everybody.in_rows(jnp.minimum(row, rows - 1), row < used)
             in_chunk, passed_here = _in_front(chunk.passed(passage), part)
 
             def look_closely(first: jax.Array, carry: _Carry) -> _Carry:
                 at = jax.lax.dynamic_slice_in_dim(in_chunk, first * part, part)
                 is_there = at < row.size
                 at = jnp.minimum(at, row.size - 1)
-                return body(carry, chunk.at(at, is_there), jnp.where(is_there, row[at], rows))
+                return body(carry, chunk.in_rows(at, is_there), jnp.where(is_there, row[at], rows))
 
             return jax.lax.fori_loop(0, -(-passed_here // part), look_closely, carry)
 

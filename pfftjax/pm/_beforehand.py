@@ -38,6 +38,7 @@ def beforehand(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, 
     @functools.wraps(function)
     def wrapped(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         leaves, structure = jax.tree.flatten((args, kwargs))
+        # Operations of a derivative that is no part of a program are run at once, too.
         is_in_program = isinstance(jnp.zeros(()), Tracer)
         if not is_in_program or any(isinstance(leaf, Tracer) for leaf in leaves):
             return function(*args, **kwargs)
@@ -71,7 +72,7 @@ def _computed(call: Callable[[], PyTree]) -> tuple[list, list[bool], Any]:
         is_array = [isinstance(x, jax.Array) for x in leaves]
         others = [None if a else x for x, a in zip(leaves, is_array, strict=True)]
         seen[:] = others, is_array, structure
-        return [x for x in leaves if isinstance(x, jax.Array)]
+        return [x for x, a in zip(leaves, is_array, strict=True) if a]
 
     with outside_of_programs():
         found = iter(jax.jit(arrays)())
