@@ -408,6 +408,10 @@ def bullfrog(
     )
 
 
+# Functions that are the same ones in every call, so that programs with them may be kept.
+INTEGRATORS: tuple[Integrator, ...] = (fastpm, leapfrog, cola, bullfrog)
+
+
 def _ends(scale_factors: SeriesLike) -> Series:
     a = checked_scale_factors(scale_factors)
     if a.ndim != 1 or a.shape[0] < 2:

@@ -31,7 +31,7 @@ from ._capacity import room_for
 from ._global import field_to, mesh_plan
 from ._gravity import Gradient
 from ._growth import Cosmology
-from ._integrators import Integrator, bullfrog, fastpm, leapfrog
+from ._integrators import INTEGRATORS, Integrator, fastpm
 from ._lpt import lpt as lpt_of_block
 from ._particles import Particles, scaled_index, sent_to_owners
 from ._simulate import Adjoint, checked_motion
@@ -356,5 +356,5 @@ def simulate(
         displacement,
         momentum,
         cosmology,
-        is_kept=integrator in (bullfrog, fastpm, leapfrog),
+        is_kept=integrator in INTEGRATORS,
     )
