@@ -98,11 +98,14 @@ def _is_open_mpi(mpirun: str) -> bool:
 def rebuild(*settings: str) -> None:
     """Build and install this checkout again, in this environment; `settings` are CMake's.
 
-    What has not changed since the last time with the same settings is not compiled again.
+    What has not changed since the last time with the same settings is not compiled again. Each
+    source is compiled alone, so that a change takes few of them, and none lacks a header that
+    another one includes.
     """
     folder = ROOT / "build" / ("-".join(re.sub(r"\W+", "-", s) for s in settings) or "tests")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-    options = [f"--config-settings=cmake.define.{setting}" for setting in settings]
+    alone = "CMAKE_UNITY_BUILD=OFF"
+    options = [f"--config-settings=cmake.define.{setting}" for setting in (alone, *settings)]
     subprocess.run(
         [
             *(*pip, "--no-build-isolation", "--no-deps", *options),

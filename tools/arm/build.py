@@ -50,7 +50,6 @@ def compile_modules() -> None:
         folder = machine.ARM / f"build-{mpi}"
         settings = {
             "CMAKE_TOOLCHAIN_FILE": ROOT / "tools" / "arm" / "toolchain.cmake",
-            "CMAKE_UNITY_BUILD": "ON",
             "PFFTJAX_SYSTEM": machine.SYSTEM,
             "PFFTJAX_PYTHON": machine.python(),
             "PFFTJAX_CUDA": "OFF",
