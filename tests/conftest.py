@@ -14,6 +14,7 @@ import pathlib
 import sys
 import tempfile
 import time
+import zlib
 
 import pytest
 from mpi4py import MPI
@@ -58,8 +59,8 @@ def pytest_collection_modifyitems(config, items):
 
     Many ranks cost most on few cores. Derivatives and simulations run on four ranks, which have
     grids of rows and columns; tests that know no grids, or of which the parts run on four, run on
-    three. Of a test with several cases and no marker, every other one runs on two ranks and the
-    rest on four: all run on one and on three.
+    three. Of a test with several cases and no marker, each runs on one rank and on one of these
+    numbers: the first on two ranks, the next on three and so on, or from another number on.
     """
     shares, every_other = map(config.getoption, ("--share-ranks", "--every-other-case"))
     chosen, left_out = [], []
@@ -74,11 +75,13 @@ def pytest_collection_modifyitems(config, items):
             if _CHECKS_TYPES:
                 item.add_marker(pytest.mark.skip(reason="hands over wrong types on purpose"))
         function = item.nodeid.partition("[")[0]
-        is_odd = cases[function] % 2 == 1
+        number = cases[function]
         cases[function] += 1
+        is_odd = number % 2 == 1
         # Who leaves out numbers of ranks in another way is not asked to share.
         if not (marker or item.get_closest_marker("skipif")) and hasattr(item, "callspec"):
-            is_elsewhere = _SIZE == (2 if is_odd else 4)
+            turn = zlib.crc32(function.encode()) + number
+            is_elsewhere = _SIZE > 1 and _SIZE != 2 + turn % 3
         else:
             is_elsewhere = marker and _SIZE not in marker.args
         leaves = (shares and is_elsewhere) or (every_other and is_odd)
@@ -181,7 +184,8 @@ def pytest_runtest_makereport(item):
     decisive = report.when == "call" or (report.when == "setup" and report.outcome != "passed")
     if log and _RANK == 0 and decisive:
         with open(log, "a") as file:
-            file.write(json.dumps({"test": item.nodeid, "outcome": report.outcome}) + "\n")
+            entry = {"test": item.nodeid, "outcome": report.outcome, "seconds": report.duration}
+            file.write(json.dumps(entry) + "\n")
 
 
 @pytest.fixture

@@ -237,8 +237,9 @@ def test_painting():
                 [field, random((9, 2), dtype, 8)],
             ),
         ):
-            if len(rest) > 1 and assignment.points == 1:
-                continue  # it has no slopes
+            # With one point there are no slopes, and with 64 XLA compiles them for long.
+            if len(rest) > 1 and assignment.points in (1, 4):
+                continue
             if len(rest) > 1:
                 params = {**params, "orders": _VALUE}
             pairs.append([functools.partial(f, **params) for f in (ours.bind, theirs)])

@@ -2,8 +2,8 @@
 
     python -m tools.run [--ranks 1 2 3 4] [--only ranks chunks jobs] [pytest arguments]
 
-Tests say by markers on how many ranks they run, and whether in small chunks too
-(tests/conftest.py). On one rank annotations are checked, which leaves out the tests that hand over
+Tests say by markers on how many ranks they run, and whether in small chunks too, where every other
+case runs (tests/conftest.py). On one rank annotations are checked, which leaves out the tests that hand over
 wrong types. More ranks wait for each other, and run two numbers at a time. A test that ran on no
 number of ranks fails the run.
 """
@@ -145,7 +145,7 @@ def main() -> int:
                 alone = [sys.executable, *what, "-n", "2"]
                 ok &= run(Part(title, alone, {**kept, "PFFTJAX_TEST_TYPES": "1"}), logs)
         if "chunks" in arguments.only:
-            only = ["-m", "messages and not memory"]
+            only = ["-m", "messages and not memory", "--every-other-case"]
             paired.append(
                 Part(
                     "by messages, in chunks of 64 bytes, on 2 ranks",

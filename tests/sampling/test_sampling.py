@@ -74,7 +74,14 @@ def _chain(model, how, number):
     return jax.jit(lambda state: jax.lax.scan(advance, state, keys)[1])(state)
 
 
-@pytest.mark.parametrize("how", ["hmc", "nuts", "mclmc"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("hmc", marks=pytest.mark.ranks(1, 2)),
+        pytest.param("nuts", marks=pytest.mark.ranks(1, 4)),
+        "mclmc",
+    ],
+)
 def test_the_same_chain_on_any_grid(how):
     """100 transitions; each rank has computed the whole of it by itself, too."""
     expected, said = _chain(_alone(), how, 100)
