@@ -3,9 +3,9 @@
     python -m tools.run [--ranks 1 2 3 4] [--only ranks chunks jobs] [pytest arguments]
 
 Tests say by markers on how many ranks they run, and whether in small chunks too, where every other
-case runs (tests/conftest.py). On one rank annotations are checked, which leaves out the tests that hand over
-wrong types. More ranks wait for each other, and run two numbers at a time. A test that ran on no
-number of ranks fails the run.
+case runs (tests/conftest.py). On one rank annotations are checked, which leaves out the tests that
+hand over wrong types. More ranks wait for each other, and run two numbers at a time. A test that
+ran on no number of ranks fails the run.
 """
 
 import argparse
