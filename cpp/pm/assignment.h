@@ -36,6 +36,7 @@ struct Assignment {
 // result.
 template <typename Function>
 auto WithPoints(std::int64_t points, Function&& f) {
+  static_assert(kMostPoints == 4, "a case for each number of points");
   switch (points) {
     case 1:
       return f(std::integral_constant<int, 1>{});
