@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(config, items):
     Many ranks cost most on few cores. Derivatives and simulations run on four ranks, which have
     grids of rows and columns; tests that know no grids, or of which the parts run on four, run on
     three. Of a test with several cases and no marker, each runs on one rank and on one of these
-    numbers: the first on two ranks, the next on three and so on, or from another number on.
+    numbers, which take turns; the test's name decides which of them comes first.
     """
     shares, every_other = map(config.getoption, ("--share-ranks", "--every-other-case"))
     chosen, left_out = [], []
@@ -184,8 +184,7 @@ def pytest_runtest_makereport(item):
     decisive = report.when == "call" or (report.when == "setup" and report.outcome != "passed")
     if log and _RANK == 0 and decisive:
         with open(log, "a") as file:
-            entry = {"test": item.nodeid, "outcome": report.outcome, "seconds": report.duration}
-            file.write(json.dumps(entry) + "\n")
+            file.write(json.dumps({"test": item.nodeid, "outcome": report.outcome}) + "\n")
 
 
 @pytest.fixture

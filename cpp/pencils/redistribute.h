@@ -11,7 +11,7 @@
 namespace pfftjax {
 
 enum class Method : std::int64_t {
-  kAutomatic,  // kHierarchical where `GoesByNodes`, or the first of the following that can be had
+  kAutomatic,  // the first of the following that can be had; of transforms, see `GoesByNodes`
   kFused,      // with the transforms on both sides, in one pass through shared memory
   kShared,     // by itself, through shared memory
   kMessages,   // in pieces, from rank to rank
