@@ -50,7 +50,7 @@ std::vector<Registration> AllHandlers() {
   for (const auto& handlers :
        {CollectiveHandlers(), MessageHandlers(), ScanHandlers(), SplitHandlers(), SameHandlers(),
         ExchangeHandlers(), PencilHandlers(), FftHandlers(), FusedHandlers(), ParticleHandlers(),
-        PaintingHandlers(), NufftHandlers()}) {
+        PaintingHandlers(), LightHandlers(), NufftHandlers()}) {
     all.insert(all.end(), handlers.begin(), handlers.end());
   }
   return all;

@@ -37,6 +37,7 @@ std::vector<Registration> FftHandlers();
 std::vector<Registration> FusedHandlers();
 std::vector<Registration> ParticleHandlers();
 std::vector<Registration> PaintingHandlers();
+std::vector<Registration> LightHandlers();
 std::vector<Registration> NufftHandlers();
 
 // Those for arrays on GPUs that do not go by way of the host's (gpu/staged.cc): they take the

@@ -49,6 +49,7 @@ namespace pfftjax {
   X(kReadout, "readout")                   \
   X(kReadoutAlong, "readout_along")        \
   X(kReadoutAcross, "readout_across")      \
+  X(kLightPassed, "light_passed")          \
   X(kNufftOrder, "nufft_order")            \
   X(kNufftSpread, "nufft_spread")          \
   X(kNufftInterpolate, "nufft_interpolate")

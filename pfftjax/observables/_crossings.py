@@ -4,11 +4,9 @@ A passage is an interval of distances. In it every copy of a particle in the per
 comes to lie between light and observer is passed once: it is inside of the sphere from which light
 comes when the passage begins, and outside when it ends.
 
-Few particles are passed in one passage. Blocks of rows are tested against each copy of the box
-that can be met, which is cheap; those that may have such particles are gathered, and the ones
-among them that are passed are gathered again, to be deposited. Loops end where they have seen all,
-so that no number of particles is too large. Reverse mode goes through the same loops again:
-nothing is kept of them.
+They are found some at a time (`_search`), and deposited. Loops end where they have seen all, so
+that no number of particles is too large. Reverse mode goes through the same loops again: nothing
+is kept of them.
 """
 
 import itertools
@@ -23,14 +21,13 @@ from jax.typing import DTypeLike
 
 from pfftjax._runtime.arrays import Displacements, PyTree, Reals, Vectors
 from pfftjax.autodiff.internal import differentiated_by_hand
-from pfftjax.pm.internal import Passage, largest_of_columns
+from pfftjax.pm.internal import Passage
 
-# Neighbouring rows that are tested together.
-_ROWS = 8
-# Blocks that are gathered together: at least so many, and one of so many of all.
-_LEAST_BLOCKS, _BLOCKS_OVER_GATHERED = 32, 32
-# Particles that are deposited together are one of so many of those that are gathered together.
-_GATHERED_OVER_DEPOSITED = 4
+from ._search import START, Search
+
+# Particles that are deposited together: at least so many, and one of so many for which the search
+# has room.
+_LEAST_DEPOSITED, _FOUND_OVER_DEPOSITED = 8, 4
 # Light is so much faster than particles that each iteration gains three digits.
 _ITERATIONS = 2
 
@@ -164,11 +161,11 @@ def added(
 
 
 class _Chunk(NamedTuple):
-    """Some particles of a copy of the box.
+    """Some copies of particles.
 
     Attributes:
         of_rows: as of `Passed`.
-        shift: (3,), of the copy.
+        shift: (rows, 3), of each copy of the box.
         is_there: whether there is one in the row.
 
     """
@@ -180,23 +177,12 @@ class _Chunk(NamedTuple):
     def on(self, of_rows: tuple) -> "_Chunk":
         return self._replace(of_rows=of_rows)
 
-    def in_rows(self, rows: jax.Array, is_there: jax.Array) -> "_Chunk":
-        """Those in some of its rows."""
-        of_rows = jax.tree.map(lambda x: x[rows], self.of_rows)
-        return _Chunk(of_rows, self.shift, is_there)
-
     def in_lanes(self) -> tuple[Reals, list]:
-        """Their places in this copy, and how they move, with an axis for each component in front,
-        which particles have last elsewhere.
+        """Their places, and how they move, with an axis for each component in front, which
+        particles have last elsewhere.
         """
         place, *moving = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), self.of_rows)
-        return place + self.shift[:, None], moving
-
-    def passed(self, passage: Passage) -> jax.Array:
-        """Which of them light passes."""
-        place, moving = self.in_lanes()
-        far, near = (_length(place + passage.way_at_end(n, *moving)) for n in (False, True))
-        return self.is_there & (far <= passage.far) & (near > passage.near)
+        return place + self.shift.T, moving
 
 
 def if_any(
@@ -253,72 +239,29 @@ def _over_passed(
     shifts: np.ndarray,
     ends: tuple[float, float],
 ) -> _Carry:
-    """Go through all that light passes: `body` of a carry, a chunk of particles of one copy, and
-    their rows, which are no rows of the particles where there is nobody.
+    """Go through all that light passes: `body` of a carry, a chunk of particles, and their rows,
+    which are no rows of the particles where there is nobody.
     """
-    place = jax.lax.stop_gradient(passed.place)
-    rows, dtype = place.shape[0], place.dtype
-    if rows == 0:
+    rows = passed.place.shape[0]
+    if rows == 0 or len(shifts) == 0:
         return carry
-    passage = passed.passage
-    margin = passage.farthest(*passed.of_rows[1:])
-    low = jnp.maximum(passage.near, ends[0]) - margin
-    high = jnp.minimum(passage.far, ends[1]) + margin
-    # Rounding must not leave anybody out.
-    low, high = jnp.maximum(low * (1 - 1e-5), 0), high * (1 + 1e-5)
+    search = Search.among(*passed, used, shifts, ends)
+    part = max(_LEAST_DEPOSITED, search.room // _FOUND_OVER_DEPOSITED)
 
-    is_used = jnp.arange(rows) < used
-    below_all = -jnp.asarray(jnp.finfo(dtype).max, dtype)
-    most, minus_least = (
-        largest_of_columns(jnp.where(is_used[:, None], x, below_all)) for x in (place, -place)
-    )
-    least = -minus_least
+    def go_on(state: tuple[jax.Array, _Carry]) -> tuple[jax.Array, _Carry]:
+        found = search.go_on(state[0])
 
-    # The copies of this rank's particles that come near the sphere.
-    shift = jnp.asarray(shifts, dtype)
-    nearest = jnp.maximum(0, jnp.maximum(least + shift, -(most + shift)))
-    corner = jnp.maximum(jnp.abs(least + shift), jnp.abs(most + shift))
-    is_met = ((nearest**2).sum(1) <= high**2) & ((corner**2).sum(1) >= low**2) & (low <= high)
-    is_met &= used > 0
-    shift = shift[jnp.nonzero(is_met, size=len(shifts), fill_value=0)[0]]
+        def look_closely(number: jax.Array, carry: _Carry) -> _Carry:
+            row, copy = (
+                jax.lax.dynamic_slice_in_dim(x, number * part, part)
+                for x in (found.row, found.copy)
+            )
+            at = jnp.minimum(row, rows - 1)
+            of_rows = jax.tree.map(lambda x: x[at], passed.of_rows)
+            return body(carry, _Chunk(of_rows, search.shifts[copy], row < rows), row)
 
-    blocks = -(-rows // _ROWS)
-    size = min(blocks, max(_LEAST_BLOCKS, blocks // _BLOCKS_OVER_GATHERED))
-    part = max(_ROWS, size * _ROWS // _GATHERED_OVER_DEPOSITED)
+        parts = -(-found.number // part)
+        return found.cursor, jax.lax.fori_loop(0, parts, look_closely, state[1])
 
-    def met_copy(number: jax.Array, carry: _Carry) -> _Carry:
-        its = shift[number]
-        everybody = _Chunk(passed.of_rows, its, is_used)
-        square = sum((place[:, axis] + its[axis]) ** 2 for axis in range(3))
-        may_be = is_used & (square >= low**2) & (square <= high**2)
-        may_be = jnp.pad(may_be, (0, blocks * _ROWS - rows)).reshape(blocks, _ROWS).any(1)
-        order, found = _in_front(may_be, size)
-
-        def look(first: jax.Array, carry: _Carry) -> _Carry:
-            block = jax.lax.dynamic_slice_in_dim(order, first * size, size)
-            row = (block[:, None] * _ROWS + jnp.arange(_ROWS)).reshape(-1)
-            chunk = everybody.in_rows(jnp.minimum(row, rows - 1), row < used)
-            in_chunk, passed_here = _in_front(chunk.passed(passage), part)
-
-            def look_closely(first: jax.Array, carry: _Carry) -> _Carry:
-                at = jax.lax.dynamic_slice_in_dim(in_chunk, first * part, part)
-                is_there = at < row.size
-                at = jnp.minimum(at, row.size - 1)
-                return body(carry, chunk.in_rows(at, is_there), jnp.where(is_there, row[at], rows))
-
-            return jax.lax.fori_loop(0, -(-passed_here // part), look_closely, carry)
-
-        return jax.lax.fori_loop(0, -(-found // size), look, carry)
-
-    return jax.lax.fori_loop(0, is_met.sum(), met_copy, carry)
-
-
-def _in_front(is_one: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:
-    """The places where there is one, in front of `room` others that are none, and how many.
-
-    It does what jnp.nonzero does, whose sums of all at few places take long on GPUs.
-    """
-    n = is_one.size
-    at = jnp.where(is_one, jnp.cumsum(is_one, dtype=jnp.int32) - 1, n + room)
-    places = jnp.full(n + room, n, jnp.int32)
-    return places.at[at].set(jnp.arange(n, dtype=jnp.int32), mode="drop"), is_one.sum()
+    start = jnp.asarray(START), carry
+    return jax.lax.while_loop(lambda state: state[0][0] >= 0, go_on, start)[1]

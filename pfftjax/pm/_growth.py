@@ -183,6 +183,8 @@ class _Equations(NamedTuple):
 
     def thirds(self, h1: jax.Array, h2: jax.Array) -> list[_Linear]:
         """Those of the third order; none where they are not asked for."""
+        if self.order < 3:
+            return []
         # What drives each, by 3/2 Omega_m(a) a^3 and less its early value; the transverse part is
         # not drawn by its own gravity.
         g1, cube = 1 + h1, h1 * (3 + 3 * h1 + h1**2)
@@ -197,7 +199,7 @@ class _Equations(NamedTuple):
             more = 3 * self.drag + own * self.other
             push = times * (1.5 * excess - self.other * value) - more * early
             equations.append(_Linear(6.5 + self.drag, 10.5 - 1.5 * own + more, push))
-        return equations if self.order == 3 else []
+        return equations
 
 
 # JAX traces it once for a form and a shape: a simulation asks for growth in many places.

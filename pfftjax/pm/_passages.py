@@ -7,7 +7,6 @@ the distance from which light arrives: so each particle is seen where it is when
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -49,7 +48,9 @@ class Passage(NamedTuple):
     fall: Reals
     paths: Reals | None
 
-    def way(self, distance: Reals, *moving: Any) -> Reals:
+    def way(
+        self, distance: Reals, momentum: Reals, pull: Reals, displacements: Reals | None
+    ) -> Reals:
         """How far particles of such momenta, forces and displacements (3, rows) are from where
         they are at the stage [Mpc/h], each when light comes from a distance (rows,). An axis for
         each component in front, which particles have last elsewhere, is what compilers make
@@ -59,17 +60,7 @@ class Passage(NamedTuple):
         terms = [jnp.ones_like(u), u]
         for _ in range(2, self.drift.shape[0]):
             terms.append(2 * u * terms[-1] - terms[-2])
-        return self._along(terms, *moving)
 
-    def way_at_end(self, is_near: bool, *moving: Any) -> Reals:
-        """`way` when light comes from `near`, or from `far`."""
-        u = -1.0 if is_near else 1.0
-        terms = [jnp.asarray(u**n, self.drift.dtype) for n in range(self.drift.shape[0])]
-        return self._along(terms, *moving)
-
-    def _along(
-        self, terms: Sequence[Reals], momentum: Reals, pull: Reals, displacements: Reals | None
-    ) -> Reals:
         def summed(factors: Reals) -> Reals:
             return functools.reduce(jnp.add, [factors[n] * x for n, x in enumerate(terms)])
 
@@ -77,6 +68,18 @@ class Passage(NamedTuple):
         if self.paths is None or displacements is None:
             return way
         return way + sum(summed(self.paths[n]) * displacements[n] for n in range(2))
+
+    def ways(self) -> Reals:
+        """(4, 3), of momenta, forces and both displacements, by what they are multiplied: from
+        where a particle is at the stage to where it is when light comes from `near`, and from
+        `far`; and at most, from the latter to anywhere in the passage.
+        """
+        factors = jnp.stack([self.drift, self.fall])
+        others = jnp.zeros_like(factors) if self.paths is None else self.paths
+        factors = jnp.concatenate([factors, others])
+        signs = jnp.asarray((-1.0) ** np.arange(factors.shape[1]), factors.dtype)
+        reach = 2 * jnp.abs(factors[:, 1:]).sum(1)
+        return jnp.stack([(factors * signs).sum(1), factors.sum(1), reach], -1)
 
     def farthest(
         self, momentum: Vectors, pull: Vectors, displacements: Displacements | None
@@ -97,7 +100,7 @@ class Passage(NamedTuple):
 def largest_of_columns(x: Reals) -> Reals:
     """(columns,), the largest number in each column of (rows, columns).
 
-    With 32 rows side by side XLA makes vectors of them on CPUs, which is ten times as fast.
+    XLA takes long over narrow columns: rows lie 32 side by side.
     """
     rows, columns = x.shape
     whole = rows - rows % 32

@@ -11,6 +11,7 @@ import pytest
 from pfftjax import PencilFFT, PencilTransform, spectral
 from pfftjax.collectives import recover
 from pfftjax.pm import (
+    Particles,
     Positions,
     Steps,
     density_contrast,
@@ -64,6 +65,31 @@ def _refused(f, *arguments):
     text = str(raised.value)
     assert f"failed on rank {PLAN.grid.comm.rank} of {SIZE}" in text
     return text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(6, 6, 6), (6, 5, 7)])
+def test_coordinates_are_in_the_box(shape, dtype):
+    """By the remainder of NumPy, to the bit, whatever cells and offsets are."""
+    rng = np.random.default_rng(2)
+    cell = rng.integers(-20, 20, (2000, 3)).astype(np.int32)
+    offset = (rng.normal(size=cell.shape) * 10.0 ** rng.integers(-9, 3, cell.shape)).astype(dtype)
+    offset[:200] = -(10.0 ** -rng.integers(5, 30, (200, 3)))  # hardly below zero
+    cell[:200] = 0
+    particles = Particles(
+        jnp.asarray(cell),
+        jnp.asarray(offset),
+        jnp.zeros_like(offset),
+        jnp.int32(2000),
+        2000,
+        shape,
+    )
+    n = np.asarray(shape, dtype)
+    expected = np.mod((cell % np.asarray(shape)).astype(dtype) + offset, n)
+    expected[expected >= n] = 0
+    assert np.any(expected[:200] == 0)
+    found = np.asarray(jax.jit(lambda x: x.coordinates(shape))(particles))
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_they_know_when_and_where_they_are():

@@ -3,6 +3,7 @@
 from ._mutant import CXX, IO, OBSERVABLES, Mutant
 
 FRIENDS = "tests/observables/test_friends.py::"
+LIGHT = "tests/observables/test_light_search.py::"
 SNAPSHOTS = "tests/io/test_snapshots.py::"
 
 MUTANTS = [
@@ -41,6 +42,30 @@ MUTANTS = [
         "      if (low < 0) {",
         "      if (low < -n) {",
         FRIENDS + "test_the_groups_of_all_pairs",
+        1,
+    ),
+    Mutant(
+        "blocks of which light passes a part are left out",
+        CXX / "pm" / "light.cc",
+        "const T nearest = Nearest(far_extents_, shift);",
+        "const T nearest = Farthest(far_extents_, shift);",
+        LIGHT + "test_both_find_all",
+        1,
+    ),
+    Mutant(
+        "a search without room goes on at the next copy",
+        CXX / "pm" / "light.cc",
+        "          *cursor = at;",
+        "          *cursor = {at.block, at.copy + 1, 0};",
+        LIGHT + "test_both_find_all",
+        1,
+    ),
+    Mutant(
+        "programs for GPUs leave out who comes from beside the sphere",
+        OBSERVABLES / "_search.py",
+        "jnp.minimum(passage.far, on_maps[1]) + margin",
+        "jnp.minimum(passage.far, on_maps[1])",
+        LIGHT + "test_both_find_all",
         1,
     ),
     Mutant(
