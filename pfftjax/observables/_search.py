@@ -63,7 +63,7 @@ class Search(NamedTuple):
     place: Vectors
     momentum: Vectors
     pull: Vectors
-    displacements: Displacements
+    displacements: jax.Array
     shifts: Reals
     met: jax.Array
     numbers: Reals
@@ -123,7 +123,7 @@ def _prepared_by_xla(
     place: Vectors,
     momentum: Vectors,
     pull: Vectors,
-    displacements: Displacements,
+    displacements: jax.Array,
     shifts: Reals,
     used: jax.Array,
     on_maps: Reals,
@@ -160,7 +160,7 @@ def _found_by_xla(
     place: Vectors,
     momentum: Vectors,
     pull: Vectors,
-    displacements: Displacements,
+    displacements: jax.Array,
     shifts: Reals,
     met: jax.Array,
     numbers: Reals,
