@@ -40,6 +40,7 @@ def main():
         "tests/spectral/test_derivatives.py",
         "tests/pm/test_painting.py",
         "tests/pm/test_exchange.py",
+        "tests/observables/test_light_search.py",
     ]
     status = 0
     try:

@@ -1,4 +1,4 @@
-// The handler of pfftjax/observables/_crossings.py: which copies of this rank's particles light
+// The handler of pfftjax/observables/_search.py: which copies of this rank's particles light
 // passes on its way to an observer. A copy is passed if it is inside of the sphere from which
 // light comes when the passage begins, and outside of that from which it comes when the passage
 // ends.
@@ -38,12 +38,9 @@ struct Passage {
   };
   T near;
   T far;
-  // Distances that are on the maps.
-  T lowest;
-  T highest;
   Way ways[kWays];
 };
-constexpr std::size_t kNumbers = 4 + 3 * kWays;
+constexpr std::int64_t kNumbers = 2 + 3 * kWays;
 static_assert(sizeof(Passage<float>) == kNumbers * sizeof(float));
 
 // Arrays with three numbers of each particle; of displacements, with six, if there are any.
@@ -55,13 +52,13 @@ struct Particles {
   const T* displacements;
 };
 
-// The least and the greatest coordinate of some particles along an axis.
+// The least and the greatest of some numbers, as of particles' coordinates along an axis.
 template <typename T>
 struct Extent {
   T least = 0;
   T most = 0;
 
-  // How far from zero the nearest and the farthest of those are, in a copy that is so far away.
+  // How far from zero the nearest and the farthest particles are, in a copy that is so far away.
   // Rounding never puts a particle nearer or farther than these.
   T Nearest(T shift) const { return std::max({T{0}, least + shift, -(most + shift)}); }
   T Farthest(T shift) const { return std::max(std::abs(least + shift), std::abs(most + shift)); }
@@ -88,8 +85,10 @@ T Farthest(const std::array<Extent<T>, kAxes>& extents, const T* shift) {
 template <typename T>
 class Block {
  public:
-  Block(const Particles<T>& particles, const Passage<T>& passage)
-      : particles_(particles), passage_(passage) {}
+  // A block with nobody in it, for the search among these particles. Who is passed at distances
+  // beyond `within` may be left out.
+  Block(const Particles<T>& particles, const Passage<T>& passage, const Extent<T>& within)
+      : particles_(particles), passage_(passage), within_(within) {}
 
   std::int64_t count() const { return count_; }
 
@@ -123,8 +122,8 @@ class Block {
     if (!(Farthest(near_extents_, shift) > passage_.near * passage_.near)) return false;
     // Rounding must not leave anybody out.
     const T more = reach_ + T{1e-5} * passage_.far;
-    return std::sqrt(nearest) - more <= passage_.highest &&
-           std::sqrt(Farthest(far_extents_, shift)) + more >= passage_.lowest;
+    return std::sqrt(nearest) - more <= within_.most &&
+           std::sqrt(Farthest(far_extents_, shift)) + more >= within_.least;
   }
 
   // Finds out whom light passes in that copy. Returns whether there is somebody.
@@ -189,6 +188,7 @@ class Block {
 
   const Particles<T> particles_;
   const Passage<T> passage_;
+  const Extent<T> within_;
   std::int64_t count_ = 0;
   T reach_ = 0;
   std::array<Numbers, kAxes> near_;
@@ -240,9 +240,9 @@ std::int64_t CountLike(const Operand& x, const Operand& like) {
 }
 
 ffi::Error LightPassed(Operand place, Operand momentum, Operand pull, Operand displacements,
-                       Operand shifts, ffi::BufferR0<ffi::S32> copies, Operand numbers,
-                       [[maybe_unused]] Operand margin, pm::Count used,
-                       ffi::Buffer<ffi::S32, 1> cursor, ffi::Result<ffi::Buffer<ffi::S32, 1>> row,
+                       Operand numbers, Operand shifts, pm::Count met, Operand within,
+                       pm::Count used, ffi::Buffer<ffi::S32, 1> cursor,
+                       ffi::Result<ffi::Buffer<ffi::S32, 1>> row,
                        ffi::Result<ffi::Buffer<ffi::S32, 1>> copy,
                        ffi::Result<ffi::BufferR0<ffi::S32>> count,
                        ffi::Result<ffi::Buffer<ffi::S32, 1>> cursor_after) {
@@ -250,12 +250,11 @@ ffi::Error LightPassed(Operand place, Operand momentum, Operand pull, Operand di
   const std::int64_t rows = CountOf(place) / kAxes;
   const auto room = static_cast<std::int64_t>(row->element_count());
   const std::int64_t kept = CountLike(displacements, place);
-  const std::int32_t near = *copies.typed_data();
+  const std::int32_t copies = *met.typed_data();
   if (CountLike(momentum, place) != kAxes * rows || CountLike(pull, place) != kAxes * rows ||
-      (kept != 0 && kept != 2 * kAxes * rows) ||
-      CountLike(numbers, place) != static_cast<std::int64_t>(kNumbers) || near < 0 ||
-      CountLike(shifts, place) < kAxes * near || cursor.element_count() != kAxes ||
-      cursor_after->element_count() != kAxes ||
+      (kept != 0 && kept != 2 * kAxes * rows) || CountLike(numbers, place) != kNumbers ||
+      copies < 0 || CountLike(shifts, place) < kAxes * copies || CountLike(within, place) != 2 ||
+      cursor.element_count() != kAxes || cursor_after->element_count() != kAxes ||
       static_cast<std::int64_t>(copy->element_count()) != room || room < 1 ||
       *used.typed_data() < 0 || *used.typed_data() > rows) {
     return Invalid("light_passed of buffers that do not fit");
@@ -266,10 +265,10 @@ ffi::Error LightPassed(Operand place, Operand momentum, Operand pull, Operand di
     Passage<T> passage;
     std::memcpy(&passage, numbers.untyped_data(), sizeof passage);
     Block<T> block({data(place), data(momentum), data(pull), kept ? data(displacements) : nullptr},
-                   passage);
+                   passage, {data(within)[0], data(within)[1]});
     Cursor at;
     std::memcpy(&at, cursor.untyped_data(), sizeof at);
-    const std::int64_t found = Find(block, *used.typed_data(), data(shifts), near, room, &at,
+    const std::int64_t found = Find(block, *used.typed_data(), data(shifts), copies, room, &at,
                                     row->typed_data(), copy->typed_data());
     std::fill(row->typed_data() + found, row->typed_data() + room,
               static_cast<std::int32_t>(rows));

@@ -243,7 +243,7 @@ def _over_passed(
     which are no rows of the particles where there is nobody.
     """
     rows = passed.place.shape[0]
-    if rows == 0 or len(shifts) == 0:
+    if rows == 0:
         return carry
     search = Search.among(*passed, used, shifts, ends)
     part = max(_LEAST_DEPOSITED, search.room // _FOUND_OVER_DEPOSITED)

@@ -13,12 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from pfftjax._runtime.arrays import Displacements, Reals, Scalar, Vectors
+from pfftjax._runtime.arrays import Displacements, Reals, Vectors
 from pfftjax._runtime.primitive import by_platform, constant, local
-from pfftjax.pm.internal import Passage, largest_of_columns, one_by_one
+from pfftjax.pm.internal import Passage, one_by_one
 
 # Neighbouring rows that are tested together.
 _ROWS = 8
@@ -51,11 +50,11 @@ class Search(NamedTuple):
         momentum: (rows, 3).
         pull: (rows, 3), the force.
         displacements: (rows, 2, 3), or (rows, 0, 3).
+        passage: (14,), its `near`, `far`, and `ways`.
         shifts: (copies, 3), those of the box that can be met first.
         met: how many these are.
-        numbers: (16,), `near` and `far` of the passage, the smallest and the largest distance that
-            is on the maps, and `Passage.ways`.
-        margin: no particle goes farther from its place. Where a handler searches it is zero.
+        within: (2,), the distances of the maps; where XLA searches, those between which is the
+            place of whoever is passed at these.
         used: how many rows are particles.
 
     """
@@ -64,10 +63,10 @@ class Search(NamedTuple):
     momentum: Vectors
     pull: Vectors
     displacements: jax.Array
+    passage: Reals
     shifts: Reals
     met: jax.Array
-    numbers: Reals
-    margin: Scalar
+    within: Reals
     used: jax.Array
 
     @classmethod
@@ -82,20 +81,21 @@ class Search(NamedTuple):
         shifts: np.ndarray,
         ends: tuple[float, float],
     ) -> "Search":
-        """The search of a passage among particles."""
+        """The search of a passage among particles, for who is passed between two distances."""
+        dtype = place.dtype
         if displacements is None:
-            displacements = jnp.zeros((place.shape[0], 0, 3), place.dtype)
-        among = place, momentum, pull, displacements, passage
-        place, momentum, pull, displacements, passage = jax.lax.stop_gradient(among)
-        on_maps = jnp.asarray(ends, place.dtype)
-        numbers = [jnp.stack([passage.near, passage.far]), on_maps, passage.ways().ravel()]
-        leaves, structure = jax.tree.flatten(passage)
-        shift = jnp.asarray(shifts, place.dtype)
-        moving = momentum, pull, displacements
-        margin, shift, met = _prepare_p.bind(
-            place, *moving, shift, used, on_maps, *leaves, structure=structure
+            displacements = jnp.zeros((place.shape[0], 0, 3), dtype)
+        numbers = jnp.concatenate([jnp.stack([passage.near, passage.far]), passage.ways().ravel()])
+        moving = jax.lax.stop_gradient((place, momentum, pull, displacements, numbers))
+        given = cls(
+            *moving,
+            jnp.asarray(shifts, dtype),
+            jnp.int32(len(shifts)),
+            jnp.asarray(ends, dtype),
+            used,
         )
-        return cls(place, *moving, shift, met, jnp.concatenate(numbers), margin, used)
+        shift, met, within = _prepare_p.bind(*given)
+        return given._replace(shifts=shift, met=met, within=within)
 
     @property
     def room(self) -> int:
@@ -111,73 +111,45 @@ class Search(NamedTuple):
 START = np.zeros(3, np.int32)
 
 
-def _bounds(passage: Passage, on_maps: Reals, margin: Scalar) -> tuple[Scalar, Scalar]:
-    """Between these distances is each that light passes, at its place."""
-    low = jnp.maximum(passage.near, on_maps[0]) - margin
-    high = jnp.minimum(passage.far, on_maps[1]) + margin
+def prepared_by_xla(search: Search) -> tuple[Reals, jax.Array, Reals]:
+    """`Search.shifts`, `.met` and `.within`: the copies of the rows' particles that come near the
+    sphere are in front.
+    """
+    (near, far), ways = search.passage[:2], search.passage[2:].reshape(4, 3)
+    moving = search.momentum, search.pull, *jnp.moveaxis(search.displacements, 1, 0)
+    # From its place to where it is when light comes from `far`, and from there to anywhere else.
+    margin = sum(
+        (jnp.abs(to_far) + reach) * jnp.sqrt((_largest_of_columns(jnp.abs(x)) ** 2).sum())
+        for (_, to_far, reach), x in zip(ways, moving, strict=False)
+    )
     # Rounding must not leave anybody out.
-    return jnp.maximum(low * (1 - 1e-5), 0), high * (1 + 1e-5)
+    low = jnp.maximum((jnp.maximum(near, search.within[0]) - margin) * (1 - 1e-5), 0)
+    high = (jnp.minimum(far, search.within[1]) + margin) * (1 + 1e-5)
 
-
-def _prepared_by_xla(
-    place: Vectors,
-    momentum: Vectors,
-    pull: Vectors,
-    displacements: jax.Array,
-    shifts: Reals,
-    used: jax.Array,
-    on_maps: Reals,
-    *leaves: jax.Array,
-    structure: Any,
-) -> tuple[Scalar, Reals, jax.Array]:
-    """The margin, and in front those copies of the rows' particles that come near the sphere."""
-    passage: Passage = jax.tree.unflatten(structure, leaves)
-    margin = passage.farthest(momentum, pull, displacements if displacements.size else None)
-    low, high = _bounds(passage, on_maps, margin)
-    is_used = jnp.arange(place.shape[0]) < used
+    place, shifts = search.place, search.shifts
+    is_used = (jnp.arange(place.shape[0]) < search.used)[:, None]
     below_all = -jnp.asarray(jnp.finfo(place.dtype).max, place.dtype)
     most, minus_least = (
-        largest_of_columns(jnp.where(is_used[:, None], x, below_all)) for x in (place, -place)
+        _largest_of_columns(jnp.where(is_used, x, below_all)) for x in (place, -place)
     )
     least = -minus_least
     nearest = jnp.maximum(0, jnp.maximum(least + shifts, -(most + shifts)))
     corner = jnp.maximum(jnp.abs(least + shifts), jnp.abs(most + shifts))
     is_met = ((nearest**2).sum(1) <= high**2) & ((corner**2).sum(1) >= low**2) & (low <= high)
-    is_met &= used > 0
+    is_met &= search.used > 0
     order = jnp.nonzero(is_met, size=shifts.shape[0], fill_value=0)[0]
-    return margin, shifts[order], is_met.sum(dtype=jnp.int32)
+    return shifts[order], is_met.sum(dtype=jnp.int32), jnp.stack([low, high])
 
 
-def _prepared_for_handler(
-    place: Vectors, *operands: jax.Array, structure: Any
-) -> tuple[Scalar, Reals, jax.Array]:
-    """The same for the handler, which finds out by itself what comes near."""
-    shifts = operands[3]
-    return jnp.zeros((), place.dtype), shifts, jnp.int32(shifts.shape[0])
-
-
-def _found_by_xla(
-    place: Vectors,
-    momentum: Vectors,
-    pull: Vectors,
-    displacements: jax.Array,
-    shifts: Reals,
-    met: jax.Array,
-    numbers: Reals,
-    margin: Scalar,
-    used: jax.Array,
-    cursor: jax.Array,
-    *,
-    room: int,
-) -> Found:
+def found_by_xla(search: Search, cursor: jax.Array, room: int) -> Found:
     """Those of a number of blocks in one copy."""
     number, first = cursor[0], cursor[1]
-    rows, size, shift = place.shape[0], room // _ROWS, shifts[number]
-    (near, far), ways = numbers[:2], numbers[4:].reshape(4, 3)
-    passage = Passage(near, far, ways[0], ways[1], None)
-    low, high = _bounds(passage, numbers[2:4], margin)
+    place, used, (low, high) = search.place, search.used, search.within
+    (near, far), ways = search.passage[:2], search.passage[2:].reshape(4, 3)
+    rows, size, shift = place.shape[0], room // _ROWS, search.shifts[number]
     square = sum((place[:, axis] + shift[axis]) ** 2 for axis in range(3))
-    may_be = (jnp.arange(rows) < used) & (square >= low**2) & (square <= high**2) & (number < met)
+    may_be = (square >= low**2) & (square <= high**2) & (jnp.arange(rows) < used)
+    may_be &= number < search.met
     blocks = -(-rows // _ROWS)
     may_be = jnp.pad(may_be, (0, blocks * _ROWS - rows)).reshape(blocks, _ROWS).any(1)
     order, candidates = _in_front(may_be, size)
@@ -185,19 +157,21 @@ def _found_by_xla(
     row = (block[:, None] * _ROWS + jnp.arange(_ROWS, dtype=jnp.int32)).reshape(-1)
 
     at = jnp.minimum(row, rows - 1)
-    moving = [momentum[at], pull[at], *jnp.moveaxis(displacements[at], 1, 0)]
-    begin, end = (
-        place[at] + shift + sum(ways[n, which] * x for n, x in enumerate(moving))
-        for which in (1, 0)
+    moving = search.momentum[at], search.pull[at], *jnp.moveaxis(search.displacements[at], 1, 0)
+    at_near, at_far = (
+        place[at]
+        + shift
+        + sum(factor * x for factor, x in zip(ways[:, end], moving, strict=False))
+        for end in range(2)
     )
-    is_passed = (row < used) & ((begin**2).sum(1) <= far**2) & ((end**2).sum(1) > near**2)
+    is_passed = (row < used) & ((at_far**2).sum(1) <= far**2) & ((at_near**2).sum(1) > near**2)
     front, count = _in_front(is_passed, 0)
     passed = jnp.where(jnp.arange(room) < count, row[jnp.minimum(front, room - 1)], rows)
     is_more = (first + 1) * size < candidates
-    following = jnp.stack([number, first + 1, jnp.int32(0)])
-    of_next = jnp.stack([jnp.where(number + 1 < met, number + 1, -1), jnp.int32(0), jnp.int32(0)])
-    copy = jnp.broadcast_to(number, (room,))
-    return Found(passed, copy, count, jnp.where(is_more, following, of_next))
+    following = jnp.stack([number, first + 1])
+    of_next = jnp.stack([jnp.where(number + 1 < search.met, number + 1, -1), jnp.int32(0)])
+    cursor = jnp.append(jnp.where(is_more, following, of_next), jnp.int32(0))
+    return Found(passed, jnp.broadcast_to(number, (room,)), count, cursor)
 
 
 def _in_front(is_one: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:
@@ -212,41 +186,47 @@ def _in_front(is_one: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:
     return places, is_one.sum(dtype=jnp.int32)
 
 
+def _largest_of_columns(x: Reals) -> Reals:
+    """(columns,), the largest number in each column of (rows, columns).
+
+    XLA takes long over narrow columns: rows lie 32 side by side.
+    """
+    rows, columns = x.shape
+    whole = rows - rows % 32
+    side_by_side = x[:whole].reshape(-1, 32 * columns)
+    parts = [side_by_side.max(0).reshape(-1, columns)] if whole else []
+    return jnp.concatenate([*parts, x[whole:]]).max(0, initial=-jnp.inf)
+
+
 def _int32(*shape: int) -> ShapedArray:
     return ShapedArray(shape, jnp.int32)
 
 
-def _batched_one_by_one(primitive: Primitive) -> None:
-    constant(primitive)
-    batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
+def _as_given(*operands: Any) -> list:
+    """What the handler, which finds out by itself what comes near, is to have of it."""
+    search = Search(*operands)
+    return [search.shifts, search.met, search.within]
 
 
-# `Search.place` to `.displacements`, shifts, used, distances on the maps, and the leaves of a
-# passage -> margin, shifts, met
-_prepare_p = local(
-    "light_prepared",
-    lambda place, p, f, d, shifts, *_, structure: [
-        ShapedArray((), place.dtype),
-        shifts,
-        _int32(),
-    ],
-    multiple_results=True,
-)
+# a `Search` -> its shifts, met and within
+_prepare_p = local("light_prepared", _as_given, multiple_results=True)
 mlir.register_lowering(
     _prepare_p,
     by_platform(
-        mlir.lower_fun(_prepared_for_handler, multiple_results=True),
-        mlir.lower_fun(_prepared_by_xla, multiple_results=True),
+        mlir.lower_fun(_as_given, multiple_results=True),
+        mlir.lower_fun(lambda *search: prepared_by_xla(Search(*search)), multiple_results=True),
     ),
 )
-_batched_one_by_one(_prepare_p)
 
 # a `Search` and a cursor -> `Found`
 _find_p = local(
     "light_passed",
     lambda *_, room: [_int32(room), _int32(room), _int32(), _int32(3)],
     lambda **_: {},
-    _found_by_xla,
+    lambda *operands, room: found_by_xla(Search(*operands[:-1]), operands[-1], room),
     multiple_results=True,
 )
-_batched_one_by_one(_find_p)
+
+for primitive in (_prepare_p, _find_p):
+    constant(primitive)
+    batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)

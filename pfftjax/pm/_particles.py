@@ -116,11 +116,12 @@ class Particles:
         sides_in_cells = n if {n} == {*others} else self.mesh_shape
         shape = jnp.asarray(sides_in_cells, self.offset.dtype)
         cell = (self.cell % jnp.asarray(sides_in_cells, self.cell.dtype)).astype(shape.dtype)
-        # The remainder of jnp.mod, to the bit, in a tenth of its time.
+        # This is jnp.mod, to the bit where numbers tell cells apart, and several times as fast.
         cells = cell + self.offset
         cells = cells - shape * jnp.floor(cells / shape)
         cells = jnp.where(cells < 0, cells + shape, cells)
-        cells = jnp.where(cells >= shape, 0, cells)  # what is hardly below zero is rounded up
+        # What is hardly below zero is rounded up to the side of the box.
+        cells = jnp.where((cells < 0) | (cells >= shape), 0, cells)
         box_size = self.box_size if box_size is None else box_size
         if box_size is None:
             raise ValueError("coordinates: these particles have no box_size of their own; give it")

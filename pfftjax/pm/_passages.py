@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax._runtime.arrays import Displacements, PyTree, Reals, Scalar, SeriesLike, Vectors
+from pfftjax._runtime.arrays import PyTree, Reals, Scalar, SeriesLike, Vectors
 
 from ._distances import comoving_distance
 from ._expected import as_known
@@ -80,33 +80,6 @@ class Passage(NamedTuple):
         signs = jnp.asarray((-1.0) ** np.arange(factors.shape[1]), factors.dtype)
         reach = 2 * jnp.abs(factors[:, 1:]).sum(1)
         return jnp.stack([(factors * signs).sum(1), factors.sum(1), reach], -1)
-
-    def farthest(
-        self, momentum: Vectors, pull: Vectors, displacements: Displacements | None
-    ) -> Scalar:
-        """No particle, of (rows, 3), goes farther than this from where it is at the stage
-        [Mpc/h].
-        """
-
-        def bound(factors: Reals, x: Vectors) -> Scalar:
-            return jnp.abs(factors).sum() * jnp.sqrt((largest_of_columns(jnp.abs(x)) ** 2).sum())
-
-        most = bound(self.drift, momentum) + bound(self.fall, pull)
-        if self.paths is not None and displacements is not None:
-            most += sum(bound(self.paths[n], displacements[..., n, :]) for n in range(2))
-        return most
-
-
-def largest_of_columns(x: Reals) -> Reals:
-    """(columns,), the largest number in each column of (rows, columns).
-
-    XLA takes long over narrow columns: rows lie 32 side by side.
-    """
-    rows, columns = x.shape
-    whole = rows - rows % 32
-    side_by_side = x[:whole].reshape(-1, 32 * columns)
-    parts = [side_by_side.max(0).reshape(-1, columns)] if whole else []
-    return jnp.concatenate([*parts, x[whole:]]).max(0, initial=-jnp.inf)
 
 
 @runtime_checkable

@@ -22,7 +22,6 @@ from ._particles import check_fits as check_fits
 from ._particles import rescaled as rescaled
 from ._particles import to_owners_with_room as to_owners_with_room
 from ._passages import Passage as Passage
-from ._passages import largest_of_columns as largest_of_columns
 from ._positions import Places as Places
 from ._positions import as_positions as as_positions
 from ._shells import Shells as Shells

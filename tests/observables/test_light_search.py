@@ -1,7 +1,5 @@
 """Whom light passes: the handler's search, and that of programs for GPUs, beside all pairs."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,21 +29,13 @@ def _found(step, rows):
     return set(pairs)
 
 
-def _steps(search, passage, shifts, ends):
+def _steps(search):
     """The two searches, each with what it is given."""
-    leaves, structure = jax.tree.flatten(passage)
-    moving = search.momentum, search.pull, search.displacements
-    shift = jnp.asarray(shifts, search.place.dtype)
-    given = search.place, *moving, shift, search.used, jnp.asarray(ends, shift.dtype), *leaves
-    prepare = jax.jit(functools.partial(_search._prepared_by_xla, structure=structure))
-    margin, near, met = prepare(*given)
     room = search.room
-    by_xla = jax.jit(lambda its, cursor: _search._found_by_xla(*its, cursor, room=room))
+    by_xla = jax.jit(lambda its, cursor: _search.found_by_xla(its, cursor, room))
     by_handler = jax.jit(lambda its, cursor: its.go_on(cursor))
-    return (
-        (by_handler, search),
-        (by_xla, search._replace(margin=margin, shifts=near, met=met)),
-    )
+    near, met, within = jax.jit(_search.prepared_by_xla)(search)
+    return (by_handler, search), (by_xla, search._replace(shifts=near, met=met, within=within))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +90,7 @@ def test_both_find_all(rows, used, ends, dtype, with_displacements):
     if used > 1000:
         assert len(least) > 100
         assert len(most) < len(shifts) * used / 4
-    for step in _steps(search, passage, shifts, ends):
+    for step in _steps(search):
         found = _found(step, rows)
         assert least <= found <= most
 

@@ -90,6 +90,10 @@ def test_coordinates_are_in_the_box(shape, dtype):
     assert np.any(expected[:200] == 0)
     found = np.asarray(jax.jit(lambda x: x.coordinates(shape))(particles))
     np.testing.assert_array_equal(found, expected)
+    # Also where numbers do not tell cells apart any more.
+    far = dataclasses.replace(particles, offset=jnp.asarray(offset * 1e7, dtype))
+    found = np.asarray(jax.jit(lambda x: x.coordinates(shape))(far))
+    assert np.all((found >= 0) & (found < n))
 
 
 def test_they_know_when_and_where_they_are():

@@ -63,8 +63,8 @@ MUTANTS = [
     Mutant(
         "programs for GPUs leave out who comes from beside the sphere",
         OBSERVABLES / "_search.py",
-        "jnp.minimum(passage.far, on_maps[1]) + margin",
-        "jnp.minimum(passage.far, on_maps[1])",
+        "jnp.minimum(far, search.within[1]) + margin",
+        "jnp.minimum(far, search.within[1])",
         LIGHT + "test_both_find_all",
         1,
     ),
