@@ -88,6 +88,21 @@ def kicked(
     return _plus_along(before + stage.kick * pull, along, displacements)
 
 
+def _after(x: jax.Array, seen: PyTree) -> jax.Array:
+    """`x`, of which XLA cannot know that it does not depend on `seen`.
+
+    What is computed of it may then take the place of what was read for `seen`. Otherwise XLA keeps
+    copies of both, a tenth of what a light cone costs, as it orders nothing by
+    `optimization_barrier` once it looks for copies.
+    """
+    for leaf in jax.tree.leaves(seen):
+        if leaf.size > 0 and jnp.issubdtype(leaf.dtype, jnp.floating):
+            number = jax.lax.stop_gradient(leaf.ravel()[0])
+            is_any = (number < 0) | (number >= 0) | jnp.isnan(number)
+            x = jnp.where(is_any, x, 0)
+    return x
+
+
 def kick_undone(
     momentum: Vectors, pull: Vectors, displacements: Displacements | None, stage: Stage
 ) -> Vectors:
@@ -178,9 +193,11 @@ class Motion:
             particles: Particles, stage: Stage, constants: Constants
         ) -> tuple[Particles, PyTree]:
             pull = self.force(particles, constants)
+            sight = seen(particles, pull)  # before the kick overwrites what it looks at
+            stage = stage._replace(kick=_after(stage.kick, sight))
             momentum = kicked(particles.momentum, pull, particles.displacements, stage)
             after = dataclasses.replace(particles, momentum=momentum)
-            return self.drifted(after, stage, constants), seen(particles, pull)
+            return self.drifted(after, stage, constants), sight
 
         kept = jax.checkpoint_policies.save_only_these_names(KEPT)
         return jax.checkpoint(kick_and_drift, policy=kept)(particles, stage, constants)

@@ -6,12 +6,15 @@ pieces of `print(a, b)` mix with those of other ranks.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import textwrap
 import time
 
@@ -20,7 +23,7 @@ from tools import launcher
 # Every script begins like this; `failing()` marks the moment from which the job has to end.
 PREAMBLE = """
 import gc, os, signal, sys, threading, time
-gc.disable()  # an eighth of the time that importing takes
+gc.disable()  # an eighth of the time that importing takes, in a process of its own
 import jax, jax.numpy as jnp, numpy as np
 from mpi4py import MPI
 import pfftjax
@@ -56,6 +59,27 @@ class Ended:
     seconds: float | None
 
 
+def as_a_copy():
+    """Arguments of Python by which a program, which follows, starts as a copy of a server."""
+    return _fork_server()[0]
+
+
+@functools.cache
+def _fork_server():
+    """What `as_a_copy` returns, and the server, which ends with this process."""
+    program = str(pathlib.Path(__file__).with_name("fork_server.py"))
+    name = f"pfftjax-tests-{os.getpid()}-{secrets.token_hex(4)}"
+    server = subprocess.Popen(
+        [sys.executable, program, "serve", name],
+        # A thread of a library would not be in a copy.
+        env=launcher.environment(OPENBLAS_NUM_THREADS="1"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert server.stdout.readline() == b"ready\n"
+    return ["-I", "-S", program, name], server
+
+
 def run(
     script,
     ranks=2,
@@ -65,10 +89,16 @@ def run(
     ends_as_ever=False,
     **environment,
 ):
-    """Run `script`, a text, on `ranks` ranks; a job that does not end by itself fails."""
+    """Run `script`, a text, on `ranks` ranks; a job that does not end by itself fails.
+
+    Its ranks start as copies of a server (fork_server.py), but where they are to end as ever, and
+    where the system has to know of libraries when a process starts.
+    """
+    of_the_linker = any(name.startswith("LD_") for name in environment)
+    start = [] if ends_as_ever or of_the_linker else as_a_copy()
     begin = FEW_LOOKS.format("unfreeze" if ends_as_ever else "freeze") + preamble
     process = subprocess.Popen(
-        launcher.command(ranks, "-c", begin + textwrap.dedent(script), *arguments),
+        launcher.command(ranks, *start, "-c", begin + textwrap.dedent(script), *arguments),
         env=launcher.environment(**environment),
         cwd=launcher.ROOT,
         stdout=subprocess.PIPE,

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.jobs.job import SECONDS_TO_END
+from tests.jobs.job import SECONDS_TO_END, as_a_copy
 from tools import launcher
 
 pytestmark = pytest.mark.timeout(240)
@@ -416,7 +416,7 @@ class _Job:
         path = folder / "program.py"
         path.write_text("\n".join(lines) + "\n")
         self.process = subprocess.Popen(
-            launcher.command(2, path.name, *arguments),
+            launcher.command(2, *as_a_copy(), path.name, *arguments),
             env=launcher.environment(**environment),
             cwd=folder,
             stdout=subprocess.PIPE,

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -188,6 +189,21 @@ def test_a_light_cone_keeps_nothing_of_the_steps():
         held.append(sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept)))
     map_bytes = 8 * cone.shells * cone.pixels
     assert held[1] - held[0] < 2 * map_bytes
+
+
+@pytest.mark.ranks(1)
+def test_a_light_cone_makes_no_copy_of_the_particles():
+    """The kick overwrites what light has passed before."""
+    simulation = _simulation(grids()[-1])
+    start = jax.jit(simulation.start)(_noise(simulation))
+
+    def copies_with(**options):
+        where = simulation.mesh, BOX, simulation.cosmology, ENDS
+        run = jax.jit(lambda particles: pm.simulate(particles, *where, **options))
+        text = run.lower(start).compile().as_text()
+        return len(re.findall(rf"= f64\[{start.offset.shape[0]},3\]\S* copy\(", text))
+
+    assert copies_with(light_cone=_cone()) == copies_with()
 
 
 @pytest.mark.wrong_types
