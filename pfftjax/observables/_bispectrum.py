@@ -264,7 +264,8 @@ def _cutter(
     """Makes fields on a mesh of the modes between two wavenumbers."""
 
     def cut(ends: Sequence[jax.Array]) -> jax.Array:
-        inside = (shells.radius >= ends[0]) & (shells.radius < ends[1])
+        low, high = (shells.squares(end) for end in ends)
+        inside = (shells.square >= low) & (shells.square < high)
         return mesh.inverse(jnp.where(inside, spectrum, 0))
 
     return cut
@@ -309,9 +310,8 @@ def _products(
 def _of_shells(shells: Shells, power: jax.Array, bounds: np.ndarray) -> tuple[Series, Series]:
     """The mean wavenumber of each shell, and its power spectrum."""
     number = len(bounds) - 1
-    shell = (
-        jnp.searchsorted(jnp.asarray(bounds), shells.radius, side="right").astype(jnp.int32) - 1
-    )
+    beyond = jnp.searchsorted(shells.squares(bounds), shells.square, side="right")
+    shell = beyond.astype(jnp.int32) - 1
     shell = jnp.where(shell < 0, number, shell)
 
     def total(values: jax.Array) -> jax.Array:

@@ -188,7 +188,8 @@ def power_wedges(
     power = shells.power(y, z, kernel, kernel if z is None else other_kernel)
     along = jnp.abs(_along(shells, line_of_sight))
     # Both sides are whole numbers in a cube and along an axis: no mode depends on rounding.
-    edges = [(number * along) ** 2 >= (j * shells.radius) ** 2 for j in range(1, number)]
+    square = shells.square * (1 - shells.rounding)
+    edges = [(number * along) ** 2 >= j**2 * square for j in range(1, number)]
     wedge = functools.reduce(jnp.add, edges, jnp.zeros(along.shape, jnp.int32))
     bins = number * shells.number
     bin_of = jnp.where(shells.shell < shells.number, wedge * shells.number + shells.shell, bins)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 
 from pfftjax._runtime.arrays import (
@@ -88,7 +89,8 @@ def kicked(
     return _plus_along(before + stage.kick * pull, along, displacements)
 
 
-def _after(x: jax.Array, seen: PyTree) -> jax.Array:
+@jax.custom_jvp
+def _after(x: Scalar, seen: PyTree) -> Scalar:
     """`x`, of which XLA cannot know that it does not depend on `seen`.
 
     What is computed of it may then take the place of what was read for `seen`. Otherwise XLA keeps
@@ -97,10 +99,13 @@ def _after(x: jax.Array, seen: PyTree) -> jax.Array:
     """
     for leaf in jax.tree.leaves(seen):
         if leaf.size > 0 and jnp.issubdtype(leaf.dtype, jnp.floating):
-            number = jax.lax.stop_gradient(leaf.ravel()[0])
+            number = leaf.ravel()[0]
             is_any = (number < 0) | (number >= 0) | jnp.isnan(number)
             x = jnp.where(is_any, x, 0)
     return x
+
+
+_after.defjvp(lambda primals, tangents: (_after(*primals), tangents[0]))
 
 
 def kick_undone(
@@ -194,7 +199,8 @@ class Motion:
         ) -> tuple[Particles, PyTree]:
             pull = self.force(particles, constants)
             sight = seen(particles, pull)  # before the kick overwrites what it looks at
-            stage = stage._replace(kick=_after(stage.kick, sight))
+            # Reverse mode keeps this number, and need not look again.
+            stage = stage._replace(kick=checkpoint_name(_after(stage.kick, sight), KEPT))
             momentum = kicked(particles.momentum, pull, particles.displacements, stage)
             after = dataclasses.replace(particles, momentum=momentum)
             return self.drifted(after, stage, constants), sight

@@ -59,12 +59,15 @@ def number_of_shells(plan: PencilFFT, lengths: Sequence[float]) -> int:
     highest = min(
         n // 2 * max(lengths) / side for n, side in zip(plan.shape, lengths, strict=True)
     )
-    return max(int(highest + 0.5), 1)
+    return max(int(highest * (1 + 1e-9) + 0.5), 1)  # whatever the unit
 
 
 class Shells:
     """The modes of this rank's spectrum by their wavenumbers, in units of k_f = 2 pi / L of the
     longest side. Shell i has those with ``(i + 1/2) k_f <= |k| < (i + 3/2) k_f``.
+
+    What lies on the edge of a shell, as modes do where sides are commensurate, is in the shell
+    that begins there, whatever the unit of length and the precision.
 
     Attributes:
         plan: the transforms.
@@ -75,7 +78,9 @@ class Shells:
         fundamental: k_f.
         number: how many shells there are (`number_of_shells`).
         m: wavenumbers along the axes in units of k_f, which broadcast against the spectrum.
+        square: the sum of their squares, for each mode.
         radius: their length, for each mode.
+        rounding: the relative error that `square` may have.
         weights: how often each mode is in the whole spectrum.
 
     """
@@ -96,12 +101,15 @@ class Shells:
         self.fundamental: float = 2 * np.pi / max(lengths)
         self.number: int = number_of_shells(plan, lengths)
         self._k = plan.wavenumbers(tuple(lengths), dtype)
-        unit = np.asarray(1 / self.fundamental, dtype)
-        # These are whole numbers in a cube, whose shells do not depend on rounding.
         self.m: list[jax.Array] = [
-            k * unit if len(set(lengths)) > 1 else jnp.round(k * unit) for k in self._k
+            jnp.round(k * np.asarray(side / (2 * np.pi), dtype))
+            * np.asarray(max(lengths) / side, dtype)
+            for k, side in zip(self._k, lengths, strict=True)
         ]
-        self.radius: jax.Array = jnp.sqrt(functools.reduce(jnp.add, [m**2 for m in self.m]))
+        self.square: jax.Array = functools.reduce(jnp.add, [m**2 for m in self.m])
+        self.radius: jax.Array = jnp.sqrt(self.square)
+        # In a cube these are sums of whole numbers.
+        self.rounding: float = 0.0 if len(set(lengths)) == 1 else self._of_edges
         self.weights: jax.Array = jnp.broadcast_to(
             plan.hermitian_weights(dtype), self.radius.shape
         )
@@ -109,8 +117,26 @@ class Shells:
     @functools.cached_property
     def shell(self) -> jax.Array:
         """The shell of each mode; that after the last for those in none."""
-        shell = jnp.floor(self.radius - 0.5).astype(jnp.int32)
+
+        def begins_before(shell: jax.Array) -> jax.Array:
+            # (i + 1/2)^2 without its quarter is a whole number.
+            return self.square - shell * (shell + 1) >= 0.25 - self.rounding * self.square
+
+        near = jnp.floor(self.radius - 0.5)  # a root may be rounded to the next shell
+        shell = near + begins_before(near + 1) - ~begins_before(near)
+        shell = shell.astype(jnp.int32)
         return jnp.where((shell >= 0) & (shell < self.number), shell, self.number)
+
+    @property
+    def _of_edges(self) -> float:
+        """What four roundings may change in a number, relative to it."""
+        return 4 * float(np.finfo(self.dtype).eps)
+
+    def squares(self, edges: np.ndarray | jax.Array) -> jax.Array:
+        """From which `square` on modes are beyond edges in units of k_f. It is a little less than
+        that of each edge, on which modes may be meant to lie.
+        """
+        return jnp.asarray(edges, self.dtype) ** 2 * (1 - self._of_edges)
 
     @property
     def volume(self) -> float:

@@ -1,6 +1,8 @@
 """Multipoles, wedges and cross spectra, against numpy on the whole mesh."""
 
 import itertools
+import math
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ import pytest
 
 import pfftjax
 from pfftjax import PencilFFT
-from pfftjax.observables import cross_spectrum, power_multipoles, power_wedges
+from pfftjax.observables import bispectrum, cross_spectrum, power_multipoles, power_wedges
 from pfftjax.pm import power_spectrum
 from tests.distributed import grids
 from tests.helpers import CONTROL, assert_close, random
@@ -140,6 +142,56 @@ def test_wedges_against_numpy(shape, box, line_of_sight, wedges):
         ):
             assert_close(jnp.ravel(actual), expected, 1e-12)
         assert 0 in count  # such bins are not NaN
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("shape", "ratios"),
+    [
+        ((16, 12, 10), (1, Fraction(5, 2), Fraction(5, 2))),
+        ((12, 10, 8), (Fraction(5, 3), 1, Fraction(10, 3))),
+        ((12, 12, 12), (1, 1, 1)),
+    ],
+    ids=str,
+)
+def test_modes_on_edges_are_in_the_same_shell_in_every_unit(shape, ratios, dtype):
+    """Counted in fractions: shells of spectra, wedges, and shells of which the user has the edges.
+
+    `ratios` are those of the longest side to each.
+    """
+    plan = PencilFFT(shape, grids()[-1], real=True)
+    x = plan.input.local_block(random(shape)).astype(dtype)
+    numbers = [[round(i) for i in np.fft.fftfreq(n, 1 / n)] for n in shape]
+    m = [[i * ratio for i in along] for along, ratio in zip(numbers, ratios, strict=True)]
+    every = [(4 * a**2, 4 * (a**2 + b**2 + c**2)) for a, b, c in itertools.product(*m)]
+
+    def between(begin, end):
+        """Squares along the first axis, and of the modes, between these wavenumbers."""
+        return [(along, square) for along, square in every if begin**2 <= square < end**2]
+
+    for scale in (1.0, 0.1, 3.0):
+        box = tuple(scale / float(ratio) for ratio in ratios)
+        edges = 2 * np.pi / max(box) * np.arange(1, 4)
+        side = box if len(set(box)) > 1 else box[0]
+
+        @jax.jit
+        def measured(x, side=side, edges=edges):
+            return (
+                power_wedges(x, plan, side, 0, wedges=2).modes,
+                bispectrum(x, plan, side, triangles="equilateral", edges=edges).k[:, 0],
+            )
+
+        modes, k = map(np.asarray, measured(x))
+        for shell in range(modes.shape[1]):
+            inside = between(2 * shell + 1, 2 * shell + 3)
+            assert modes[1, shell] == sum(4 * along >= square for along, square in inside)
+            assert modes[0, shell] == sum(4 * along < square for along, square in inside)
+        radii = [
+            [math.sqrt(square) / 2 for _, square in between(2 * i, 2 * i + 2)] for i in (1, 2)
+        ]
+        expected = 2 * np.pi / max(box) * np.array([np.mean(x) for x in radii])
+        assert_close(k, expected, 1e-6 if dtype == "float32" else 1e-12)
 
 
 def test_cross_spectra_are_three_power_spectra():
