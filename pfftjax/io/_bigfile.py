@@ -92,7 +92,7 @@ def save_bigfile(
     with private(checked_pencil(mesh, operation, "mesh").grid.comm) as comm:
         with together(comm, operation):
             check_how(mode, "shared", may_add=False)
-            if files is not None and (not isinstance(files, int) or files < 1):
+            if files is not None and (not isinstance(files, int | np.integer) or files < 1):
                 raise ValueError(f"files must be a positive number, got {files!r}")
         rows = rows_of(particles, mesh, cosmology, dtype, comm, operation)
         asked = f"{os.fspath(path)!r} {mode} {files} {rows.dtype} {rows.header}"

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -311,7 +311,7 @@ def _coordinates(
 ) -> dict[str, np.ndarray]:
     result = {}
     if box_size is not None:
-        if not isinstance(offset, int | float | np.number) or not np.isfinite(offset):
+        if not isinstance(offset, SupportsFloat) or not np.isfinite(float(offset)):
             raise ValueError(f"offset must be a number, 0.5 for centres, got {offset!r}")
         sides = sides_of(box_size, len(sizes), "coordinates")
         for (name, n), side in zip(sizes.items(), sides, strict=True):

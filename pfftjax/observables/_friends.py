@@ -9,6 +9,7 @@ from pfftjax._runtime.agreement import private, same_everywhere, together
 from pfftjax._runtime.arrays import BoxSize, Names, Number
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.primitive import where
+from pfftjax.fft.internal import is_length
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import checked_pencil
 from pfftjax.pm import Particles
@@ -139,7 +140,7 @@ def friends_of_friends(
 
 
 def _check_settings(linking_length: object, smallest: object) -> None:
-    if not isinstance(linking_length, int | float) or not 0 < linking_length < np.inf:
+    if isinstance(linking_length, Tracer) or not is_length(linking_length):
         raise ValueError(
             f"linking_length must be positive, in mean distances, got {linking_length!r}"
         )

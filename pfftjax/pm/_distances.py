@@ -2,6 +2,8 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from pfftjax._runtime.arrays import Reals, RealsLike, SeriesLike
 
@@ -12,6 +14,7 @@ from ._intervals import gauss_legendre
 HUBBLE_DISTANCE = 2997.92458
 # The integrand is smooth in ln a: these many points give ten digits back to a = 1e-3.
 _POINTS = 48
+_LEAST = 1e-3
 
 
 def comoving_distance(cosmology: Cosmology, a: RealsLike | SeriesLike) -> Reals:
@@ -46,7 +49,10 @@ def scale_factor_at(cosmology: Cosmology, distance: RealsLike | SeriesLike) -> R
 
     Args:
         cosmology: a `jax_cosmo.Cosmology`. May be traced and differentiated.
-        distance: of any shape, below that of a = 1e-3.
+        distance: of any shape, below that of a = 1e-3. What is beyond has NaN where it is traced.
+
+    Raises:
+        ValueError: a distance beyond that of a = 1e-3.
 
     Example:
         >>> import jax_cosmo
@@ -57,9 +63,16 @@ def scale_factor_at(cosmology: Cosmology, distance: RealsLike | SeriesLike) -> R
 
     """
     distance = jnp.asarray(distance, float)
-    table = jnp.exp(jnp.linspace(jnp.log(1e-3), 0.0, 64)).astype(distance.dtype)
+    table = jnp.exp(jnp.linspace(jnp.log(_LEAST), 0.0, 64)).astype(distance.dtype)
     known = jax.lax.stop_gradient(comoving_distance(cosmology, table))
+    if not isinstance(distance, Tracer) and not isinstance(known, Tracer):
+        if np.any(distance > known[0]):
+            raise ValueError(
+                f"scale_factor_at: distances must be below that of a = {_LEAST:g}, which is "
+                f"{float(known[0]):.0f} Mpc/h in this cosmology, got {distance}"
+            )
     a = jnp.exp(jnp.interp(-jax.lax.stop_gradient(distance), -known, jnp.log(table)))
+    a = jnp.where(distance > known[0], jnp.nan, a)
     # The last step has the derivative of the inverse.
     for _ in range(3):
         a = jax.lax.stop_gradient(a)

@@ -25,7 +25,7 @@ Part: TypeAlias = Pencil | tuple[int, ...]
 
 
 def _is_part(x: object) -> bool:
-    is_shape = isinstance(x, tuple) and all(isinstance(n, int) for n in x)
+    is_shape = isinstance(x, tuple) and all(isinstance(n, int | np.integer) for n in x)
     return is_shape or isinstance(x, Pencil)
 
 

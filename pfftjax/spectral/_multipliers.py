@@ -313,9 +313,9 @@ def deconvolve(
     begin = here("deconvolve", plan)
     check_periodic(plan, "deconvolve")
     order = order_of(kernel, begin)
-    if isinstance(times, bool) or not isinstance(times, int) or times < 0:
+    if isinstance(times, bool) or not isinstance(times, int | np.integer) or times < 0:
         raise ValueError(f"{begin}: times is how often the field was smoothed, got {times!r}")
-    power = order * times
+    power = order * int(times)
 
     def inverse_window(*k: Reals) -> Reals:
         # Cells have side 1 in a box of sides n. numpy's sinc has pi in its argument.

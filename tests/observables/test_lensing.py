@@ -35,6 +35,10 @@ def test_distances_and_their_inverse():
     assert_close(comoving_distance(universe, times), np.array(expected), 1e-10)
     assert_close(scale_factor_at(universe, np.array(expected)), times, 1e-9)
 
+    with pytest.raises(ValueError, match=r"scale_factor_at: distances must be below .* 12000"):
+        scale_factor_at(universe, 12000.0)
+    assert np.isnan(jax.jit(lambda x: scale_factor_at(universe, x))(12000.0))
+
     def there_and_back(omega_c):
         return scale_factor_at(cosmology(Omega_c=omega_c), 1500.0)
 
