@@ -150,7 +150,7 @@ def test_wedges_against_numpy(shape, box, line_of_sight, wedges):
     ("shape", "ratios"),
     [
         ((16, 12, 10), (1, Fraction(5, 2), Fraction(5, 2))),
-        ((12, 10, 8), (Fraction(5, 3), 1, Fraction(10, 3))),
+        ((12, 8, 6), (1, Fraction(7, 5), Fraction(19, 10))),
         ((12, 12, 12), (1, 1, 1)),
     ],
     ids=str,

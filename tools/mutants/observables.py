@@ -1,6 +1,6 @@
 """Mutants of what telescopes see, and of the files of other codes."""
 
-from ._mutant import CXX, IO, OBSERVABLES, Mutant
+from ._mutant import CXX, IO, OBSERVABLES, PM, Mutant
 
 FRIENDS = "tests/observables/test_friends.py::"
 LIGHT = "tests/observables/test_light_search.py::"
@@ -67,6 +67,28 @@ MUTANTS = [
         "jnp.minimum(far, search.within[1])",
         LIGHT + "test_both_find_all",
         1,
+    ),
+    Mutant(
+        "the kick does not wait for what light passes",
+        PM / "_motion.py",
+        "checkpoint_name(_after(stage.kick, sight), KEPT)",
+        "checkpoint_name(stage.kick, KEPT)",
+        "tests/observables/test_light_cone.py::test_a_light_cone_makes_no_copy_of_the_particles",
+        1,
+    ),
+    Mutant(
+        "reverse mode looks again for what light passes",
+        PM / "_motion.py",
+        "checkpoint_name(_after(stage.kick, sight), KEPT)",
+        "_after(stage.kick, sight)",
+        "tests/observables/test_light_cone.py::test_a_light_cone_keeps_nothing_of_the_steps",
+    ),
+    Mutant(
+        "rounding decides the shell of modes on an edge",
+        PM / "_shells.py",
+        "0.25 - self.rounding * self.square",
+        "0.25",
+        "tests/observables/test_spectra.py::test_modes_on_edges_are_in_the_same_shell_in_every_unit",
     ),
     Mutant(
         "Gadget's velocities are peculiar ones",
