@@ -311,11 +311,12 @@ def _coordinates(
 ) -> dict[str, np.ndarray]:
     result = {}
     if box_size is not None:
-        if not isinstance(offset, SupportsFloat) or not np.isfinite(float(offset)):
+        is_one = isinstance(offset, SupportsFloat) and np.ndim(offset) == 0
+        if not is_one or not np.isfinite(float(offset)):
             raise ValueError(f"offset must be a number, 0.5 for centres, got {offset!r}")
         sides = sides_of(box_size, len(sizes), "coordinates")
         for (name, n), side in zip(sizes.items(), sides, strict=True):
-            result[name] = (np.arange(n) + offset) * (float(side) / n)
+            result[name] = (np.arange(n) + float(offset)) * (float(side) / n)
     for name, values in (given or {}).items():
         if name not in sizes:
             raise ValueError(f"coordinates of {name!r}, but the axes are {', '.join(sizes)}")

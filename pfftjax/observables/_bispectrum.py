@@ -22,6 +22,9 @@ from pfftjax.pm.internal import field as checked
 
 from ._product_meshes import Triangle, meshes_of, reach_of, smallest_mesh
 
+# What edges of shells that touch may differ by, relative to them, in some unit of length.
+_ROUNDING = 1e-9
+
 Triangles: TypeAlias = Literal["equilateral", "all"] | Sequence[Sequence[int]]
 
 
@@ -140,7 +143,7 @@ def bispectrum(
         for shape, numbers in meshes_of(chosen, bounds, plan.shape, sides).items()
     ]
     order = np.argsort(np.concatenate([numbers for _, numbers in parts]))
-    bounds = bounds.astype(field.dtype)
+    squares = shells.squares(bounds)
 
     def means(
         spectrum_on: Callable[[PencilFFT, np.ndarray], jax.Array], precision: ExchangePrecision
@@ -151,7 +154,7 @@ def bispectrum(
             mesh = dataclasses.replace(part.plan, precision=precision)
             points = np.asarray(math.prod(mesh.shape), field.dtype)
             cut = _cutter(spectrum_on(mesh, points), part, mesh)
-            sums = _products(cut, bounds, [chosen[i] for i in numbers])
+            sums = _products(cut, squares, [chosen[i] for i in numbers])
             found.append(sums / points)
         return allreduce(jnp.concatenate(found), comm=plan.grid.comm)[order]
 
@@ -175,7 +178,7 @@ def bispectrum(
     number = jax.lax.stop_gradient(number)
     volume = np.asarray(shells.volume, shells.dtype)
     mean = volume * (volume * found / jnp.maximum(number, 1))
-    k, power = _of_shells(shells, shells.power(y, None), bounds)
+    k, power = _of_shells(shells, shells.power(y, None), squares)
     return Bispectrum(
         k=k[np.asarray(chosen)],
         power=power[np.asarray(chosen)],
@@ -210,10 +213,10 @@ def _triangles(
 
     def closes(triangle: Triangle) -> bool:
         i, j, k = triangle
-        return low[k] < high[i] + high[j]
+        return low[k] * (1 + _ROUNDING) < high[i] + high[j]
 
     def is_resolved(triangle: Triangle) -> bool:
-        return sum(high[i] for i in triangle) <= period
+        return sum(high[i] for i in triangle) <= period * (1 + _ROUNDING)
 
     if isinstance(triangles, str):
         if triangles not in ("equilateral", "all"):
@@ -261,11 +264,10 @@ def _triangles(
 def _cutter(
     spectrum: jax.Array, shells: Shells, mesh: PencilFFT
 ) -> Callable[[Sequence[jax.Array]], jax.Array]:
-    """Makes fields on a mesh of the modes between two wavenumbers."""
+    """Makes fields on a mesh of the modes between two wavenumbers, of which it takes squares."""
 
     def cut(ends: Sequence[jax.Array]) -> jax.Array:
-        low, high = (shells.squares(end) for end in ends)
-        inside = (shells.square >= low) & (shells.square < high)
+        inside = (shells.square >= ends[0]) & (shells.square < ends[1])
         return mesh.inverse(jnp.where(inside, spectrum, 0))
 
     return cut
@@ -273,16 +275,17 @@ def _cutter(
 
 def _products(
     cut: Callable[[Sequence[jax.Array]], jax.Array],
-    bounds: np.ndarray,
+    squares: np.ndarray,
     triangles: Sequence[Triangle],
 ) -> jax.Array:
-    """Sums over this rank's block of products of three fields; `cut` makes that of a shell.
+    """Sums over this rank's block of products of three fields; `cut` makes that of a shell, of
+    the squares of its ends.
 
     Sums are formed plane by plane: a long one in float32 would lose digits. Reverse mode makes
     again what is not held.
     """
     used, places = np.unique(triangles, return_inverse=True)
-    places, ends = places.reshape(-1, 3), [bounds[used], bounds[used + 1]]
+    places, ends = places.reshape(-1, 3), [squares[used], squares[used + 1]]
     if np.all(places == places[:, :1]):
 
         def cubed(ends: Sequence[jax.Array]) -> jax.Array:
@@ -307,10 +310,10 @@ def _products(
     return jax.lax.map(jax.checkpoint(of_plane), stack).sum(0)[pair_of.ravel(), places[:, 2]]
 
 
-def _of_shells(shells: Shells, power: jax.Array, bounds: np.ndarray) -> tuple[Series, Series]:
+def _of_shells(shells: Shells, power: jax.Array, squares: np.ndarray) -> tuple[Series, Series]:
     """The mean wavenumber of each shell, and its power spectrum."""
-    number = len(bounds) - 1
-    beyond = jnp.searchsorted(shells.squares(bounds), shells.square, side="right")
+    number = len(squares) - 1
+    beyond = jnp.searchsorted(squares, shells.square, side="right")
     shell = beyond.astype(jnp.int32) - 1
     shell = jnp.where(shell < 0, number, shell)
 

@@ -36,7 +36,8 @@ def lensing_weights(
     behind = jnp.maximum(0, 1 - distance[:, None] / source) @ (share / share.sum())
     omega_m = jnp.asarray(cosmology.Omega_m, float)
     strength = 1.5 * omega_m / HUBBLE_DISTANCE**2
-    kernel = strength * distance * behind / scale_factor_at(cosmology, distance)
+    lenses = jnp.where(behind > 0, distance, 0)  # others may be beyond any scale factor
+    kernel = strength * distance * behind / scale_factor_at(cosmology, lenses)
     return (cone.weights(distance) * (measure * kernel)[:, None]).sum(0)
 
 

@@ -188,7 +188,7 @@ def power_wedges(
     power = shells.power(y, z, kernel, kernel if z is None else other_kernel)
     along = jnp.abs(_along(shells, line_of_sight))
     # Both sides are whole numbers in a cube and along an axis: no mode depends on rounding.
-    square = shells.square * (1 - shells.rounding)
+    square = shells.square * (1 - 2 * shells.rounding)  # that of `along` is rounded, too
     edges = [(number * along) ** 2 >= j**2 * square for j in range(1, number)]
     wedge = functools.reduce(jnp.add, edges, jnp.zeros(along.shape, jnp.int32))
     bins = number * shells.number

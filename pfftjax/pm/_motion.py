@@ -91,11 +91,11 @@ def kicked(
 
 @jax.custom_jvp
 def _after(x: Scalar, seen: PyTree) -> Scalar:
-    """`x`, of which XLA cannot know that it does not depend on `seen`.
+    """`x`, of which XLA cannot know that it does not depend on the real numbers in `seen`.
 
-    What is computed of it may then take the place of what was read for `seen`. Otherwise XLA keeps
-    copies of both, a tenth of what a light cone costs, as it orders nothing by
-    `optimization_barrier` once it looks for copies.
+    A kick by it overwrites momenta and offsets in place. Otherwise XLA copies both before each
+    kick if something else reads them, a tenth of what a light cone costs, because it orders
+    nothing by `optimization_barrier` when it decides what to copy.
     """
     for leaf in jax.tree.leaves(seen):
         if leaf.size > 0 and jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -105,7 +105,7 @@ def _after(x: Scalar, seen: PyTree) -> Scalar:
     return x
 
 
-_after.defjvp(lambda primals, tangents: (_after(*primals), tangents[0]))
+_after.defjvp(lambda primals, tangents: (_after(*primals), tangents[0]), symbolic_zeros=True)
 
 
 def kick_undone(

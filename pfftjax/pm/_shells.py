@@ -59,7 +59,7 @@ def number_of_shells(plan: PencilFFT, lengths: Sequence[float]) -> int:
     highest = min(
         n // 2 * max(lengths) / side for n, side in zip(plan.shape, lengths, strict=True)
     )
-    return max(int(highest * (1 + 1e-9) + 0.5), 1)  # whatever the unit
+    return max(int(highest * (1 + 1e-6) + 0.5), 1)  # whatever the unit
 
 
 class Shells:
@@ -67,7 +67,8 @@ class Shells:
     longest side. Shell i has those with ``(i + 1/2) k_f <= |k| < (i + 3/2) k_f``.
 
     What lies on the edge of a shell, as modes do where sides are commensurate, is in the shell
-    that begins there, whatever the unit of length and the precision.
+    that begins there, whatever the unit of length and the precision. (With unequal sides and in
+    float32, beyond a hundred shells or so some of those just below an edge are, too.)
 
     Attributes:
         plan: the transforms.
@@ -109,7 +110,9 @@ class Shells:
         self.square: jax.Array = functools.reduce(jnp.add, [m**2 for m in self.m])
         self.radius: jax.Array = jnp.sqrt(self.square)
         # In a cube these are sums of whole numbers.
-        self.rounding: float = 0.0 if len(set(lengths)) == 1 else self._of_edges
+        self.rounding: float = 0.0
+        if len(set(lengths)) > 1:
+            self.rounding = 4 * float(np.finfo(self.dtype).eps)
         self.weights: jax.Array = jnp.broadcast_to(
             plan.hermitian_weights(dtype), self.radius.shape
         )
@@ -127,16 +130,14 @@ class Shells:
         shell = shell.astype(jnp.int32)
         return jnp.where((shell >= 0) & (shell < self.number), shell, self.number)
 
-    @property
-    def _of_edges(self) -> float:
-        """What four roundings may change in a number, relative to it."""
-        return 4 * float(np.finfo(self.dtype).eps)
-
-    def squares(self, edges: np.ndarray | jax.Array) -> jax.Array:
-        """From which `square` on modes are beyond edges in units of k_f. It is a little less than
-        that of each edge, on which modes may be meant to lie.
+    def squares(self, edges: np.ndarray) -> np.ndarray:
+        """The least `square` of modes beyond each edge, which are in units of k_f: a little below
+        the square of the edge, on which modes may lie.
         """
-        return jnp.asarray(edges, self.dtype) ** 2 * (1 - self._of_edges)
+        least = np.asarray(edges, float) ** 2 * (1 - 1e-12)
+        # In a cube it is that of the next whole number.
+        least = np.ceil(least) if self.rounding == 0 else least * (1 - self.rounding)
+        return least.astype(self.dtype)
 
     @property
     def volume(self) -> float:

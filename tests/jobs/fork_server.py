@@ -25,6 +25,11 @@ import sys
 import types
 
 _STARTS, _REFUSES = b"+", b"-"
+# What JAX, its libraries and the system read once, when a process starts or imports them.
+_READ_AT_THE_START = (
+    *("JAX_", "JAXTYPING_", "XLA_", "TF_", "PYTHON", "NPY_", "NUMPY_"),
+    *("LD_PRELOAD", "LD_AUDIT", "MALLOC_", "GLIBC_TUNABLES"),
+)
 _HANDED_ON = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -59,10 +64,10 @@ def _stand_for_a_copy(name, arguments):
     }
     text = json.dumps(wanted).encode()
     signals, wakes = os.pipe()
-    os.set_blocking(wakes, False)
+    for end in (signals, wakes):
+        os.set_blocking(end, False)
     signal.set_wakeup_fd(wakes)
-    for which in _HANDED_ON:
-        signal.signal(which, lambda *_: None)
+    before = {which: signal.signal(which, lambda *_: None) for which in _HANDED_ON}
     answer = _REFUSES
     with contextlib.suppress(OSError):
         server.connect(_address(name))
@@ -70,14 +75,25 @@ def _stand_for_a_copy(name, arguments):
         server.sendall(text)
         answer = server.recv(1)
     if answer != _STARTS:
-        for which in _HANDED_ON:
-            signal.signal(which, signal.SIG_DFL)
+        for which, handler in before.items():
+            signal.signal(which, handler)
+        with contextlib.suppress(BlockingIOError):
+            for number in os.read(signals, 64):  # what has come meanwhile
+                os.kill(os.getpid(), number)
         os.execv(sys.executable, [sys.executable, *arguments])
     while True:
         ready, _, _ = select.select([server, signals], [], [])
+        with contextlib.suppress(OSError):  # it has ended, and its status comes next
+            if signals in ready:
+                server.sendall(os.read(signals, 64))
         if server in ready:
-            _end_as(int.from_bytes(server.recv(4, socket.MSG_WAITALL), "little"))
-        server.sendall(os.read(signals, 64))
+            status = b""
+            with contextlib.suppress(OSError):
+                status = server.recv(4, socket.MSG_WAITALL)
+            if len(status) < 4:
+                os.write(2, b"fork_server.py: nobody says how the copy has ended\n")
+                os._exit(1)
+            _end_as(int.from_bytes(status, "little"))
 
 
 def _end_as(status):
@@ -87,6 +103,7 @@ def _end_as(status):
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+        os._exit(128 + number)  # it is blocked
     os._exit(os.WEXITSTATUS(status))
 
 
@@ -119,12 +136,15 @@ def _serve(name):
             continue
         listener.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        size, files, _, _ = socket.recv_fds(client, 8, _MOST_FILES)
-        with client.makefile("rb") as stream:
-            wanted = json.loads(stream.read(int.from_bytes(size, "little")))
-        settings = _settings_of_jax(at_first, wanted["environment"])
-        if settings is None:
-            client.sendall(_REFUSES)
+        try:
+            size, files, _, _ = socket.recv_fds(client, 8, _MOST_FILES)
+            with client.makefile("rb") as stream:
+                wanted = json.loads(stream.read(int.from_bytes(size, "little")))
+            settings = _settings_of_jax(at_first, wanted["environment"])
+            if settings is None or len(files) != len(wanted["files"]):
+                client.sendall(_REFUSES)
+                os._exit(0)
+        except (OSError, ValueError):  # who asked has gone
             os._exit(0)
         process = os.fork()
         if process > 0:
@@ -142,22 +162,19 @@ def _serve(name):
 
 
 def _watch(process, client):
-    """Tell who stands for `process` how it ends, and end it with them."""
-    client.sendall(_STARTS)
-    ends = os.pidfd_open(process)
-    while True:
-        ready, _, _ = select.select([ends, client], [], [])
-        if ends in ready:
-            _, status = os.waitpid(process, 0)
-            with contextlib.suppress(OSError):
-                client.sendall(status.to_bytes(4, "little"))
-            os._exit(0)
-        signals = client.recv(64)
-        for number in signals or [signal.SIGKILL]:
-            os.kill(process, number)
-        if not signals:
-            os.waitpid(process, 0)
-            os._exit(0)
+    """Tell who stands for `process` how it ends, and end it with them, whenever they go."""
+    try:
+        client.sendall(_STARTS)
+        ends = os.pidfd_open(process)
+        while ends not in select.select([ends, client], [], [])[0]:
+            for number in client.recv(64) or [signal.SIGKILL]:
+                os.kill(process, number)
+    except OSError:
+        os.kill(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
+    with contextlib.suppress(OSError):
+        client.sendall(status.to_bytes(4, "little"))
+    os._exit(0)
 
 
 def _settings_of_jax(before, now):
@@ -166,8 +183,7 @@ def _settings_of_jax(before, now):
     """
     import jax
 
-    read_on_import = ("JAX_", "XLA_", "TF_", "PYTHON")
-    names = {name for name in {*before, *now} if name.startswith(read_on_import)}
+    names = {name for name in {*before, *now} if name.startswith(_READ_AT_THE_START)}
     settings = {}
     for name in names:
         if before.get(name) == now.get(name):
@@ -176,7 +192,10 @@ def _settings_of_jax(before, now):
             return None
         is_now = jax.config.values[name.lower()]
         if isinstance(is_now, bool):
-            settings[name.lower()] = now[name].lower() in ("1", "true")
+            known = {"1": True, "true": True, "0": False, "false": False}
+            if now[name].lower() not in known:
+                return None
+            settings[name.lower()] = known[now[name].lower()]
         elif isinstance(is_now, (int, float)):
             settings[name.lower()] = type(is_now)(now[name])
         else:
@@ -189,7 +208,7 @@ def _become(wanted, files):
     above = 1 + max(files + wanted["files"])
     # The numbers that are wanted may be those of other files here.
     spares = [fcntl.fcntl(file, fcntl.F_DUPFD, above) for file in files]
-    for file in files:
+    for file in {0, 1, 2, *files}:
         os.close(file)
     for spare, number in zip(spares, wanted["files"], strict=True):
         os.dup2(spare, number)
@@ -209,10 +228,10 @@ if __name__ == "__main__":
         program, *rest = rest
         sys.path[0], file = "", "<string>"
     else:
-        with open(begin) as source:
+        with open(begin, "rb") as source:
             program = source.read()
         sys.path[0] = os.path.dirname(os.path.abspath(begin))
         main.__file__ = file = begin
     sys.argv = [begin, *rest]
     sys.modules["__main__"] = main
-    exec(compile(program, file, "exec"), main.__dict__)
+    exec(compile(program, file, "exec", dont_inherit=True), main.__dict__)

@@ -75,6 +75,7 @@ def _fork_server():
         env=launcher.environment(OPENBLAS_NUM_THREADS="1"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        start_new_session=True,  # what interrupts the tests is not for ranks
     )
     assert server.stdout.readline() == b"ready\n"
     return ["-I", "-S", program, name], server
@@ -110,7 +111,7 @@ def run(
     try:
         output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        where = _stacks(process.pid)
+        where = _stacks(process.pid, *([_fork_server()[1].pid] if start else []))
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         output += where
@@ -120,26 +121,26 @@ def run(
     return Ended(process.returncode, output, ended - min(marks) if marks else None)
 
 
-def _descendants(root):
-    """The process `root` and all that it has started: ranks may have a session of their own."""
+def _descendants(*roots):
+    """These processes and all that they have started: ranks may have a session of their own."""
     parents = {}
     for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
             fields = status.read_text().rpartition(")")[2].split()
             parents[int(status.parent.name)] = int(fields[1])
-    found = [root]
+    found = list(roots)
     for process in found:
         found += [child for child, parent in parents.items() if parent == process]
     return found
 
 
-def _stacks(root):
-    """Where `root` and its descendants are: what the system says of their threads, and, where
+def _stacks(*roots):
+    """Where these and their descendants are: what the system says of their threads, and, where
     there is gdb, their stacks.
     """
     end = time.monotonic() + SECONDS_FOR_STACKS
     found = []
-    for process in _descendants(root):
+    for process in _descendants(*roots):
         status = pathlib.Path(f"/proc/{process}/stat")
         try:
             fields = status.read_text().rpartition(")")[2].split()

@@ -1,7 +1,9 @@
 """A rank that is a copy of a server (fork_server.py) is as a process of its own."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -97,6 +99,45 @@ def test_it_ends_by_the_signal_that_ends_its_copy(number):
     assert process.returncode == -number
 
 
+def _wait_until(holds, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize("leaves", ["at once", "with something to read", "later"])
+def test_a_copy_ends_with_who_asked_for_it(leaves, tmp_path):
+    """Whenever it leaves: what it has not read is an error to the other side, and not an end."""
+    script = "import os, time; open('pid', 'w').write(f'{os.getpid()} '); time.sleep(1000)"
+    wanted = {
+        "arguments": ["-c", script],
+        "environment": launcher.environment(),
+        "folder": str(tmp_path),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "files": [0, 1, 2],
+    }
+    text = json.dumps(wanted).encode()
+    file = tmp_path / "pid"
+
+    def has_begun():
+        return file.exists() and file.read_text().endswith(" ")
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asks:
+        asks.connect("\0" + as_a_copy()[-1])
+        socket.send_fds(asks, [len(text).to_bytes(8, "little")], [0, 1, 2])
+        asks.sendall(text)
+        if leaves == "later":
+            assert asks.recv(1) == b"+"
+        if leaves != "at once":
+            assert _wait_until(has_begun)
+    if leaves == "at once" and not _wait_until(has_begun, 3):
+        return  # it has ended before
+    assert _wait_until(lambda: not os.path.exists(f"/proc/{file.read_text().strip()}"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_signal_reaches_its_copy(number):
     """Also the one that nobody can hand on."""
@@ -105,7 +146,4 @@ def test_a_signal_reaches_its_copy(number):
     assert copy != process.pid
     process.send_signal(number)
     assert process.wait(timeout=10) == -number
-    end = time.monotonic() + 10
-    while os.path.exists(f"/proc/{copy}"):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    assert _wait_until(lambda: not os.path.exists(f"/proc/{copy}"))

@@ -1,6 +1,7 @@
 """Bispectra, against sums over all triangles of modes and against tree level."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -98,6 +99,19 @@ def test_bispectra_against_sums_over_triangles(shape, box, edges):
         reduced = np.asarray(some.bispectrum) / (p1 * p2 + p2 * p3 + p3 * p1)
         assert_close(some.reduced, reduced, 1e-13)
         assert len(set(CONTROL.allgather(np.asarray(every.bispectrum).tobytes()))) == 1
+
+
+@pytest.mark.ranks(1)
+def test_there_are_as_many_triangles_in_every_unit():
+    """Three shells close, or fit into the mesh, with their ends alone, which rounding decides."""
+    plan = PencilFFT((12, 12, 12), grids()[0], real=True)
+    x = jax.ShapeDtypeStruct(plan.input.local_shape, jnp.float32)
+    found = set()
+    for side in np.linspace(90, 110, 97):
+        edges = tuple(np.arange(1, 5) * (2 * np.pi / side))
+        of = functools.partial(bispectrum, plan=plan, box_size=side, triangles="all", edges=edges)
+        found.add(jax.eval_shape(of, x).bispectrum.shape)
+    assert len(found) == 1
 
 
 @pytest.mark.ranks(2)

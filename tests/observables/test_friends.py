@@ -166,7 +166,7 @@ def test_meshes_with_fewer_planes_than_ranks():
         mesh = mesh_on(grid, (2, 1, 3))
         _, particles = particles_at(cells, shape=(2, 1, 3), box_size=(4.0, 5.0, 6.0))
         catalogue, _ = observables.friends_of_friends(
-            particles, mesh, linking_length=jnp.float32(0.5), smallest=np.int64(1)
+            particles, mesh, linking_length=0.5, smallest=1
         )
         numbers = groups_of(cells * [2, 5, 2], np.array([4.0, 5, 6]), 0.5 * (120 / 80) ** (1 / 3))
         counts = np.sort(np.bincount(numbers))[::-1]

@@ -45,7 +45,7 @@ OPERATORS = {
     ),
     "cic": (lambda x, p, **way: spectral.deconvolve(x, p, **way), lambda k, n: _sincs(k, n, 2)),
     "tsc, twice": (
-        lambda x, p, **way: spectral.deconvolve(x, p, "tsc", times=np.int64(2), **way),
+        lambda x, p, **way: spectral.deconvolve(x, p, "tsc", times=2, **way),
         lambda k, n: _sincs(k, n, 6),
     ),
     "ngp": (
