@@ -61,6 +61,7 @@ def _stand_for_a_copy(name, arguments):
         "folder": os.getcwd(),
         "cores": sorted(os.sched_getaffinity(0)),
         "files": files,
+        "ignored": [which for which in _HANDED_ON if signal.getsignal(which) == signal.SIG_IGN],
     }
     text = json.dumps(wanted).encode()
     signals, wakes = os.pipe()
@@ -204,7 +205,7 @@ def _settings_of_jax(before, now):
 
 
 def _become(wanted, files):
-    """Be as the process that asked: its open files, environment, folder and cores."""
+    """Be as the process that asked: its open files, signals, environment, folder and cores."""
     above = 1 + max(files + wanted["files"])
     # The numbers that are wanted may be those of other files here.
     spares = [fcntl.fcntl(file, fcntl.F_DUPFD, above) for file in files]
@@ -213,6 +214,9 @@ def _become(wanted, files):
     for spare, number in zip(spares, wanted["files"], strict=True):
         os.dup2(spare, number)
         os.close(spare)
+    for which in _HANDED_ON:  # the server may have been started in the background
+        as_ever = signal.default_int_handler if which == signal.SIGINT else signal.SIG_DFL
+        signal.signal(which, signal.SIG_IGN if which in wanted["ignored"] else as_ever)
     os.environ.clear()
     os.environ.update(wanted["environment"])
     os.chdir(wanted["folder"])

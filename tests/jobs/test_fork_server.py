@@ -1,5 +1,6 @@
 """A rank that is a copy of a server (fork_server.py) is as a process of its own."""
 
+import functools
 import json
 import os
 import signal
@@ -118,6 +119,7 @@ def test_a_copy_ends_with_who_asked_for_it(leaves, tmp_path):
         "folder": str(tmp_path),
         "cores": sorted(os.sched_getaffinity(0)),
         "files": [0, 1, 2],
+        "ignored": [],
     }
     text = json.dumps(wanted).encode()
     file = tmp_path / "pid"
@@ -136,6 +138,17 @@ def test_a_copy_ends_with_who_asked_for_it(leaves, tmp_path):
     if leaves == "at once" and not _wait_until(has_begun, 3):
         return  # it has ended before
     assert _wait_until(lambda: not os.path.exists(f"/proc/{file.read_text().strip()}"))
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_interrupts_are_ignored_where_they_were(is_ignored):
+    """As they are in what a shell starts in the background."""
+    ignore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    script = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('goes on')\n"
+    process = _start(["-c", script], preexec_fn=ignore if is_ignored else None)
+    output, errors = process.communicate(timeout=50)
+    assert output == ("goes on\n" if is_ignored else "")
+    assert ("KeyboardInterrupt" in errors) == (not is_ignored)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
