@@ -143,9 +143,10 @@ def test_a_copy_ends_with_who_asked_for_it(leaves, tmp_path):
 @pytest.mark.parametrize("is_ignored", [False, True])
 def test_interrupts_are_ignored_where_they_were(is_ignored):
     """As they are in what a shell starts in the background."""
-    ignore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    how = signal.SIG_IGN if is_ignored else signal.SIG_DFL
+    begin = functools.partial(signal.signal, signal.SIGINT, how)
     script = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('goes on')\n"
-    process = _start(["-c", script], preexec_fn=ignore if is_ignored else None)
+    process = _start(["-c", script], preexec_fn=begin)
     output, errors = process.communicate(timeout=50)
     assert output == ("goes on\n" if is_ignored else "")
     assert ("KeyboardInterrupt" in errors) == (not is_ignored)
