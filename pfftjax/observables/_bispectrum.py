@@ -17,13 +17,17 @@ from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT, truncate_spectrum, truncated_forward
 from pfftjax.pencils import ExchangePrecision
-from pfftjax.pm.internal import Kernel, Shells, number_of_shells, real_plan, static_sides
+from pfftjax.pm.internal import (
+    ROUNDING,
+    Kernel,
+    Shells,
+    number_of_shells,
+    real_plan,
+    static_sides,
+)
 from pfftjax.pm.internal import field as checked
 
 from ._product_meshes import Triangle, meshes_of, reach_of, smallest_mesh
-
-# What edges of shells that touch may differ by, relative to them, in some unit of length.
-_ROUNDING = 1e-9
 
 Triangles: TypeAlias = Literal["equilateral", "all"] | Sequence[Sequence[int]]
 
@@ -213,10 +217,10 @@ def _triangles(
 
     def closes(triangle: Triangle) -> bool:
         i, j, k = triangle
-        return low[k] * (1 + _ROUNDING) < high[i] + high[j]
+        return low[k] * (1 + ROUNDING) < high[i] + high[j]
 
     def is_resolved(triangle: Triangle) -> bool:
-        return sum(high[i] for i in triangle) <= period * (1 + _ROUNDING)
+        return sum(high[i] for i in triangle) <= period * (1 + ROUNDING)
 
     if isinstance(triangles, str):
         if triangles not in ("equilateral", "all"):

@@ -19,6 +19,9 @@ from ._assignment import Kernel, assignment_of
 from ._spectral import field as checked
 from ._spectral import real_plan
 
+# Relative differences, by the unit of length, of wavenumbers that are meant to be equal.
+ROUNDING = 1e-9
+
 
 def static_sides(box_size: BoxSize, plan: PencilFFT, operation: str) -> list[float]:
     """The sides of the box as numbers: how many shells there are depends on them."""
@@ -59,7 +62,7 @@ def number_of_shells(plan: PencilFFT, lengths: Sequence[float]) -> int:
     highest = min(
         n // 2 * max(lengths) / side for n, side in zip(plan.shape, lengths, strict=True)
     )
-    return max(int(highest * (1 + 1e-6) + 0.5), 1)  # whatever the unit
+    return max(int(highest * (1 + ROUNDING) + 0.5), 1)
 
 
 class Shells:
@@ -134,7 +137,7 @@ class Shells:
         """The least `square` of modes beyond each edge, which are in units of k_f: a little below
         the square of the edge, on which modes may lie.
         """
-        least = np.asarray(edges, float) ** 2 * (1 - 1e-12)
+        least = np.asarray(edges, float) ** 2 * (1 - ROUNDING)
         # In a cube it is that of the next whole number.
         least = np.ceil(least) if self.rounding == 0 else least * (1 - self.rounding)
         return least.astype(self.dtype)

@@ -24,6 +24,7 @@ from ._particles import to_owners_with_room as to_owners_with_room
 from ._passages import Passage as Passage
 from ._positions import Places as Places
 from ._positions import as_positions as as_positions
+from ._shells import ROUNDING as ROUNDING
 from ._shells import Shells as Shells
 from ._shells import number_of_shells as number_of_shells
 from ._shells import shells_of as shells_of

@@ -1,6 +1,6 @@
 """Ranks of small jobs, each a copy of one process that has imported JAX.
 
-The tests start some 700 ranks, and to import JAX takes each more than a second of the processor.
+The tests start some 600 ranks, and to import JAX takes each more than a second of the processor.
 A server that has imported it forks itself instead, whenever a launcher starts
 
     python -I -S fork_server.py NAME ARGUMENTS
