@@ -40,6 +40,7 @@ ON_CPUS_ONLY = {
     "fft",
     "permute",
     "order_by_owner",
+    "order_by_rank",
     *("fft_alone", "gradient_alone", "divergence_alone"),
     *("fft_across", "gradient_across", "divergence_across"),
 }
@@ -247,6 +248,11 @@ def test_painting():
         both = _exchange.order_by_owner_p.bind, _exchange.order_by_owner
         pairs.append([functools.partial(f, pencil=pencil) for f in both])
         operands.append(at)
+    for rows, ranks in ((0, 2), (50, 1), (50, 7)):
+        both = _exchange.order_by_rank_p.bind, _exchange.order_by_rank
+        pairs.append([functools.partial(f, ranks=ranks) for f in both])
+        rank = np.random.default_rng(rows + ranks).integers(0, ranks + 1, rows)
+        operands.append([jnp.asarray(rank, jnp.int32)])
 
     @jax.jit
     def results(operands):

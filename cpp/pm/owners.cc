@@ -109,11 +109,11 @@ void FindOwners(const Mesh& mesh, const std::int32_t* cells, const T* offsets, C
   chunk->runs = std::move(runs);
 }
 
-// The rows sorted by owner, in their order within each; rows from `count` on come last.
-template <typename T>
-void Sort(ffi::ThreadPool& pool, const Mesh& mesh, const std::int32_t* cells, const T* offsets,
-          std::int64_t count, std::int64_t rows, std::int32_t* order, std::int32_t* counts) {
-  const std::int64_t ranks = mesh.along[0].size * mesh.along[1].size;
+// The rows sorted by rank, in their order within each, and how many each rank has; rows from
+// `count` on come last. find(chunk) finds the runs of a chunk.
+template <typename Find>
+void Sort(ffi::ThreadPool& pool, std::int64_t ranks, std::int64_t count, std::int64_t rows,
+          const Find& find, std::int32_t* order, std::int32_t* counts) {
   constexpr std::int64_t kWorthAThread = 1 << 14;
   const std::int64_t threads = std::max<std::int64_t>(pool.num_threads(), 1);
   // Chunks have numbers for all ranks, which together take less memory than the order itself.
@@ -134,7 +134,7 @@ void Sort(ffi::ThreadPool& pool, const Mesh& mesh, const std::int32_t* cells, co
   };
   ForEachTask(pool, tasks, threads - 1, [&](std::int64_t task) {
     Chunk& chunk = chunks[task];
-    FindOwners(mesh, cells, offsets, &chunk);
+    find(&chunk);
     chunk.places.resize(static_cast<std::size_t>(ranks));
     for_each_run(
         chunk, [&](std::int64_t rank, std::int64_t, std::int64_t n) { chunk.places[rank] += n; });
@@ -180,15 +180,37 @@ ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::
                    std::to_string(rows) + " rows");
   }
   const auto sort = [&](auto zero) {
-    Sort(pool, *mesh, cells.typed_data(),
-         static_cast<const decltype(zero)*>(offsets.untyped_data()), used, rows,
-         order->typed_data(), counts->typed_data());
+    const auto* const data = static_cast<const decltype(zero)*>(offsets.untyped_data());
+    Sort(
+        pool, counts->dimensions()[0], used, rows,
+        [&](Chunk* chunk) { FindOwners(*mesh, cells.typed_data(), data, chunk); },
+        order->typed_data(), counts->typed_data());
   };
-  if (offsets.element_type() == ffi::DataType::F64) {
-    sort(double{});
-  } else {
-    sort(float{});
+  offsets.element_type() == ffi::DataType::F64 ? sort(double{}) : sort(float{});
+  return ffi::Error::Success();
+}
+
+// Sorts rows by the rank that each has; those that have the number of ranks come last.
+ffi::Error OrderByRank(ffi::ThreadPool pool, Integers rank_of, ffi::Result<Integers> order,
+                       ffi::Result<Integers> counts) {
+  const std::int64_t rows = order->dimensions()[0];
+  const Timed timed(Operation::kOrderByRank, rows * sizeof(std::int32_t));
+  const std::int64_t ranks = counts->dimensions()[0];
+  const std::int32_t* const at = rank_of.typed_data();
+  const auto is_no_rank = [=](std::int32_t rank) { return rank < 0 || rank > ranks; };
+  if (rank_of.dimensions()[0] != rows || std::any_of(at, at + rows, is_no_rank)) {
+    return Invalid("an order of rows by other ranks than " + std::to_string(ranks));
   }
+  std::vector<std::int32_t> each(static_cast<std::size_t>(ranks) + 1);
+  const auto find = [at](Chunk* chunk) {
+    std::vector<OwnedRun> runs;
+    for (std::int64_t row = chunk->begin; row < chunk->end; ++row) {
+      if (runs.empty() || runs.back().rank != at[row]) runs.push_back({at[row], row});
+    }
+    chunk->runs = std::move(runs);
+  };
+  Sort(pool, ranks + 1, rows, rows, find, order->typed_data(), each.data());
+  std::copy(each.begin(), each.end() - 1, counts->typed_data());
   return ffi::Error::Success();
 }
 
@@ -468,6 +490,7 @@ std::vector<Registration> ParticleHandlers() {
   return {Handler<OrderByOwner>("pfftjax_order_by_owner", "n0", "n1", "n2", "rows_comm",
                                 "columns_comm")
               .OnHost(),
+          Handler<OrderByRank>("pfftjax_order_by_rank").OnHost(),
           SiteHandler<Operation::kMoveRows, MoveRows<true>>("pfftjax_move_rows"),
           SiteHandler<Operation::kReturnRows, MoveRows<false>>("pfftjax_return_rows")};
 }

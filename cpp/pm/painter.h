@@ -168,12 +168,28 @@ class Painter {
           together[x][y] += value * Read(stencil, At(stencil, component, x, y));
         });
       }
-      const std::array<PointWeights, kAxes> slopes = Slopes(stencil);
-      for (int axis = 0; axis < kAxes; ++axis) {
-        Line sum;
-        ForEachLine([&](int x, int y) { sum += slopes[axis].line[x][y] * together[x][y]; });
-        displacement[kAxes * row + axis] = Sum(sum * slopes[axis].z);
+      OfPoints value;
+      OfPoints slope;
+      Weights<T, kPoints>(stencil.rest, 0, value);
+      Weights<T, kPoints>(stencil.rest, 1, slope);
+      // One axis after the other has its points summed.
+      Line by_value[kPoints];
+      Line by_slope[kPoints];
+      ForEachLine([&](int x, int y) {
+        AddOrSet(x > 0, value[x].template Get<0>() * together[x][y], &by_value[y]);
+        AddOrSet(x > 0, slope[x].template Get<0>() * together[x][y], &by_slope[y]);
+      });
+      Line sums[kAxes];
+      for (int y = 0; y < kPoints; ++y) {
+        AddOrSet(y > 0, value[y].template Get<1>() * by_slope[y], &sums[0]);
+        AddOrSet(y > 0, slope[y].template Get<1>() * by_value[y], &sums[1]);
+        AddOrSet(y > 0, value[y].template Get<1>() * by_value[y], &sums[2]);
       }
+      const Line z = OnLine(value);
+      T* const way = displacement + kAxes * row;
+      way[0] = Sum(sums[0] * z);
+      way[1] = Sum(sums[1] * z);
+      way[2] = Sum(sums[2] * OnLine(slope));
     }
     return -1;
   }
@@ -185,6 +201,7 @@ class Painter {
 
  private:
   static constexpr Assignment kReach{kPoints, kShift};
+  using OfPoints = PerAxis<T>[kPoints];
 
   // The first point that a particle reaches along an axis, counted from the block's first cell,
   // and `t` of Weights. False where the particle is not in this rank's block.
@@ -248,15 +265,20 @@ class Painter {
             Product(value, value, slope)};
   }
   // Takes those along axis 0 from `x`, along axis 1 from `y` and along axis 2 from `z`.
-  using OfPoints = PerAxis<T>[kPoints];
   static PointWeights Product(const OfPoints& x, const OfPoints& y, const OfPoints& z) {
     PointWeights weights;
     ForEachLine([&](int i, int j) {
       weights.line[i][j] = x[i].template Get<0>() * y[j].template Get<1>();
     });
-    weights.z =
-        Line::Of([&](auto k) { return k < kPoints ? z[k % kPoints].template Get<2>() : T{0}; });
+    weights.z = OnLine(z);
     return weights;
+  }
+  // Those along axis 2.
+  static Line OnLine(const OfPoints& z) {
+    return Line::Of([&](auto k) { return k < kPoints ? z[k % kPoints].template Get<2>() : T{0}; });
+  }
+  static void AddOrSet(bool adds, const Line& term, Line* sum) {
+    *sum = adds ? *sum + term : term;
   }
 
   template <typename Body>

@@ -45,6 +45,7 @@ namespace pfftjax {
   X(kFftAlone, "fft_alone")                \
   X(kPermute, "permute")                   \
   X(kOrderByOwner, "order_by_owner")       \
+  X(kOrderByRank, "order_by_rank")         \
   X(kPaint, "paint")                       \
   X(kReadout, "readout")                   \
   X(kReadoutAlong, "readout_along")        \

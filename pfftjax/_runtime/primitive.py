@@ -192,6 +192,36 @@ def local(
     return primitive
 
 
+def local_pair(
+    name: str, function: Callable[..., jax.Array], transposed: Callable[..., jax.Array]
+) -> tuple[Primitive, Primitive]:
+    """Make primitives `name` and ``<name>_transposed`` of linear functions (x, **params) of one
+    array, each of which is the transpose of the other, and which XLA compiles.
+
+    JAX would find the transpose of `function` by itself; this is for one that is faster.
+    """
+
+    def made(name: str, function: Callable[..., jax.Array]) -> Primitive:
+        def result(x: ShapedArray, **params: object) -> ShapedArray:
+            shape = jax.eval_shape(functools.partial(function, **params), x).shape
+            return ShapedArray(shape, x.dtype)
+
+        def batched(
+            operands: Operands, axes: Sequence[int], **params: object
+        ) -> tuple[jax.Array, int]:
+            return jax.vmap(functools.partial(function, **params), axes[0])(*operands), 0
+
+        primitive = local(name, result)
+        mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
+        batching.primitive_batchers[primitive] = batched
+        return primitive
+
+    pair = made(name, function), made(f"{name}_transposed", transposed)
+    for primitive, other in (pair, pair[::-1]):
+        ad.deflinear2(primitive, lambda y, _, *, other=other, **params: [other.bind(y, **params)])
+    return pair
+
+
 # What to do about a build that lacks the handlers for GPUs of a platform of JAX's.
 _WITHOUT = {
     "cuda": "CUDA; build it where nvcc is found",

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import batching
 
 from pfftjax._runtime.arrays import STATIC, Count, Counts, PyTree, Rows, RowsLike
 from pfftjax._runtime.communicators import Communicator
@@ -52,14 +52,14 @@ def _owner(cell: jax.Array, n: int, parts: int) -> jax.Array:
     return jnp.where(cell < longer, cell // (size + 1), others)
 
 
-def _by_rank(rank: jax.Array, ranks: int) -> tuple[jax.Array, jax.Array]:
+def order_by_rank(rank: jax.Array, *, ranks: int) -> list[jax.Array]:
     """The rows sorted by a rank that each has, and how many each has; those of none come last, and
     have the number of ranks.
     """
     number = jnp.arange(rank.shape[0], dtype=jnp.int32)
     sorted_rank, order = jax.lax.sort((rank, number), num_keys=1, is_stable=True)
     ends = jnp.searchsorted(sorted_rank, jnp.arange(ranks, dtype=rank.dtype), side="right")
-    return order, jnp.diff(ends, prepend=0).astype(jnp.int32)
+    return [order, jnp.diff(ends, prepend=0).astype(jnp.int32)]
 
 
 def order_by_owner(
@@ -74,28 +74,34 @@ def order_by_owner(
     wrapped, _, somewhere = located(cell, offset, pencil)
     part0, part1 = (_owner(wrapped[:, d], pencil.global_shape[d], grid.dims[d]) for d in range(2))
     filled = jnp.arange(rows) < used
-    order, counts = _by_rank(jnp.where(filled, part0 * grid.dims[1] + part1, grid.size), grid.size)
+    rank = jnp.where(filled, part0 * grid.dims[1] + part1, grid.size)
+    order, counts = order_by_rank(rank, ranks=grid.size)
     possible = jnp.all(somewhere | ~filled) & (used >= 0) & (used <= rows)
     return [order, jnp.where(possible, counts, -1)]
 
 
-# cell, offset, used -> (rows sorted by owner, rows for each rank).
+# On CPUs handlers sort, on GPUs XLA does.
+# cell, offset, used -> (rows sorted by owner, rows for each rank)
 order_by_owner_p = local(
     "order_by_owner",
     lambda cell, *_, pencil: [
         ShapedArray((n,), jnp.int32) for n in (cell.shape[0], pencil.grid.size)
     ],
+    lambda *, pencil: on(pencil),
+    order_by_owner,
     multiple_results=True,
 )
-mlir.register_lowering(order_by_owner_p, mlir.lower_fun(order_by_owner))
-_lower_order = jax.ffi.ffi_lowering("pfftjax_order_by_owner")
-mlir.register_lowering(
-    order_by_owner_p,
-    lambda ctx, *operands, pencil: _lower_order(ctx, *operands, **on(pencil)),
-    platform="cpu",
+# rank -> (rows sorted by rank, rows for each rank)
+order_by_rank_p = local(
+    "order_by_rank",
+    lambda rank, *, ranks: [ShapedArray((n,), jnp.int32) for n in (rank.shape[0], ranks)],
+    lambda **_: {},
+    order_by_rank,
+    multiple_results=True,
 )
-constant(order_by_owner_p)
-batching.primitive_batchers[order_by_owner_p] = functools.partial(one_by_one, order_by_owner_p)
+for primitive in (order_by_owner_p, order_by_rank_p):
+    constant(primitive)
+    batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
 
 
 @jax.tree_util.register_dataclass
@@ -169,7 +175,8 @@ class Route:
     @classmethod
     def to_ranks(cls, ranks: Counts, capacity: int, comm: Communicator) -> "Route":
         """The way of rows to the rank that each has, int32 (rows,); to ``comm.size`` none go."""
-        return cls._agreed(*_by_rank(ranks, comm.size), capacity, comm)
+        order, outgoing = order_by_rank_p.bind(ranks, ranks=comm.size)
+        return cls._agreed(order, outgoing, capacity, comm)
 
     @classmethod
     def _agreed(

@@ -1,19 +1,15 @@
 """The force of the density on a mesh."""
 
 import functools
-from collections.abc import Callable, Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
-from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 
-from pfftjax._runtime.arrays import BoxSize, Number, Operands, RealBlock, RealBlockLike
-from pfftjax._runtime.primitive import where
+from pfftjax._runtime.arrays import BoxSize, Number, RealBlock, RealBlockLike
+from pfftjax._runtime.primitive import local_pair, where
 from pfftjax.fft import PencilFFT
 from pfftjax.pencils import halo_exchange
 from pfftjax.spectral import gradient as spectral_gradient
@@ -154,20 +150,6 @@ def _differences_transposed(g: jax.Array) -> jax.Array:
     return -functools.reduce(jnp.add, parts)
 
 
-def _local_linear(name: str, function: Callable[[jax.Array], jax.Array]) -> Primitive:
-    primitive = Primitive(name)
-    primitive.def_impl(jax.jit(function))
-    primitive.def_abstract_eval(lambda x: ShapedArray(jax.eval_shape(function, x).shape, x.dtype))
-    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
-
-    def batched(operands: Operands, axes: Sequence[int]) -> tuple[jax.Array, int]:
-        return jax.vmap(function, in_axes=axes[0])(*operands), 0
-
-    batching.primitive_batchers[primitive] = batched
-    return primitive
-
-
-differences_p = _local_linear("differences", _differences)
-differences_transposed_p = _local_linear("differences_transposed", _differences_transposed)
-ad.deflinear2(differences_p, lambda cotangent, _: [differences_transposed_p.bind(cotangent)])
-ad.deflinear2(differences_transposed_p, lambda cotangent, _: [differences_p.bind(cotangent)])
+differences_p, differences_transposed_p = local_pair(
+    "differences", _differences, _differences_transposed
+)

@@ -20,6 +20,7 @@ from pfftjax._runtime.arrays import (
     Scalar,
     Vectors,
 )
+from pfftjax._runtime.primitive import local_pair
 from pfftjax.fft import PencilFFT
 
 from ._assignment import Kernel, assignment_of
@@ -77,16 +78,16 @@ def drift_of(
 ) -> Vectors:
     """How far particles drift in a stage, in cells."""
     along = None if stage.paths is None else per_cell * stage.paths.drift[:, None]
-    return _plus_along(stage.drift * per_cell * momentum, along, displacements)
+    return _plus_along(_times(stage.drift * per_cell, momentum), along, displacements)
 
 
 def kicked(
     momentum: Vectors, pull: Vectors, displacements: Displacements | None, stage: Stage
 ) -> Vectors:
     """Momenta after the kick of a stage by the force."""
-    before = momentum if stage.momentum is None else stage.momentum * momentum
+    before = momentum if stage.momentum is None else _times(stage.momentum, momentum)
     along = None if stage.paths is None else stage.paths.kick
-    return _plus_along(before + stage.kick * pull, along, displacements)
+    return _plus_along(before + _times(stage.kick, pull), along, displacements)
 
 
 @jax.custom_jvp
@@ -122,7 +123,30 @@ def _plus_along(x: Vectors, along: Reals | None, displacements: Displacements | 
     if along is None:
         return x
     assert displacements is not None
-    return x + along[0] * displacements[:, 0] + along[1] * displacements[:, 1]
+    first, second = (_times(along[i], displacements[:, i]) for i in range(2))
+    return x + first + second
+
+
+# A factor of all rows is spread over them by a primitive: its derivative is a sum over rows, which
+# is nine times as fast by blocks, as XLA then adds several numbers at a time.
+_ROWS_OF_A_BLOCK = 64
+
+
+def _sum_of_rows(x: jax.Array, *, rows: int) -> jax.Array:
+    whole = rows - rows % _ROWS_OF_A_BLOCK
+    blocks = x[:whole].reshape(-1, _ROWS_OF_A_BLOCK * x.shape[1]).sum(0)
+    return blocks.reshape(_ROWS_OF_A_BLOCK, -1).sum(0) + x[whole:].sum(0)
+
+
+_spread_p, _ = local_pair(
+    "spread", lambda x, *, rows: jnp.broadcast_to(x, (rows, *x.shape)), _sum_of_rows
+)
+
+
+def _times(factor: Scalar | jax.Array, x: Vectors) -> Vectors:
+    """`x`, rows of vectors, times a number or one for each axis."""
+    each = jnp.broadcast_to(factor, x.shape[1:])
+    return _spread_p.bind(each, rows=x.shape[0]) * x
 
 
 def contrast(counts: RealBlock, total: int, plan: PencilFFT) -> RealBlock:
@@ -175,8 +199,9 @@ class Motion:
     ) -> Particles:
         """Particles before a kick by the force on them, at another time."""
         its, along = particles.displacements, None if shift.paths is None else shift.paths.drift
-        way = _plus_along(shift.drift * particles.momentum + shift.fall * pull, along, its)
-        offset = particles.offset + constants.per_cell * way
+        drift, fall = _times(shift.drift, particles.momentum), _times(shift.fall, pull)
+        way = _plus_along(drift + fall, along, its)
+        offset = particles.offset + _times(constants.per_cell, way)
         stage = Stage(shift.kick, shift.drift, shift.momentum, shift.paths)
         momentum = kicked(particles.momentum, pull, its, stage)
         return dataclasses.replace(particles, offset=offset, momentum=momentum)

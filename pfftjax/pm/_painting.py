@@ -14,13 +14,14 @@ ranks that own their cells, and the field has ghosts.
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching
+from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import Operands, RealBlock, RealBlockLike, Rows, RowsLike
@@ -242,15 +243,83 @@ def _paint_jvp(
     higher, places = _raised(orders, assignment.points)
     if _is_moving(offset_dot, assignment) and higher:
         if orders == _VALUE:
-            moved = values * offset_dot[:, None, :]
+            operands = *particles, values[:, :, 0], offset_dot
+            along = paint_along_p.bind(
+                *operands, orders=orders, assignment=assignment, pencil=pencil
+            )
         else:
             each = [jnp.zeros_like(values[:, :, 0]) for _ in higher]
             for o, pairs in enumerate(places):
                 for axis, h in pairs:
                     each[h] = each[h] + values[:, :, o] * offset_dot[:, None, axis]
-            moved = jnp.stack(each, axis=-1)
-        terms.append(at_orders(*particles, moved, orders=higher))
+            along = at_orders(*particles, jnp.stack(each, axis=-1), orders=higher)
+        terms.append(along)
     return _total(field, terms)
+
+
+# The derivative of paint along displacements. It is painted by the slopes, but its transposes
+# are those of readouts.
+# cell, offset, used, values (rows, components), displacement (rows, 3) -> (components, *padded)
+paint_along_p = local(
+    "paint_along",
+    lambda cell, offset, used, values, displacement, *, orders, assignment, pencil: ShapedArray(
+        (values.shape[1], *assignment.padded(pencil)), values.dtype
+    ),
+)
+
+
+def _paint_along(
+    cell: jax.Array,
+    offset: jax.Array,
+    used: jax.Array,
+    values: jax.Array,
+    displacement: jax.Array,
+    **params: Any,
+) -> jax.Array:
+    moved = values[:, :, None] * displacement[:, None, :]
+    return paint_p.bind(cell, offset, used, moved, **{**params, "orders": SLOPES})
+
+
+def _paint_along_jvp(
+    primals: Operands, tangents: Operands, **params: object
+) -> tuple[jax.Array, jax.Array | ad.Zero]:
+    terms = []
+    for i in (3, 4):
+        if not isinstance(tangents[i], ad.Zero):
+            operands = [*primals]
+            operands[i] = tangents[i]
+            terms.append(paint_along_p.bind(*operands, **params))
+    if not isinstance(tangents[1], ad.Zero):
+        cell, offset, *others = primals
+        terms.append(
+            jax.jvp(
+                lambda offset: _paint_along(cell, offset, *others, **params),
+                [offset],
+                [tangents[1]],
+            )[1]
+        )
+    return _total(paint_along_p.bind(*primals, **params), terms)
+
+
+def _paint_along_transposed(
+    cotangent: jax.Array | ad.Zero,
+    *operands: object,
+    **params: object,
+) -> list[jax.Array | None]:
+    *particles, values, displacement = operands
+    if isinstance(cotangent, ad.Zero):
+        return [None] * len(operands)
+    if ad.is_undefined_primal(values):
+        found = along_p.bind(*particles, cotangent, displacement, **params), None
+    else:
+        found = None, across_p.bind(*particles, cotangent, values, **params)
+    return [*(None for _ in particles), *found]
+
+
+mlir.register_lowering(paint_along_p, mlir.lower_fun(_paint_along, multiple_results=False))
+ad.primitive_jvps[paint_along_p] = _paint_along_jvp
+ad.primitive_transposes[paint_along_p] = _paint_along_transposed
+batching.primitive_batchers[paint_along_p] = functools.partial(one_by_one, paint_along_p)
 
 
 def _transpose_to(primitive: Primitive, other: Primitive) -> None:
