@@ -268,16 +268,10 @@ paint_along_p = local(
 )
 
 
-def _paint_along(
-    cell: jax.Array,
-    offset: jax.Array,
-    used: jax.Array,
-    values: jax.Array,
-    displacement: jax.Array,
-    **params: Any,
-) -> jax.Array:
+def _paint_along(*operands: ArrayLike, **params: Any) -> jax.Array:
+    *particles, values, displacement = map(jnp.asarray, operands)
     moved = values[:, :, None] * displacement[:, None, :]
-    return paint_p.bind(cell, offset, used, moved, **{**params, "orders": SLOPES})
+    return paint_p.bind(*particles, moved, **{**params, "orders": SLOPES})
 
 
 def _paint_along_jvp(
