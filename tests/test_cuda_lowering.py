@@ -41,6 +41,7 @@ ON_CPUS_ONLY = {
     "permute",
     "order_by_owner",
     "order_by_rank",
+    *("paint_fours", "readout_fours"),
     *("fft_alone", "gradient_alone", "divergence_alone"),
     *("fft_across", "gradient_across", "divergence_across"),
 }

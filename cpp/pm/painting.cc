@@ -64,12 +64,16 @@ std::int64_t FirstOf(const std::vector<std::int64_t>& lost) {
   return first;
 }
 
-// body(begin, end) for the rows that hold particles, on several threads; zeros in the others. Each
-// row of the result has `each` numbers.
-template <typename T, typename Body>
-std::int64_t ForRows(ffi::ThreadPool& pool, std::int64_t used, std::int64_t rows,
-                     std::int64_t each, T* result, Body body) {
+// Zeros in the rows of a result that hold no particles. Each row has `each` numbers.
+template <typename T>
+void ClearRows(std::int64_t used, std::int64_t rows, std::int64_t each, T* result) {
   std::fill(result + used * each, result + rows * each, T{0});
+}
+
+// body(begin, end) for the rows that hold particles, on several threads. It returns the first row
+// that is not in this rank's block, or -1.
+template <typename Body>
+std::int64_t ForRows(ffi::ThreadPool& pool, std::int64_t used, Body body) {
   constexpr std::int64_t some = 1 << 14;
   const std::int64_t tasks = (used + some - 1) / some;
   std::vector<std::int64_t> lost(static_cast<std::size_t>(tasks));
@@ -85,19 +89,19 @@ struct Run {
   std::int64_t end;
 };
 
-// Painter::Paint of the first `used` rows on several threads. Each task has planes of its own, and
-// paints the rows that reach them in their order: every point is the same sum on any number of
-// threads.
-template <typename T, int kPoints, int kShift>
+// paint(begin, end, low, high), as Painter::Paint, of the first `used` rows on several threads.
+// Each task has planes of its own, and paints the rows that reach them in their order: every point
+// is the same sum on any number of threads.
+template <typename T, int kPoints, int kShift, typename PaintRows>
 std::int64_t PaintOnThreads(ffi::ThreadPool& pool, const Painter<T, kPoints, kShift>& painter,
-                            const T* values, std::int64_t used, T* field) {
+                            std::int64_t used, PaintRows paint) {
   constexpr std::int64_t some = 1 << 14;
   const std::int64_t planes = painter.shapes().padded[0];
   const std::int64_t threads = pool.num_threads();
   // A particle reaches two parts at most, as none has fewer planes than points of a kernel.
   const std::int64_t parts = std::min(4 * threads, planes / kPoints);
   if (threads < 2 || parts < 2 || used < 2 * some) {
-    return painter.Paint(values, 0, used, 0, planes, field);
+    return paint(std::int64_t{0}, used, std::int64_t{0}, planes);
   }
   const auto low = [=](std::int64_t part) { return planes * part / parts; };
   std::vector<std::int64_t> part_of(static_cast<std::size_t>(planes));
@@ -140,7 +144,7 @@ std::int64_t PaintOnThreads(ffi::ThreadPool& pool, const Painter<T, kPoints, kSh
     std::int64_t& its = lost[static_cast<std::size_t>(part)];
     for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
       for (const Run& run : runs[static_cast<std::size_t>(chunk * parts + part)]) {
-        its = painter.Paint(values, run.begin, run.end, low(part), low(part + 1), field);
+        its = paint(run.begin, run.end, low(part), low(part + 1));
         if (its >= 0) return;
       }
     }
@@ -152,30 +156,34 @@ ffi::Error Paint(const Particles& particles, ffi::ThreadPool pool, Operand value
   const Timed timed(Operation::kPaint, BytesOf(values));
   AdviseHugePages(field->untyped_data(), field->size_bytes());
   Clear(field->untyped_data(), field->size_bytes());
-  return WithPainter(
-      "paint", particles, pm::OperandsOf(values, *field), [&](const auto& painter, auto zero) {
-        using T = decltype(zero);
-        return PaintOnThreads(pool, painter, static_cast<const T*>(values.untyped_data()),
-                              *particles.used.typed_data(),
-                              static_cast<T*>(field->untyped_data()));
-      });
+  return WithPainter("paint", particles, pm::OperandsOf(values, *field),
+                     [&](const auto& painter, auto zero) {
+                       using T = decltype(zero);
+                       const T* from = static_cast<const T*>(values.untyped_data());
+                       T* to = static_cast<T*>(field->untyped_data());
+                       return PaintOnThreads(pool, painter, *particles.used.typed_data(),
+                                             [=, &painter](const auto&... rows_and_planes) {
+                                               return painter.Paint(from, rows_and_planes..., to);
+                                             });
+                     });
 }
 
 ffi::Error Readout(const Particles& particles, ffi::ThreadPool pool, Operand field,
                    Result values) {
   const Timed timed(Operation::kReadout, BytesOf(field));
   AdviseHugePages(values->untyped_data(), values->size_bytes());
-  return WithPainter(
-      "readout", particles, pm::OperandsOf(*values, field), [&](const auto& painter, auto zero) {
-        using T = decltype(zero);
-        const T* from = static_cast<const T*>(field.untyped_data());
-        T* to = static_cast<T*>(values->untyped_data());
-        const auto shape = values->dimensions();
-        return ForRows(pool, *particles.used.typed_data(), shape[0], shape[1] * shape[2], to,
-                       [=](std::int64_t begin, std::int64_t end) {
+  return WithPainter("readout", particles, pm::OperandsOf(*values, field),
+                     [&](const auto& painter, auto zero) {
+                       using T = decltype(zero);
+                       const T* from = static_cast<const T*>(field.untyped_data());
+                       T* to = static_cast<T*>(values->untyped_data());
+                       const auto shape = values->dimensions();
+                       const std::int64_t used = *particles.used.typed_data();
+                       ClearRows(used, shape[0], shape[1] * shape[2], to);
+                       return ForRows(pool, used, [=](std::int64_t begin, std::int64_t end) {
                          return painter.Readout(from, begin, end, to);
                        });
-      });
+                     });
 }
 
 // The derivative of a readout along small displacements, or (kAcross) the transpose of that.
@@ -193,11 +201,64 @@ ffi::Error Slope(const Particles& particles, ffi::ThreadPool pool, Operand field
                        const T* from = static_cast<const T*>(x.untyped_data());
                        T* to = static_cast<T*>(y->untyped_data());
                        const auto out = y->dimensions();
-                       return ForRows(pool, *particles.used.typed_data(), out[0], out[1], to,
-                                      [=](std::int64_t begin, std::int64_t end) {
-                                        return kAcross ? painter.Across(at, from, begin, end, to)
-                                                       : painter.Along(at, from, begin, end, to);
-                                      });
+                       const std::int64_t used = *particles.used.typed_data();
+                       ClearRows(used, out[0], out[1], to);
+                       return ForRows(pool, used, [=](std::int64_t begin, std::int64_t end) {
+                         return kAcross ? painter.Across(at, from, begin, end, to)
+                                        : painter.Along(at, from, begin, end, to);
+                       });
+                     });
+}
+
+// Paint of four components that lie together at each point.
+ffi::Error PaintFours(const Particles& particles, ffi::ThreadPool pool, Operand values,
+                      Result field) {
+  const Timed timed(Operation::kPaintFours, BytesOf(values));
+  AdviseHugePages(field->untyped_data(), field->size_bytes());
+  Clear(field->untyped_data(), field->size_bytes());
+  return WithPainter("paint_fours", particles, pm::OperandsOfFours(values, *field),
+                     [&](const auto& painter, auto zero) {
+                       using T = decltype(zero);
+                       const T* from = static_cast<const T*>(values.untyped_data());
+                       T* to = static_cast<T*>(field->untyped_data());
+                       return PaintOnThreads(pool, painter, *particles.used.typed_data(),
+                                             [=, &painter](const auto&... rows_and_planes) {
+                                               return painter.PaintFours(from, rows_and_planes...,
+                                                                         to);
+                                             });
+                     });
+}
+
+bool IsTable(const Operand& x, std::int64_t rows, std::int64_t columns, ffi::DataType type) {
+  const pm::Dimensions shape = x.dimensions();
+  return shape.size() == 2 && shape[0] == rows && shape[1] == columns && x.element_type() == type;
+}
+
+// A readout of four components that lie together at each point, and the transpose of its
+// derivative for values of the same particles.
+ffi::Error ReadoutFours(const Particles& particles, ffi::ThreadPool pool, Operand field,
+                        Operand values, Result read, Result displacement) {
+  const Timed timed(Operation::kReadoutFours, BytesOf(field));
+  const std::int64_t rows = particles.cells.dimensions()[0];
+  const ffi::DataType type = particles.offsets.element_type();
+  if (!IsTable(*read, rows, 4, type) || !IsTable(*displacement, rows, pm::kAxes, type)) {
+    return Invalid("readout_fours of buffers that do not fit");
+  }
+  AdviseHugePages(read->untyped_data(), read->size_bytes());
+  AdviseHugePages(displacement->untyped_data(), displacement->size_bytes());
+  return WithPainter("readout_fours", particles, pm::OperandsOfFours(values, field),
+                     [&](const auto& painter, auto zero) {
+                       using T = decltype(zero);
+                       const T* at = static_cast<const T*>(field.untyped_data());
+                       const T* from = static_cast<const T*>(values.untyped_data());
+                       T* to = static_cast<T*>(read->untyped_data());
+                       T* way = static_cast<T*>(displacement->untyped_data());
+                       const std::int64_t used = *particles.used.typed_data();
+                       ClearRows(used, rows, 4, to);
+                       ClearRows(used, rows, pm::kAxes, way);
+                       return ForRows(pool, used, [=](std::int64_t begin, std::int64_t end) {
+                         return painter.ReadoutFours(at, from, begin, end, to, way);
+                       });
                      });
 }
 
@@ -207,7 +268,9 @@ std::vector<Registration> PaintingHandlers() {
   return {ParticleHandler<Paint>("pfftjax_paint").OnHost(),
           ParticleHandler<Readout>("pfftjax_readout").OnHost(),
           ParticleHandler<Slope<false>>("pfftjax_readout_along").OnHost(),
-          ParticleHandler<Slope<true>>("pfftjax_readout_across").OnHost()};
+          ParticleHandler<Slope<true>>("pfftjax_readout_across").OnHost(),
+          ParticleHandler<PaintFours>("pfftjax_paint_fours").OnHost(),
+          ParticleHandler<ReadoutFours>("pfftjax_readout_fours").OnHost()};
 }
 
 }  // namespace pfftjax

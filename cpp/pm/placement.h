@@ -36,16 +36,24 @@ struct Particles {
 // derivatives; all of one type.
 struct Operands {
   std::array<std::int64_t, 3> values;
-  Dimensions field;
+  std::int64_t components;  // of the array of the mesh
+  Dimensions padded;
   ffi::DataType type;
 };
+
+// Those with a field (components, *padded).
+inline std::optional<Operands> OperandsOf(const std::array<std::int64_t, 3>& values,
+                                          const Operand& field) {
+  const Dimensions shape = field.dimensions();
+  if (shape.size() != 1 + kAxes) return std::nullopt;
+  return Operands{values, shape[0], {shape.begin() + 1, kAxes}, field.element_type()};
+}
 
 // Those of paint and readout. Nothing where shapes or types do not fit.
 inline std::optional<Operands> OperandsOf(const Operand& values, const Operand& field) {
   const Dimensions shape = values.dimensions();
-  const ffi::DataType type = field.element_type();
-  if (shape.size() != 3 || values.element_type() != type) return std::nullopt;
-  return Operands{{shape[0], shape[1], shape[2]}, field.dimensions(), type};
+  if (shape.size() != 3 || values.element_type() != field.element_type()) return std::nullopt;
+  return OperandsOf({shape[0], shape[1], shape[2]}, field);
 }
 
 // Those of a derivative of readout: values (rows, components) and displacements (rows, 3).
@@ -58,7 +66,19 @@ inline std::optional<Operands> OperandsOf(const Operand& values, const Operand& 
       values.element_type() != type || displacement.element_type() != type) {
     return std::nullopt;
   }
-  return Operands{{shape[0], shape[1], 1}, field.dimensions(), type};
+  return OperandsOf({shape[0], shape[1], 1}, field);
+}
+
+// Those of paint and readout of four components that lie together: values (rows, 4), and a field
+// (*padded, 4).
+inline std::optional<Operands> OperandsOfFours(const Operand& values, const Operand& field) {
+  const Dimensions rows = values.dimensions();
+  const Dimensions shape = field.dimensions();
+  if (rows.size() != 2 || shape.size() != kAxes + 1 || rows[1] != 4 || shape[kAxes] != 4 ||
+      values.element_type() != field.element_type()) {
+    return std::nullopt;
+  }
+  return Operands{{rows[0], 4, 1}, 4, {shape.begin(), kAxes}, field.element_type()};
 }
 
 // The shapes of one call. `padded` is this rank's block with its ghosts.
@@ -99,12 +119,12 @@ inline std::optional<Placement> Place(const Particles& particles,
   const std::optional<Mesh> mesh =
       FindMesh(particles.shape, particles.rows_comm, particles.columns_comm);
   if (!mesh || !operands || particles.offsets.element_type() != operands->type ||
-      operands->field.size() != 1 + kAxes || operands->field[0] != operands->values[1]) {
+      operands->components != operands->values[1]) {
     return std::nullopt;
   }
   const auto& [rows, components, derivatives] = operands->values;
   Shapes shapes{rows, components, derivatives, {}};
-  std::copy(operands->field.begin() + 1, operands->field.end(), shapes.padded.begin());
+  std::copy(operands->padded.begin(), operands->padded.end(), shapes.padded.begin());
   if (!Fits(*mesh, particles, shapes)) return std::nullopt;
   return Placement{*mesh, shapes};
 }

@@ -50,6 +50,8 @@ namespace pfftjax {
   X(kReadout, "readout")                   \
   X(kReadoutAlong, "readout_along")        \
   X(kReadoutAcross, "readout_across")      \
+  X(kPaintFours, "paint_fours")            \
+  X(kReadoutFours, "readout_fours")        \
   X(kLightPassed, "light_passed")          \
   X(kNufftOrder, "nufft_order")            \
   X(kNufftSpread, "nufft_spread")          \

@@ -324,17 +324,25 @@ def _put_together(turn: jax.Array, shift: jax.Array) -> jax.Array:
 _followed = jax.custom_jvp(_integrated, nondiff_argnums=(0,))
 
 
-@functools.partial(_followed.defjvp, symbolic_zeros=True)
+# The last operand, which is `_integrated` of the others, with derivatives as those.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _found(
+    form: tuple[object, int], parameters: Sequence[ArrayLike], a: ArrayLike, value: Reals
+) -> Reals:
+    return value
+
+
 def _followed_jvp(
     form: tuple[object, int],
-    primals: tuple[Sequence[ArrayLike], ArrayLike],
-    tangents: tuple[Sequence[jax.Array | SymbolicZero], jax.Array | SymbolicZero],
+    primals: tuple[Any, ...],
+    tangents: tuple[Any, ...],
 ) -> tuple[Reals, Reals]:
+    """The rule of both, whose first operands are parameters and scale factors."""
     parameters, a = primals[0], jnp.asarray(primals[1])
-    y = _followed(form, parameters, a)
     inputs, changes = [*parameters, a], [*tangents[0], tangents[1]]
     which = [i for i, t in enumerate(changes) if not isinstance(t, SymbolicZero)]
     if not which:
+        y = primals[2] if len(primals) > 2 else _followed(form, parameters, a)
         return y, jnp.zeros_like(y)
 
     def integrated(*varied: jax.Array) -> jax.Array:
@@ -343,16 +351,21 @@ def _followed_jvp(
             values[i] = x
         return _integrated(form, tuple(values[:-1]), values[-1])
 
-    def derivative(direction: jax.Array) -> jax.Array:
+    def derivative(direction: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = [inputs[i] for i in which]
         return jax.jvp(
             integrated, x, [d * jnp.ones_like(v) for d, v in zip(direction, x, strict=True)]
-        )[1]
+        )
 
-    slopes = jax.vmap(derivative)(jnp.eye(len(which), dtype=a.dtype))
+    y, slopes = jax.vmap(derivative, out_axes=(None, 0))(jnp.eye(len(which), dtype=a.dtype))
+    y = _found(form, parameters, a, jax.lax.stop_gradient(y))
     # Each element of the result depends on its own scale factor only.
     terms = [slope * changes[i] for i, slope in zip(which, slopes, strict=True)]
     return y, functools.reduce(jnp.add, terms)
+
+
+_followed.defjvp(_followed_jvp, symbolic_zeros=True)
+_found.defjvp(_followed_jvp, symbolic_zeros=True)
 
 
 def growth(cosmology: Cosmology, a: RealsLike | SeriesLike, *, order: Literal[2, 3] = 2) -> Growth:

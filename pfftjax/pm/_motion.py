@@ -22,13 +22,18 @@ from pfftjax._runtime.arrays import (
 )
 from pfftjax._runtime.primitive import local_pair
 from pfftjax.fft import PencilFFT
+from pfftjax.pencils import Pencil, halo_exchange, halo_reduce
 
-from ._assignment import Kernel, assignment_of
+from ._assignment import Assignment, Kernel, assignment_of
+from ._fours import paint_fours, readout_fours
 from ._gravity import KEPT, Gradient, gravity_with_ghosts
 from ._growth import Cosmology
 from ._integrators import Paths
 from ._painting import paint, readout_padded
 from ._particles import Particles
+
+# `jax.vjp`, or its like for programs of `pfftjax.grad`.
+Vjp = Callable[..., tuple]
 
 
 class Stage(NamedTuple):
@@ -175,11 +180,46 @@ class Motion:
 
     def force(self, particles: Particles, constants: Constants) -> Vectors:
         """-grad phi at each particle, with laplacian phi = 3/2 Omega_m delta."""
-        mesh = self.plan.input
-        form = assignment_of(self.kernel, mesh, "force")
+        mesh, form = self._mesh()
         counts = paint(particles.positions, mesh, kernel=self.kernel)
-        delta = contrast(counts, particles.total, self.plan)
-        field = gravity_with_ghosts(
+        field = self._field(counts, particles.total, form, constants)
+        return readout_padded(field, particles.positions, mesh, form)
+
+    def force_and_back(
+        self, particles: Particles, constants: Constants, to_force: Vectors, vjp: Vjp
+    ) -> tuple[Vectors, Vectors, Constants]:
+        """`force`, and the cotangents of offsets and constants for one of it that is known before.
+
+        The densities of particles and of cotangents are painted together, and the field and the
+        cotangent of the density are read out together.
+        """
+        mesh, form = self._mesh()
+        at = particles.positions
+        ones = jnp.ones_like(to_force[:, :1])
+        values = jnp.concatenate([to_force, ones], axis=1)
+        painted = paint_fours(values, at, mesh, form)
+        counts = halo_reduce(painted[..., 3], mesh, form.width)
+        field, back = vjp(
+            lambda counts, constants: self._field(counts, particles.total, form, constants),
+            counts,
+            constants,
+        )
+        to_counts, to_constants = back(jnp.moveaxis(painted[..., :3], -1, 0))
+        to_painted = halo_exchange(to_counts, mesh, form.width)
+        fields = jnp.stack([*field, to_painted], axis=-1)
+        pull, to_offset = readout_fours(fields, values, at, mesh, form)
+        return pull[:, :3], to_offset, to_constants
+
+    def _mesh(self) -> tuple[Pencil, Assignment]:
+        mesh = self.plan.input
+        return mesh, assignment_of(self.kernel, mesh, "force")
+
+    def _field(
+        self, counts: RealBlock, total: int, form: Assignment, constants: Constants
+    ) -> RealBlock:
+        """The force on the mesh, with ghosts."""
+        delta = contrast(counts, total, self.plan)
+        return gravity_with_ghosts(
             1.5 * constants.omega_m * delta,
             self.plan,
             self.sides if constants.sides is None else constants.sides,
@@ -187,7 +227,6 @@ class Motion:
             before=form.before,
             after=form.after,
         )
-        return readout_padded(field, particles.positions, mesh, form)
 
     def drifted(self, particles: Particles, stage: Stage, constants: Constants) -> Particles:
         """The particles after the drift of a stage, on the ranks where they are."""

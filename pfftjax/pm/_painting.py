@@ -31,14 +31,22 @@ from pfftjax.pencils import Pencil, halo_exchange, halo_reduce
 from ._assignment import Assignment, Kernel, assignment_of
 from ._positions import Places, Positions, as_positions, checked_mesh
 
-# Orders of derivative along the axes; SLOPES are the three first derivatives.
+# Orders of derivative along the axes: VALUE is that of no derivative, SLOPES are the three first.
 Order = tuple[int, int, int]
 Orders = tuple[Order, ...]
 SLOPES: Orders = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
-_VALUE: Orders = ((0, 0, 0),)
+VALUE: Orders = ((0, 0, 0),)
 
 
-def _primitive(name: str, result: Callable[..., ShapedArray]) -> Primitive:
+def of_particles(
+    name: str,
+    result: Callable[..., ShapedArray | list[ShapedArray]],
+    by_xla: Callable[..., object] | None = None,
+    *,
+    multiple_results: bool = False,
+) -> Primitive:
+    """Make the primitive `name` of particles and a mesh, as `local` does."""
+
     def attributes(
         orders: Orders, assignment: Assignment, pencil: Pencil
     ) -> dict[str, np.ndarray | np.int64]:
@@ -49,7 +57,7 @@ def _primitive(name: str, result: Callable[..., ShapedArray]) -> Primitive:
             **on(pencil),
         }
 
-    primitive = local(name, result, attributes)
+    primitive = local(name, result, attributes, by_xla, multiple_results=multiple_results)
     batching.primitive_batchers[primitive] = functools.partial(one_by_one, primitive)
     return primitive
 
@@ -85,14 +93,14 @@ def one_by_one(
 
 
 # cell, offset (rows, 3), used, field (components, *padded) -> (rows, components, orders)
-readout_p = _primitive(
+readout_p = of_particles(
     "readout",
     lambda cell, offset, used, field, *, orders, assignment, pencil: ShapedArray(
         (cell.shape[0], field.shape[0], len(orders)), field.dtype
     ),
 )
 # cell, offset, used, values (rows, components, orders) -> (components, *padded)
-paint_p = _primitive(
+paint_p = of_particles(
     "paint",
     lambda cell, offset, used, values, *, orders, assignment, pencil: ShapedArray(
         (values.shape[1], *assignment.padded(pencil)), values.dtype
@@ -103,19 +111,36 @@ paint_p = _primitive(
 # The derivative of a readout along displacements, which is what jvp and vjp need of it, without an
 # array of slopes in between.
 # cell, offset, used, field, displacement (rows, 3) -> (rows, components)
-along_p = _primitive(
+along_p = of_particles(
     "readout_along",
     lambda cell, offset, used, field, displacement, *, orders, assignment, pencil: ShapedArray(
         (cell.shape[0], field.shape[0]), field.dtype
     ),
 )
 # Its transpose: cell, offset, used, field, values (rows, components) -> (rows, 3)
-across_p = _primitive(
+across_p = of_particles(
     "readout_across",
     lambda cell, offset, used, field, values, *, orders, assignment, pencil: ShapedArray(
         (cell.shape[0], 3), field.dtype
     ),
 )
+
+
+def changes(
+    function: Callable[..., Any], primals: Operands, tangents: Operands, among: Sequence[int]
+) -> Any:
+    """The tangents of a function's results, of operands of these numbers; None if none moves."""
+    moving = [i for i in among if not isinstance(tangents[i], ad.Zero)]
+
+    def of_moving(*values: jax.Array) -> Any:
+        operands = [*map(jnp.asarray, primals)]
+        for i, value in zip(moving, values, strict=True):
+            operands[i] = value
+        return function(*operands)
+
+    if not moving:
+        return None
+    return jax.jvp(of_moving, [primals[i] for i in moving], [tangents[i] for i in moving])[1]
 
 
 def _total(y: jax.Array, terms: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array | ad.Zero]:
@@ -135,18 +160,14 @@ def _slope_jvp(primitive: Primitive, summed: int) -> None:
         terms = []
         if not isinstance(tangents[4], ad.Zero):
             terms.append(primitive.bind(*primals[:4], tangents[4], **params))
-        moving = [i for i in (1, 3) if not isinstance(tangents[i], ad.Zero)]
-        if moving:
 
-            def composed(*values: jax.Array) -> jax.Array:
-                operands = [*primals]
-                for i, value in zip(moving, values, strict=True):
-                    operands[i] = value
-                slopes = readout_p.bind(*operands[:4], **{**params, "orders": SLOPES})
-                return (slopes * jnp.expand_dims(operands[4], 3 - summed)).sum(summed)
+        def composed(*operands: jax.Array) -> jax.Array:
+            slopes = readout_p.bind(*operands[:4], **{**params, "orders": SLOPES})
+            return (slopes * jnp.expand_dims(operands[4], 3 - summed)).sum(summed)
 
-            directions = [tangents[i] for i in moving]
-            terms.append(jax.jvp(composed, [primals[i] for i in moving], directions)[1])
+        change = changes(composed, primals, tangents, (1, 3))
+        if change is not None:
+            terms.append(change)
         return _total(y, terms)
 
     ad.primitive_jvps[primitive] = jvp
@@ -177,15 +198,20 @@ def _raised(orders: Orders, points: int) -> tuple[Orders, list[list[tuple[int, i
     return tuple(higher), places
 
 
-def _is_moving(offset_dot: object, assignment: Assignment) -> bool:
-    """Whether positions have a tangent; refuse one that would be silently zero."""
-    if isinstance(offset_dot, ad.Zero):
-        return False
+def check_slopes(assignment: Assignment) -> None:
+    """Refuse a kernel whose derivative in positions would be silently zero."""
     if assignment.points == 1:
         raise TypeError(
             "paint and readout by 'ngp' have no derivative in positions, as a particle gives all "
             "to one mesh point: take 'cic', 'tsc' or 'pcs', or jax.lax.stop_gradient(positions)"
         )
+
+
+def _is_moving(offset_dot: object, assignment: Assignment) -> bool:
+    """Whether positions have a tangent."""
+    if isinstance(offset_dot, ad.Zero):
+        return False
+    check_slopes(assignment)
     return True
 
 
@@ -207,7 +233,7 @@ def _readout_jvp(
     higher, places = _raised(orders, assignment.points)
     if not _is_moving(offset_dot, assignment) or not higher:
         pass
-    elif orders == _VALUE:
+    elif orders == VALUE:
         along = along_p.bind(
             *particles, field, offset_dot, orders=orders, assignment=assignment, pencil=pencil
         )
@@ -242,7 +268,7 @@ def _paint_jvp(
         terms.append(at_orders(*particles, values_dot, orders=orders))
     higher, places = _raised(orders, assignment.points)
     if _is_moving(offset_dot, assignment) and higher:
-        if orders == _VALUE:
+        if orders == VALUE:
             operands = *particles, values[:, :, 0], offset_dot
             along = paint_along_p.bind(
                 *operands, orders=orders, assignment=assignment, pencil=pencil
@@ -283,15 +309,9 @@ def _paint_along_jvp(
             operands = [*primals]
             operands[i] = tangents[i]
             terms.append(paint_along_p.bind(*operands, **params))
-    if not isinstance(tangents[1], ad.Zero):
-        cell, offset, *others = primals
-        terms.append(
-            jax.jvp(
-                lambda offset: _paint_along(cell, offset, *others, **params),
-                [offset],
-                [tangents[1]],
-            )[1]
-        )
+    change = changes(functools.partial(_paint_along, **params), primals, tangents, (1,))
+    if change is not None:
+        terms.append(change)
     return _total(paint_along_p.bind(*primals, **params), terms)
 
 
@@ -396,13 +416,8 @@ def painted(
             f"{where(operation, pencil.grid.communicator)}: values must be ({rows},) or "
             f"({rows}, components), one row for each particle, got {values.shape}"
         )
-    with_ghosts = paint_p.bind(
-        *at,
-        values.reshape(rows, -1, 1) if rows else values.reshape(0, *(values.shape[1:] or (1,)), 1),
-        orders=_VALUE,
-        assignment=assignment,
-        pencil=pencil,
-    )
+    columns = values.reshape(rows, *(values.shape[1:] or (1,)))
+    with_ghosts = paint_padded(columns, at, pencil, assignment)
     field = halo_reduce(with_ghosts, pencil, assignment.width)
     return field[0] if values.ndim == 1 else field
 
@@ -461,5 +476,14 @@ def readout_padded(
     with_ghosts: jax.Array, at: Positions, pencil: Pencil, assignment: Assignment
 ) -> jax.Array:
     """Components (components, *block with ghosts) at particles: (rows, components)."""
-    values = readout_p.bind(*at, with_ghosts, orders=_VALUE, assignment=assignment, pencil=pencil)
+    values = readout_p.bind(*at, with_ghosts, orders=VALUE, assignment=assignment, pencil=pencil)
     return values[:, :, 0]
+
+
+def paint_padded(
+    values: jax.Array, at: Positions, pencil: Pencil, assignment: Assignment
+) -> jax.Array:
+    """Values (rows, components) of particles on a block with ghosts: (components, *padded)."""
+    return paint_p.bind(
+        *at, values[:, :, None], orders=VALUE, assignment=assignment, pencil=pencil
+    )

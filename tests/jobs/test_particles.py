@@ -10,7 +10,8 @@ pytestmark = pytest.mark.timeout(300)
 
 # More rows than a thread is worth; most are in a few planes, and none in others.
 SCRIPT = """
-from pfftjax.pm import Positions, paint, readout
+from pfftjax.pm import Positions, _fours, _painting, paint, readout
+from pfftjax.pm._assignment import Assignment
 import hashlib
 mesh = pfftjax.Pencil((26, 6, 5), pfftjax.ProcessGrid())
 start, count = (np.array(x) for x in (mesh.start, mesh.local_shape))
@@ -31,6 +32,11 @@ for dtype in ("float32", "float64"):
         np.testing.assert_allclose(total, right, rtol=1e-3 if dtype == "float32" else 1e-10)
         mark = hashlib.sha256(np.asarray(field).tobytes()).hexdigest()
         print(f"{kernel} {dtype} rank {RANK}: {mark}", flush=True)
+        form = Assignment({"ngp": 1, "cic": 2, "tsc": 3, "pcs": 4}[kernel])
+        four = jnp.asarray(np.tile(values, 2), dtype)
+        together = jax.jit(lambda at: _fours.paint_fours(four, at, mesh, form))(at)
+        in_turn = jax.jit(lambda at: _painting.paint_padded(four, at, mesh, form))(at)
+        assert (together == jnp.moveaxis(in_turn, 0, -1)).all()
 at.offset[[70_000, 130_000], [1, 0]] = np.nan
 zeros = jnp.zeros(mesh.local_shape, at.offset.dtype)
 for call in (lambda: paint(at, mesh), lambda: readout(zeros, at, mesh)):

@@ -167,6 +167,27 @@ def test_derivatives_in_the_cosmology():
     assert abs(slope * 2 * h / (ends[0] - ends[1]) - 1) < 1e-5
 
 
+def test_second_derivatives():
+    """The square of a factor has products of first derivatives among its second ones."""
+    x, a = np.array([0.26, -0.95, 0.7]), np.array([0.4, 1.0])
+
+    def squared(x):
+        return jnp.sum(growth(cosmology(Omega_c=x[0], w0=x[1]), a * x[2]).d2 ** 2)
+
+    gradient = jax.grad(squared)
+
+    @jax.jit
+    def everything(x):
+        return gradient(x), jax.jacfwd(gradient)(x), jax.jacrev(gradient)(x)
+
+    _, forward, reverse = everything(x)
+    h = 1e-5
+    for i, unit in enumerate(np.eye(3)):
+        after, before = (everything(x + s * h * unit)[0] for s in (1, -1))
+        for found in (forward[:, i], reverse[:, i]):
+            np.testing.assert_allclose(found, (after - before) / (2 * h), rtol=1e-6)
+
+
 def test_derivatives_keep_the_digits_of_float32():
     """In reverse mode, of what simulations take from the growth: by steps in reverse 1e-2 would be
     lost."""
