@@ -293,7 +293,7 @@ def friends() -> str:
 
 # The tables of a page in their order.
 TABLES = {
-    CLUSTERS: (clusters.threads, clusters.faults, clusters.endurance),
+    CLUSTERS: (clusters.threads, clusters.memory, clusters.faults, clusters.endurance),
     CATALOGUES: (friends,),
     README: (speed,),
     PARTICLES: (painting,),

@@ -110,6 +110,36 @@ def viewer() -> str:
     return f'<script type="application/json" id="model">\n{text}\n</script>\n'
 
 
+# What Python, JAX and compiled programs of a rank take, whatever the size.
+_OF_A_RANK = 0.45e9
+
+
+def memory() -> str:
+    """What simulations and their gradients take, as a function of particles N and ranks P."""
+    particles = markdown.results("adjoint")["sizes"]["128"]["bytes_a_particle"]
+    few, many = (particles["stored"][steps] for steps in ("5", "40"))
+    each = (many - few) / 35
+    step = markdown.results("step-memory")["bytes_a_particle"]
+    gradient = particles["reversible"]["40"]
+    rows = [
+        ("a step of `pm.step`, all included", step, f"{step:.0f} N / P"),
+        ("value and gradient of any number of steps", gradient, f"{gradient:.0f} N / P"),
+        (
+            'of n steps with `adjoint="stored"`, and of 10',
+            few + 5 * each,
+            f"({few - 5 * each:.0f} + {each:.0f} n) N / P",
+        ),
+    ]
+    header = ("float32, as many cells as particles", "bytes on each rank")
+    return markdown.table(
+        (*header, "1024^3 particles on 2 nodes of 128 ranks"),
+        *(
+            (what, formula, f"{(128 * _OF_A_RANK + bytes_of_one * 2**29) / 1e9:.0f} GB a node")
+            for what, bytes_of_one, formula in rows
+        ),
+    )
+
+
 def faults() -> str:
     """What faults did to a run on two nodes, and what became of it."""
     rows = []
