@@ -31,7 +31,7 @@ from jax.typing import ArrayLike
 
 from . import call_sites, first_call
 from .arrays import PyTree
-from .checkpoint import recompute
+from .rematerialization import recompute
 from .communicators import Communicator
 from .ffi import is_fake_device, native, platforms
 from .ordering import EFFECTS, InPlace, Rule, is_exporting, ordered_ffi_rule, platforms_of

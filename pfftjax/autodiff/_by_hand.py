@@ -18,7 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from pfftjax._runtime.arrays import Operands, PyTree
-from pfftjax._runtime.checkpoint import recompute
+from pfftjax._runtime.rematerialization import recompute
 from pfftjax._runtime.ordering import EFFECTS
 from pfftjax.collectives.internal import traced, vjp_of_copies
 

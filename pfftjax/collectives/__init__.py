@@ -8,7 +8,7 @@ What the environment sets (``PFFTJAX_CHECK``, ``PFFTJAX_TIMEOUT``, ...) is in
 `pfftjax._runtime.options`.
 """
 
-from pfftjax._runtime.checkpoint import save_collectives as save_collectives
+from pfftjax._runtime.rematerialization import save_collectives as save_collectives
 from pfftjax._runtime.communicators import communicator as communicator
 from pfftjax._runtime.communicators import duplicate as duplicate
 from pfftjax._runtime.ordering import recover as recover

@@ -7,7 +7,7 @@ from jax.typing import ArrayLike
 from mpi4py import MPI
 
 from pfftjax._runtime.arrays import PyTree
-from pfftjax._runtime.checkpoint import never_repeat
+from pfftjax._runtime.rematerialization import never_repeat
 from pfftjax._runtime.communicators import Comm, Communicator, as_communicator
 from pfftjax._runtime.primitive import (
     Operands,

@@ -15,7 +15,7 @@ from jax.interpreters import ad, batching
 from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import STATIC
-from pfftjax._runtime.checkpoint import never_repeat
+from pfftjax._runtime.rematerialization import never_repeat
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import (
     Axes,

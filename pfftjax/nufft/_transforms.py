@@ -30,7 +30,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from pfftjax._runtime.arrays import Operands
-from pfftjax._runtime.checkpoint import recompute
+from pfftjax._runtime.rematerialization import recompute
 from pfftjax._runtime.ordering import EFFECTS
 from pfftjax._runtime.primitive import zero_tangent
 from pfftjax.fft import PencilFFT

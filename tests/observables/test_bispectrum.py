@@ -14,7 +14,7 @@ from pfftjax import ExchangePrecision, PencilFFT
 from pfftjax.observables import _product_meshes, bispectrum
 from pfftjax.pm import density_contrast, growth, lpt
 from tests.distributed import grids
-from tests.helpers import CONTROL, assert_close, random
+from tests.helpers import CONTROL, SIZE, assert_close, random
 from tests.pm.universe import cosmology
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2)]
@@ -125,7 +125,7 @@ def test_triangles_are_as_many_in_half_of_the_bits():
     measured = jax.jit(lambda x: [bispectrum(x, p, side, "all", edges=edges) for p in plans])
     full, half = measured(x)
     np.testing.assert_array_equal(half.triangles, full.triangles)
-    assert np.any(half.bispectrum != full.bispectrum)
+    assert SIZE == 1 or np.any(half.bispectrum != full.bispectrum)
     assert_close(half.bispectrum, full.bispectrum, 1e-3)
 
 

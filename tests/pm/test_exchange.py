@@ -327,7 +327,7 @@ def test_a_position_that_is_not_finite():
         # Every rank is told of the one that has it.
         with pytest.raises(jax.errors.JaxRuntimeError) as raised:
             jax.block_until_ready(jax.jit(lambda at: Route.to_owners(at, pencil, 99).order)(at))
-        assert f"a position of particles on rank {SIZE - 1} is not finite" in str(raised.value)
+        assert f"a position on rank {SIZE - 1} is not finite" in str(raised.value)
         recover()
     # And the ranks still agree on what comes next.
     assert Route.to_owners(np.zeros((3, 3)), pencil, 3 * SIZE).count == 3 * SIZE * (RANK == 0)

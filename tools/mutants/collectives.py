@@ -29,14 +29,14 @@ MUTANTS = [
         RUNTIME / "primitive.py",
         "    recompute(primitive)\n",
         "",
-        "tests/runtime/test_checkpoint.py::test_a_scan_with_checkpoint_needs_less_memory",
+        "tests/runtime/test_rematerialization.py::test_a_scan_with_checkpoint_needs_less_memory",
     ),
     Mutant(
         "trap 3: policies are not heard",
-        RUNTIME / "checkpoint.py",
+        RUNTIME / "rematerialization.py",
         'if verdict is True or type(verdict).__name__ == "SaveableType":',
         "if False:",
-        "tests/runtime/test_checkpoint.py::test_what_is_saved_is_not_exchanged_again",
+        "tests/runtime/test_rematerialization.py::test_what_is_saved_is_not_exchanged_again",
     ),
     Mutant(
         "trap 4: JAX copies the token",
