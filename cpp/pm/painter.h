@@ -271,13 +271,21 @@ class Painter {
   static constexpr Assignment kReach{kPoints, kShift};
   using OfPoints = PerAxis<T>[kPoints];
 
+  // 0 <= place < count, in one comparison.
+  static bool IsIn(std::int64_t place, std::int64_t count) {
+    return static_cast<std::uint64_t>(place) < static_cast<std::uint64_t>(count);
+  }
   // The first point that a particle reaches along an axis, counted from the block's first cell,
   // and `t` of Weights. False where the particle is not in this rank's block.
   bool First(std::int64_t row, int axis, std::int64_t* first, T* rest) const {
     Coordinate<T> at;
     if (!Locate(cells_[kAxes * row + axis], offsets_[kAxes * row + axis], &at)) return false;
-    const std::int64_t local = Wrapped(at.cell, mesh_.shape[axis]) - block_[axis].start;
-    if (local < 0 || local >= block_[axis].count) return false;
+    // Most cells are in the block before they are brought back into the box.
+    std::int64_t local = at.cell - block_[axis].start;
+    if (!IsIn(local, block_[axis].count)) {
+      local = Wrapped(at.cell, mesh_.shape[axis]) - block_[axis].start;
+      if (!IsIn(local, block_[axis].count)) return false;
+    }
     *first = local + kReach.lowest();
     *rest = at.fraction;
     if constexpr (kReach.is_by_half()) {
