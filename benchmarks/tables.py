@@ -22,6 +22,7 @@ CATALOGUES = ROOT / "docs" / "catalogues.md"
 OBSERVABLES = ROOT / "docs" / "observables.md"
 NUFFT = ROOT / "docs" / "nufft.md"
 CLUSTERS = ROOT / "docs" / "clusters.md"
+SIMULATION = ROOT / "docs" / "simulation.md"
 TRANSFORMS = ROOT / "docs" / "design" / "transforms.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->\n", "<!-- end -->\n"
 CASE = "256:complex64 forward"
@@ -45,6 +46,25 @@ def _particles() -> list[tuple[str, str, str]]:
             f"64^3: {1 / small['gradient_over_jaxpm']:.1f} times",
         ),
     ]
+
+
+def gradients() -> str:
+    """What a value and its gradient take, followed back and stored."""
+    found = markdown.results("adjoint")
+    rows = [
+        (
+            f"{n}^3, {found['steps']} steps",
+            f"{of['time_over_run']:.1f} times the run",
+            f"{of['time_over_run'] / of['time_over_stored']:.1f} times",
+            f"{of['bytes_a_particle']['reversible']['40']:.0f}",
+            f"{of['bytes_a_particle']['stored']['40']:.0f}",
+        )
+        for n, of in found["sizes"].items()
+    ]
+    stored = '`adjoint="stored"`'
+    size = "bytes for each particle, 40 steps"
+    header = ("particles", "a value and its gradient", stored, size, stored)
+    return markdown.table(header, *rows)
 
 
 def _exchange() -> tuple[str, str, str]:
@@ -294,6 +314,7 @@ def friends() -> str:
 # The tables of a page in their order.
 TABLES = {
     CLUSTERS: (clusters.threads, clusters.memory, clusters.faults, clusters.endurance),
+    SIMULATION: (gradients,),
     CATALOGUES: (friends,),
     README: (speed,),
     PARTICLES: (painting,),
