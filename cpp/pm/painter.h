@@ -196,7 +196,7 @@ class Painter {
   }
 
   // Paint of four components, which lie together at each point: field (*padded, 4). It takes
-  // little longer than Paint of one, as a register adds all four.
+  // little longer than Paint of one, as a register adds all four, or two in double precision.
   std::int64_t PaintFours(const T* values, std::int64_t begin, std::int64_t end, std::int64_t low,
                           std::int64_t high, T* field) const {
     for (std::int64_t row = begin; row < end; ++row) {

@@ -31,10 +31,10 @@ from jax.typing import ArrayLike
 
 from . import call_sites, first_call
 from .arrays import PyTree
-from .rematerialization import recompute
 from .communicators import Communicator
 from .ffi import is_fake_device, native, platforms
 from .ordering import EFFECTS, InPlace, Rule, is_exporting, ordered_ffi_rule, platforms_of
+from .rematerialization import recompute
 
 _P = ParamSpec("_P")
 _Tree = TypeVar("_Tree")

@@ -9,8 +9,11 @@ all the same, for its effect; as the first one has had that, all ranks leave the
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import jax
+import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Primitive, Var
 from jax.interpreters import partial_eval
+from jax.typing import ArrayLike
 
 _communicating: set[Primitive] = set()
 
@@ -50,6 +53,18 @@ def save_collectives(primitive: Primitive, *_: object, **__: object) -> bool:
 
     """
     return primitive in _communicating
+
+
+def select(condition: ArrayLike, x: ArrayLike, y: ArrayLike) -> jax.Array:
+    """`jnp.where`, whose result depends on both in empty arrays, too.
+
+    There `jnp.where` is `x`. A rank that has no part of a field or of a spectrum would need less
+    than the others, and leave out collectives that they repeat.
+    """
+    dtype = jnp.result_type(x, y)
+    return jax.lax.select(
+        *jnp.broadcast_arrays(condition, jnp.asarray(x, dtype), jnp.asarray(y, dtype))
+    )
 
 
 def _partial_eval(

@@ -18,8 +18,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from pfftjax._runtime.arrays import Operands, PyTree
-from pfftjax._runtime.rematerialization import recompute
 from pfftjax._runtime.ordering import EFFECTS
+from pfftjax._runtime.rematerialization import recompute
 from pfftjax.collectives.internal import traced, vjp_of_copies
 
 # Both take and return flat lists of arrays; `back` takes `jax.vjp`, or its like, first.

@@ -8,10 +8,10 @@ What the environment sets (``PFFTJAX_CHECK``, ``PFFTJAX_TIMEOUT``, ...) is in
 `pfftjax._runtime.options`.
 """
 
-from pfftjax._runtime.rematerialization import save_collectives as save_collectives
 from pfftjax._runtime.communicators import communicator as communicator
 from pfftjax._runtime.communicators import duplicate as duplicate
 from pfftjax._runtime.ordering import recover as recover
+from pfftjax._runtime.rematerialization import save_collectives as save_collectives
 from pfftjax._runtime.support import has_cuda_support as has_cuda_support
 from pfftjax._runtime.support import has_sycl_support as has_sycl_support
 

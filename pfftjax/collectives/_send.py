@@ -7,7 +7,6 @@ from jax.typing import ArrayLike
 from mpi4py import MPI
 
 from pfftjax._runtime.arrays import PyTree
-from pfftjax._runtime.rematerialization import never_repeat
 from pfftjax._runtime.communicators import Comm, Communicator, as_communicator
 from pfftjax._runtime.primitive import (
     Operands,
@@ -21,6 +20,7 @@ from pfftjax._runtime.primitive import (
     where,
     zero_tangent,
 )
+from pfftjax._runtime.rematerialization import never_repeat
 
 from ._partner import NOBODY, partner, tag_number
 from ._status import NO_STATUS, with_status

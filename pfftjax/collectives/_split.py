@@ -15,7 +15,6 @@ from jax.interpreters import ad, batching
 from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import STATIC
-from pfftjax._runtime.rematerialization import never_repeat
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.primitive import (
     Axes,
@@ -31,6 +30,7 @@ from pfftjax._runtime.primitive import (
     where,
     zero_tangent,
 )
+from pfftjax._runtime.rematerialization import never_repeat
 
 from ._allgather import allgather_p
 from ._alltoall import alltoall_p

@@ -20,6 +20,7 @@ from jax.typing import DTypeLike
 from pfftjax._runtime.arrays import Field, Lines, Reals
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.primitive import local
+from pfftjax._runtime.rematerialization import select
 
 # Kinds of transforms of the last axis, of length n (cpp/fft/lanes.h). Sums run over it. h is 1
 # for k = 0 and, where n is even, k = n / 2, and 2 elsewhere: how often a coefficient of a half
@@ -157,7 +158,7 @@ def _to_real(x: Lines, axes: int, n: int, scale: np.floating) -> Lines:
     twice = hermitian_weights(n, real) > 1
     # XLA divides by n. The factor is part of a pass that is needed as it is.
     factor = real(n) * scale
-    x = jax.lax.complex(factor * x.real, jnp.where(twice, factor * x.imag, 0))
+    x = jax.lax.complex(factor * x.real, select(twice, factor * x.imag, 0))
     return jax.lax.fft(x, "IRFFT", (n,))
 
 

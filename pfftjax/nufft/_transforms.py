@@ -30,9 +30,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from pfftjax._runtime.arrays import Operands
-from pfftjax._runtime.rematerialization import recompute
 from pfftjax._runtime.ordering import EFFECTS
 from pfftjax._runtime.primitive import zero_tangent
+from pfftjax._runtime.rematerialization import recompute
 from pfftjax.fft import PencilFFT
 from pfftjax.fft.internal import forward_steps, inverse_steps, wavenumbers_along
 from pfftjax.fft.internal import run as run_steps

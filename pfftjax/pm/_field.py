@@ -8,6 +8,7 @@ import numpy as np
 from jax.core import Tracer
 
 from pfftjax._runtime.arrays import BoxSize, RealBlock, RealBlockLike, Reals, RealsLike, SeriesLike
+from pfftjax._runtime.rematerialization import select
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import here, sides, top_hat
 
@@ -124,13 +125,13 @@ def linear_field(
     kx, ky, kz = plan.wavenumbers((x, y, z), noise.dtype)
     k2 = kx**2 + ky**2 + kz**2
     zero = k2 == 0
-    p = checked_power(power, jnp.sqrt(jnp.where(zero, 1, k2)), here("linear_field", plan))
+    p = checked_power(power, jnp.sqrt(select(zero, 1, k2)), here("linear_field", plan))
     p = p.astype(noise.dtype)
     n0, n1, n2 = plan.shape
     per_cell = (n0 / x) * (n1 / y) * (n2 / z)  # cells per volume
     # The derivative of a square root at zero must not make NaN of a spectrum that is cut off.
     zero = zero | (p == 0)
-    amplitude = jnp.where(zero, 0, jnp.sqrt(per_cell * jnp.where(zero, 1, p)))
+    amplitude = select(zero, 0, jnp.sqrt(per_cell * select(zero, 1, p)))
     return plan.inverse(amplitude.astype(noise.dtype) * plan.forward(noise))
 
 

@@ -1,8 +1,8 @@
 """Paint and readout of four components that lie together at each point of the mesh.
 
 The way back of a run needs a density beside three components of cotangents, and the other way
-about. On CPUs one register holds all four, and they take little longer than one. Elsewhere the
-primitives of paint and readout do it.
+about. On CPUs a register holds all four in single precision, and two do in double: four take
+little longer than one. Elsewhere the primitives of paint and readout do it.
 """
 
 import functools

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from pfftjax._runtime.arrays import RealBlock, RowsLike
+from pfftjax._runtime.rematerialization import select
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import odd_wavenumbers
 
@@ -72,4 +73,4 @@ def paint_interlaced(
         can_move = can_move & (k == k_odd)
     angle = sum(odd) / 2
     back = jax.lax.complex(jnp.cos(angle), jnp.sin(angle))
-    return plan.inverse(jnp.where(can_move, (plain + back * moved) / 2, plain))
+    return plan.inverse(select(can_move, (plain + back * moved) / 2, plain))

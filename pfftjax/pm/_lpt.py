@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 
 from pfftjax._runtime.arrays import BoxSize, Count, Number, RealBlockLike
 from pfftjax._runtime.primitive import static_ints, where
+from pfftjax._runtime.rematerialization import select
 from pfftjax.fft import PencilFFT, padded_inverse, truncated_forward
 from pfftjax.spectral import gradient
 from pfftjax.spectral.internal import odd_wavenumbers, sides
@@ -202,7 +203,8 @@ class _Products:
             # A product of two modes at n / 2 would come back as one there.
             for axis, n in enumerate(self.plan.shape):
                 if n > 1:
-                    potential = jnp.where(2 * self.plan.output.indices(axis) == n, 0, potential)
+                    is_last = 2 * self.plan.output.indices(axis) == n
+                    potential = select(is_last, 0, potential)
         (kx, ky, kz), (gx, gy, gz) = self.k, self.odd
 
         def inverse(*factors: jax.Array) -> jax.Array:

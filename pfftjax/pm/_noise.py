@@ -14,6 +14,7 @@ from jaxtyping import PRNGKeyArray
 from pfftjax._runtime.arrays import RealBlock, RealBlockLike, Reals
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import where
+from pfftjax._runtime.rematerialization import select
 from pfftjax.collectives.internal import same
 from pfftjax.fft import PencilFFT
 from pfftjax.pencils import Pencil
@@ -177,7 +178,7 @@ def fixed_amplitudes(noise: RealBlockLike, plan: PencilFFT) -> RealBlock:
     noise = fields(noise, plan, "fixed_amplitudes")
     modes = plan.forward(noise)
     size = jnp.abs(modes)
-    unit = jnp.where(size > 0, modes / jnp.where(size > 0, size, 1), 1)
+    unit = select(size > 0, modes / select(size > 0, size, 1), 1)
     return plan.inverse(unit * np.sqrt(math.prod(plan.shape)).astype(noise.dtype))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from pfftjax._runtime.arrays import BoxSize, Number, RealBlock, RealBlockLike, Reals
+from pfftjax._runtime.rematerialization import select
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral import apply
 from pfftjax.spectral.internal import here
@@ -81,12 +82,12 @@ def local_non_gaussianity(
 
         def kernel(kx: Reals, ky: Reals, kz: Reals) -> Reals:
             k2 = kx**2 + ky**2 + kz**2
-            k = jnp.sqrt(jnp.where(k2 == 0, 1, k2))
+            k = jnp.sqrt(select(k2 == 0, 1, k2))
             p = checked_power(power, k, here(operation, plan))
             is_none = (k2 == 0) | (p == 0)
-            transfer = jnp.sqrt(jnp.where(is_none, 1, p) / largest)
+            transfer = jnp.sqrt(select(is_none, 1, p) / largest)
             alpha = of_all * k**2 * transfer * (k / _LARGE_SCALE) ** (-n_s / 2)
-            return jnp.where(is_none, 0, alpha**sign).astype(delta.dtype)
+            return select(is_none, 0, alpha**sign).astype(delta.dtype)
 
         return apply(field, plan, box_size, kernel)
 

@@ -183,7 +183,7 @@ def _undone(
     add_offset, add_constants = back(to_pull)
     to_constants = jax.tree.map(jnp.add, to_shared.constants, add_constants)
     to_constants = to_constants._replace(per_cell=to_constants.per_cell + to_per_cell)
-    # XLA adds rows of three numbers one row after the other, in 1.4 ms where flat arrays take 0.2.
+    # XLA adds rows of three numbers one row after the other: 160,000 rows take 1.4 ms, flat 0.2.
     flat = jax.lax.optimization_barrier((to.offset.ravel(), add_offset.ravel()))
     to_offset = (flat[0] + flat[1]).reshape(add_offset.shape)
     to = to._replace(offset=to_offset)

@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Reals
+from pfftjax._runtime.rematerialization import select
 from pfftjax.fft.internal import Plan, as_complex, check_series, is_length
 
 from ._operands import (
@@ -266,12 +267,12 @@ _SERIES_UP_TO = 1.5**2
 def top_hat(x2: Reals) -> Reals:
     """W of a squared argument: its derivative in x^2 exists at 0, that in x would make NaN."""
     near = x2 < _SERIES_UP_TO
-    small = jnp.where(near, x2, 0)
+    small = select(near, x2, 0)
     series = jnp.zeros_like(small)
     for coefficient in reversed(_SERIES):
         series = series * small + coefficient
-    x = jnp.sqrt(jnp.where(near, 1, x2))
-    return jnp.where(near, series, 3 * (jnp.sin(x) - x * jnp.cos(x)) / x**3)
+    x = jnp.sqrt(select(near, 1, x2))
+    return select(near, series, 3 * (jnp.sin(x) - x * jnp.cos(x)) / x**3)
 
 
 def order_of(kernel: Assignment, here: str) -> int:

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Number, Reals
 from pfftjax._runtime.primitive import where
+from pfftjax._runtime.rematerialization import select
 from pfftjax.fft.internal import Plan, as_complex, sides_of, wavenumbers_along
 from pfftjax.fft.internal import operand as block_of
 
@@ -125,4 +126,4 @@ def inverse_square(*k: Reals) -> Reals:
     """1 / k^2, and 0 at k = 0, where no division by zero is made in any derivative either."""
     k2 = square(*k)
     zero = k2 == 0
-    return jnp.where(zero, 0, 1 / jnp.where(zero, 1, k2))
+    return select(zero, 0, 1 / select(zero, 1, k2))

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
+from pfftjax import PencilFFT, ProcessGrid, norm, spectral, value_and_grad
 from pfftjax import collectives as pc
 from pfftjax._runtime.ffi import native
-from tests.helpers import SIZE, assert_close, blocks
+from tests.helpers import SIZE, assert_close, blocks, random
 
 pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3), pytest.mark.messages]
 
@@ -110,3 +111,18 @@ def test_policy_leaves_other_operations_alone():
     from jax.extend.core import primitives
 
     assert not pc.save_collectives(primitives.sin_p)
+
+
+def test_a_rank_without_modes_repeats_what_others_do():
+    """The derivative in the box wants a transform once more, on ranks with nothing of it as well.
+    The potential is in proportion to the square of the box."""
+    plan = PencilFFT((5, 1, 3), ProcessGrid((SIZE, 1)), real=True)
+    assert SIZE == 1 or 0 in pc.allgather(jnp.asarray(plan.output.local_shape)[None]).ravel()
+    x = jnp.asarray(plan.input.local_block(random(plan.shape)))
+
+    @jax.checkpoint
+    def size(side):
+        return norm(spectral.inverse_laplacian(jnp.sin(x), plan, side), plan.grid)
+
+    value, slope = jax.jit(value_and_grad(size, shared="side"))(3.0)
+    assert_close(slope, 2 * value / 3, 1e-12)
