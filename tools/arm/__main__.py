@@ -32,6 +32,7 @@ TESTS = (
     "tests/collectives/test_sendrecv.py",
     "tests/collectives/test_adjoint.py",
     "tests/pm/test_painting.py",
+    "tests/pm/test_fours.py",
     "tests/pm/test_exchange.py",
     "tests/runtime/test_node.py",
 )

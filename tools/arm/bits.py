@@ -16,6 +16,8 @@ import numpy as np
 import pfftjax
 from pfftjax.fft._local import Kind, fft_of_lines
 from pfftjax.pm import Positions, paint, readout
+from pfftjax.pm._assignment import assignment_of
+from pfftjax.pm._fours import paint_fours, readout_fours
 from tests.distributed import COMPLEX, by_method, grids
 from tests.helpers import CONTROL, RANK, random
 
@@ -69,7 +71,7 @@ def plans(dtype: str) -> Iterator[tuple[str, jax.Array]]:
 
 
 def particles(dtype: str) -> Iterator[tuple[str, jax.Array]]:
-    """Painted fields, and fields at particles."""
+    """Painted fields, and fields at particles, with four components together as well."""
     mesh = pfftjax.Pencil((16, 9, 10), pfftjax.ProcessGrid())
     start, count = (np.array(x) for x in (mesh.start, mesh.local_shape))
     rng = np.random.default_rng(RANK)
@@ -92,6 +94,20 @@ def particles(dtype: str) -> Iterator[tuple[str, jax.Array]]:
     for kernel, results in zip(KERNELS, everything(at, values, field), strict=True):
         names = (f"painted {kernel} {dtype}", f"read out {kernel} {dtype}")
         yield from zip(names, results, strict=True)
+
+    @jax.jit
+    def four_together(at, values):
+        results = []
+        for kernel in KERNELS[1:]:
+            form = assignment_of(kernel, mesh, "paint")
+            painted = paint_fours(values, at, mesh, form)
+            results.append((painted, *readout_fours(painted, values, at, mesh, form)))
+        return results
+
+    four = rng.random((len(u), 4)).astype(dtype)
+    for kernel, results in zip(KERNELS[1:], four_together(at, four), strict=True):
+        names = ("painted", "read out", "slopes of")
+        yield from zip((f"four {x} {kernel} {dtype}" for x in names), results, strict=True)
 
 
 def main() -> None:
