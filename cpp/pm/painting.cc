@@ -101,7 +101,7 @@ std::int64_t PaintOnThreads(ffi::ThreadPool& pool, const Painter<T, kPoints, kSh
   // A particle reaches two parts at most, as none has fewer planes than points of a kernel.
   const std::int64_t parts = std::min(4 * threads, planes / kPoints);
   if (threads < 2 || parts < 2 || used < 2 * some) {
-    return paint(std::int64_t{0}, used, std::int64_t{0}, planes);
+    return paint(0, used, 0, planes);
   }
   const auto low = [=](std::int64_t part) { return planes * part / parts; };
   std::vector<std::int64_t> part_of(static_cast<std::size_t>(planes));
@@ -152,19 +152,25 @@ std::int64_t PaintOnThreads(ffi::ThreadPool& pool, const Painter<T, kPoints, kSh
   return FirstOf(lost);
 }
 
+// Components lie apart, or (kFours) the four numbers of a point lie together.
+template <bool kFours>
 ffi::Error Paint(const Particles& particles, ffi::ThreadPool pool, Operand values, Result field) {
-  const Timed timed(Operation::kPaint, BytesOf(values));
+  const Timed timed(kFours ? Operation::kPaintFours : Operation::kPaint, BytesOf(values));
   AdviseHugePages(field->untyped_data(), field->size_bytes());
   Clear(field->untyped_data(), field->size_bytes());
-  return WithPainter("paint", particles, pm::OperandsOf(values, *field),
+  return WithPainter(kFours ? "paint_fours" : "paint", particles,
+                     kFours ? pm::OperandsOfFours(values, *field) : pm::OperandsOf(values, *field),
                      [&](const auto& painter, auto zero) {
                        using T = decltype(zero);
                        const T* from = static_cast<const T*>(values.untyped_data());
                        T* to = static_cast<T*>(field->untyped_data());
-                       return PaintOnThreads(pool, painter, *particles.used.typed_data(),
-                                             [=, &painter](const auto&... rows_and_planes) {
-                                               return painter.Paint(from, rows_and_planes..., to);
-                                             });
+                       return PaintOnThreads(
+                           pool, painter, *particles.used.typed_data(),
+                           [=, &painter](std::int64_t begin, std::int64_t end, std::int64_t low,
+                                         std::int64_t high) {
+                             return kFours ? painter.PaintFours(from, begin, end, low, high, to)
+                                           : painter.Paint(from, begin, end, low, high, to);
+                           });
                      });
 }
 
@@ -210,25 +216,6 @@ ffi::Error Slope(const Particles& particles, ffi::ThreadPool pool, Operand field
                      });
 }
 
-// Paint of four components that lie together at each point.
-ffi::Error PaintFours(const Particles& particles, ffi::ThreadPool pool, Operand values,
-                      Result field) {
-  const Timed timed(Operation::kPaintFours, BytesOf(values));
-  AdviseHugePages(field->untyped_data(), field->size_bytes());
-  Clear(field->untyped_data(), field->size_bytes());
-  return WithPainter("paint_fours", particles, pm::OperandsOfFours(values, *field),
-                     [&](const auto& painter, auto zero) {
-                       using T = decltype(zero);
-                       const T* from = static_cast<const T*>(values.untyped_data());
-                       T* to = static_cast<T*>(field->untyped_data());
-                       return PaintOnThreads(pool, painter, *particles.used.typed_data(),
-                                             [=, &painter](const auto&... rows_and_planes) {
-                                               return painter.PaintFours(from, rows_and_planes...,
-                                                                         to);
-                                             });
-                     });
-}
-
 bool IsTable(const Operand& x, std::int64_t rows, std::int64_t columns, ffi::DataType type) {
   const pm::Dimensions shape = x.dimensions();
   return shape.size() == 2 && shape[0] == rows && shape[1] == columns && x.element_type() == type;
@@ -265,11 +252,11 @@ ffi::Error ReadoutFours(const Particles& particles, ffi::ThreadPool pool, Operan
 }  // namespace
 
 std::vector<Registration> PaintingHandlers() {
-  return {ParticleHandler<Paint>("pfftjax_paint").OnHost(),
+  return {ParticleHandler<Paint<false>>("pfftjax_paint").OnHost(),
           ParticleHandler<Readout>("pfftjax_readout").OnHost(),
           ParticleHandler<Slope<false>>("pfftjax_readout_along").OnHost(),
           ParticleHandler<Slope<true>>("pfftjax_readout_across").OnHost(),
-          ParticleHandler<PaintFours>("pfftjax_paint_fours").OnHost(),
+          ParticleHandler<Paint<true>>("pfftjax_paint_fours").OnHost(),
           ParticleHandler<ReadoutFours>("pfftjax_readout_fours").OnHost()};
 }
 

@@ -321,29 +321,25 @@ def _put_together(turn: jax.Array, shift: jax.Array) -> jax.Array:
 
 # The reverse of 512 steps adds up cotangents that nearly cancel: in float32 three digits are left.
 # So derivatives go forward beside the growth, and only their sum is transposed.
-_followed = jax.custom_jvp(_integrated, nondiff_argnums=(0,))
-
-
-# The last operand, which is `_integrated` of the others, with derivatives as those.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _found(
     form: tuple[object, int], parameters: Sequence[ArrayLike], a: ArrayLike, value: Reals
 ) -> Reals:
+    """`value`, which is `_integrated` of the others, with the derivatives of that."""
     return value
 
 
-def _followed_jvp(
+@functools.partial(_found.defjvp, symbolic_zeros=True)
+def _found_jvp(
     form: tuple[object, int],
-    primals: tuple[Any, ...],
-    tangents: tuple[Any, ...],
+    primals: tuple[Sequence[ArrayLike], ArrayLike, Reals],
+    tangents: tuple[Sequence[jax.Array | SymbolicZero], jax.Array | SymbolicZero, object],
 ) -> tuple[Reals, Reals]:
-    """The rule of both, whose first operands are parameters and scale factors."""
-    parameters, a = primals[0], jnp.asarray(primals[1])
+    parameters, a, value = primals[0], jnp.asarray(primals[1]), primals[2]
     inputs, changes = [*parameters, a], [*tangents[0], tangents[1]]
     which = [i for i, t in enumerate(changes) if not isinstance(t, SymbolicZero)]
     if not which:
-        y = primals[2] if len(primals) > 2 else _followed(form, parameters, a)
-        return y, jnp.zeros_like(y)
+        return value, jnp.zeros_like(value)
 
     def integrated(*varied: jax.Array) -> jax.Array:
         values = list(inputs)
@@ -357,15 +353,12 @@ def _followed_jvp(
             integrated, x, [d * jnp.ones_like(v) for d, v in zip(direction, x, strict=True)]
         )
 
+    # The value comes with its derivatives: nobody needs the one that was found without.
     y, slopes = jax.vmap(derivative, out_axes=(None, 0))(jnp.eye(len(which), dtype=a.dtype))
     y = _found(form, parameters, a, jax.lax.stop_gradient(y))
     # Each element of the result depends on its own scale factor only.
     terms = [slope * changes[i] for i, slope in zip(which, slopes, strict=True)]
     return y, functools.reduce(jnp.add, terms)
-
-
-_followed.defjvp(_followed_jvp, symbolic_zeros=True)
-_found.defjvp(_followed_jvp, symbolic_zeros=True)
 
 
 def growth(cosmology: Cosmology, a: RealsLike | SeriesLike, *, order: Literal[2, 3] = 2) -> Growth:
@@ -410,7 +403,9 @@ def growth(cosmology: Cosmology, a: RealsLike | SeriesLike, *, order: Literal[2,
 
     leaves, structure = jax.tree.flatten(cosmology)
     parameters = tuple(jnp.asarray(leaf, a.dtype) for leaf in leaves)
-    h1, h1_rate, h2, h2_rate, *third = _followed((structure, order), parameters, a)
+    form = structure, order
+    value = _integrated(form, *jax.lax.stop_gradient((parameters, a)))
+    h1, h1_rate, h2, h2_rate, *third = _found(form, parameters, a, value)
     g1, g2 = 1 + h1, h2 - 3 / 7
     d3 = d3_rate = None
     if third:
