@@ -14,6 +14,8 @@
 // PFFTJAX_FAKE_IDENTITY=x  what this process calls its device; by default each has its own
 // PFFTJAX_FAKE_BUSY=s      a stream is busy with something else for so many seconds from the time
 //                          when it is made
+// PFFTJAX_FAKE_LATE=s      a copy to the device runs no sooner than so many seconds after it was
+//                          asked for
 // PFFTJAX_FAKE_RCCL=1      NCCL is looked for as for AMD's GPUs; by default PFFTJAX_NCCL names it
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -36,17 +38,21 @@
 namespace pfftjax::gpu::fake {
 namespace {
 
+// What comes after in the stream waits for as many seconds as the variable says, if it is set.
+void Hold(StreamHandle stream, const char* variable) {
+  using Clock = std::chrono::steady_clock;
+  if (const char* seconds = std::getenv(variable)) {
+    const auto end = Clock::now() + std::chrono::duration<double>(std::atof(seconds));
+    AsStream(stream).work.push_back({{}, {}, 0, [end] { return Clock::now() >= end; }});
+  }
+}
+
 // ---- Streams and events ------------------------------------------------------------------------
 
 int MakeStream(StreamHandle* stream) {
   return Call("make_stream", [&](Runtime& runtime) {
-    auto* const made = *runtime.streams.insert(new Stream).first;
-    *stream = made;
-    if (const char* busy = std::getenv("PFFTJAX_FAKE_BUSY")) {
-      using Clock = std::chrono::steady_clock;
-      const auto end = Clock::now() + std::chrono::duration<double>(std::atof(busy));
-      made->work.push_back({{}, {}, 0, [end] { return Clock::now() >= end; }});
-    }
+    *stream = *runtime.streams.insert(new Stream).first;
+    Hold(*stream, "PFFTJAX_FAKE_BUSY");
     return kOk;
   });
 }
@@ -178,6 +184,7 @@ int Copy(void* target, const void* source, std::int64_t bytes, Direction directi
       code = to_device ? runtime.CheckPinned(source, bytes) : runtime.CheckDevice(source);
     }
     if (code != kOk) return code;
+    if (to_device) Hold(stream, "PFFTJAX_FAKE_LATE");
     Enqueue(runtime, stream, {target, source},
             [=] { std::memcpy(target, source, static_cast<std::size_t>(bytes)); });
     return static_cast<int>(kOk);
