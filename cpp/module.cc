@@ -30,6 +30,7 @@
 #include "pencils/stream.h"
 #include "pm/friends.h"
 #include "pm/mesh.h"
+#include "runtime/abort.h"
 #include "runtime/agreement.h"
 #include "runtime/call_sites.h"
 #include "runtime/crossing.h"
@@ -37,7 +38,6 @@
 #include "runtime/handlers.h"
 #include "runtime/node.h"
 #include "runtime/profile.h"
-#include "runtime/watch.h"
 #include "runtime/window.h"
 
 namespace nb = nanobind;

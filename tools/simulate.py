@@ -26,10 +26,11 @@ SIMULATED = ROOT / "tests" / "cpp" / "simulated"
 CORE = (
     "base/pages collectives/collectives collectives/exchange collectives/messages "
     "collectives/node_exchange collectives/same collectives/scan collectives/split pencils/box "
-    "pencils/pencils pencils/redistribute pencils/stream pm/owners runtime/agreement runtime/call "
-    "runtime/background runtime/call_sites runtime/communicator runtime/crossing "
-    "runtime/deadlock runtime/departure runtime/gathering runtime/inquiry runtime/node "
-    "runtime/profile runtime/shared_memory runtime/terminate runtime/watch runtime/window"
+    "pencils/pencils pencils/redistribute pencils/stream pm/owners runtime/abort "
+    "runtime/agreement runtime/call runtime/background runtime/call_sites runtime/communicator "
+    "runtime/crossing runtime/deadlock runtime/departure runtime/gathering runtime/inquiry "
+    "runtime/node runtime/profile runtime/shared_memory runtime/terminate runtime/watch "
+    "runtime/window"
 ).split()
 # System calls that the simulation replaces.
 WRAPPED = (

@@ -13,6 +13,7 @@
 #include "gpu/nccl_api.h"
 #include "gpu/probe.h"
 #include "gpu/transport.h"
+#include "runtime/abort.h"
 #include "runtime/watch.h"
 
 namespace pfftjax::gpu {

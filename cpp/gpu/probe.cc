@@ -14,8 +14,8 @@
 
 #include "base/process.h"
 #include "base/stepped_clock.h"
+#include "runtime/abort.h"
 #include "runtime/errors.h"
-#include "runtime/watch.h"
 
 namespace pfftjax::gpu {
 namespace {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/stepped_clock.h"
+#include "runtime/abort.h"
 #include "runtime/background.h"
 #include "runtime/communicator.h"
 #include "runtime/profile.h"

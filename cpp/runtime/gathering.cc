@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/abort.h"
 #include "runtime/crossing.h"
-#include "runtime/watch.h"
 
 namespace pfftjax {
 namespace {

@@ -4,7 +4,6 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <list>
 #include <map>
@@ -17,6 +16,7 @@
 
 #include "base/options.h"
 #include "base/stepped_clock.h"
+#include "runtime/abort.h"
 #include "runtime/communicator.h"
 #include "runtime/crossing.h"
 #include "runtime/deadlock.h"
@@ -448,14 +448,5 @@ void StopWatch() { TheWatch().Stop(); }
 void AnnounceDeparture() { ++*announced_departures; }
 
 void CompleteDeparture() { ++*completed_departures; }
-
-void AbortJob(const char* text) {
-  const std::string line = std::string("pfftjax: ") + text + "\npfftjax: ending the job\n";
-  process::WriteError(line);
-  // Launchers kill at once, before they have passed on what was written (MPICH's does).
-  process::SleepFor(std::chrono::milliseconds(300));
-  Mpi()->abort(1);
-  std::abort();
-}
 
 }  // namespace pfftjax

@@ -26,7 +26,4 @@ void StopWatch();
 void AnnounceDeparture();
 void CompleteDeparture();
 
-// Prints to standard error in one piece and ends the job on all ranks.
-[[noreturn]] void AbortJob(const char* text);
-
 }  // namespace pfftjax

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pfftjax._runtime.primitive import where
 from pfftjax.pencils import Pencil
-from pfftjax.spectral.internal import Assignment as Kernel
+from pfftjax.spectral.internal import AssignmentKernel as Kernel
 from pfftjax.spectral.internal import order_of
 
 

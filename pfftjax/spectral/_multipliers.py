@@ -25,7 +25,7 @@ from ._operands import (
     times_real,
 )
 
-Assignment = Literal["ngp", "cic", "tsc", "pcs"]
+AssignmentKernel = Literal["ngp", "cic", "tsc", "pcs"]
 Kernel: TypeAlias = Callable[..., ArrayLike]
 
 # The window of a B-spline of order p is sinc^p along each axis (Hockney & Eastwood 1988, 5-3).
@@ -275,7 +275,7 @@ def top_hat(x2: Reals) -> Reals:
     return select(near, series, 3 * (jnp.sin(x) - x * jnp.cos(x)) / x**3)
 
 
-def order_of(kernel: Assignment, here: str) -> int:
+def order_of(kernel: AssignmentKernel, here: str) -> int:
     """The order of the assignment kernel of that name."""
     if not isinstance(kernel, str) or kernel not in _ORDERS:
         raise ValueError(f"{here}: kernel must be one of {', '.join(_ORDERS)}, got {kernel!r}")
@@ -285,7 +285,7 @@ def order_of(kernel: Assignment, here: str) -> int:
 def deconvolve(
     x: FieldLike,
     plan: Plan,
-    kernel: Assignment = "cic",
+    kernel: AssignmentKernel = "cic",
     *,
     times: int = 1,
     from_spectrum: bool = False,

@@ -1,6 +1,6 @@
 """Names of `pfftjax.spectral` for the folders above it, beside the public ones."""
 
-from ._multipliers import Assignment as Assignment
+from ._multipliers import AssignmentKernel as AssignmentKernel
 from ._multipliers import order_of as order_of
 from ._multipliers import top_hat as top_hat
 from ._operands import here as here

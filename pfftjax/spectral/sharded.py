@@ -19,7 +19,7 @@ from pfftjax.fft import PencilFFT
 from pfftjax.fft.internal import Shards, shards_of
 from pfftjax.pencils import ProcessGrid
 
-from ._multipliers import Assignment, Kernel
+from ._multipliers import AssignmentKernel, Kernel
 from ._operands import Vector, VectorLike
 
 
@@ -169,7 +169,7 @@ def top_hat_smoothing(
 
 def deconvolve(
     x: BlockLike,
-    kernel: Assignment = "cic",
+    kernel: AssignmentKernel = "cic",
     *,
     times: int = 1,
     grid: ProcessGrid | None = None,

@@ -281,39 +281,6 @@ assert "PFFTJAX_GPU_TRANSPORT=staging on rank 1" in refusal(using(["ipc", "stagi
     )
 
 
-def test_a_rank_without_traffic_frees_what_it_has_read():
-    """Rank 0 fills its ring with what rank 1 reads, and then has something for rank 2. Rank 1 takes
-    no part in that and comes back to no exchange, but it leaves the first one before its copies to
-    the device have ended: in the second it must still say that the room is free.
-    """
-    assert_succeeds(
-        """
-rows = np.arange(1024, dtype="f4") + 2000 * RANK
-first, second = np.zeros((2, SIZE), np.int32)
-if RANK == 0:
-    first[1], second[2] = 1024, 256
-
-@jax.jit
-def both(rows):
-    received, _ = pc.alltoallv(rows, first, capacity=1024)
-    return received, pc.alltoallv(rows, second, capacity=1024)[0]
-
-for late in ("0", "0.5"):
-    os.environ["PFFTJAX_FAKE_LATE"] = late
-    received = jax.block_until_ready(both(rows))
-    if RANK == 0:
-        MPI.COMM_WORLD.send("both are done", 1)
-    if RANK == 1:
-        MPI.COMM_WORLD.recv(source=0)
-    for got, count, rank in zip(received, (1024, 256), (1, 2)):
-        expected = np.arange(1024) * (np.arange(1024) < count) * (RANK == rank)
-        np.testing.assert_array_equal(got, expected)
-""",
-        ranks=3,
-        **fake_device.environment(PFFTJAX_GPU_CHUNK_BYTES=1024, PFFTJAX_TIMEOUT=20),
-    )
-
-
 ON_RANK_1 = """
 import os
 if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":

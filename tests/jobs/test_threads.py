@@ -14,8 +14,8 @@ CORE = (
     *(f"runtime/{name}" for name in "node background shared_memory window".split()),
 )
 WATCH = (
-    "communicator call call_sites crossing deadlock agreement departure gathering inquiry profile "
-    "watch terminate"
+    "abort agreement call call_sites communicator crossing deadlock departure gathering inquiry "
+    "profile terminate watch"
 ).split()
 # How each is built, its argument, and what it says when all went well.
 PROGRAMS = {

@@ -136,7 +136,7 @@ MUTANTS = [
         CXX / "gpu" / "staging.cc",
         "(!slots_ || in_.freed() == in_.taken())",
         "true",
-        "tests/jobs/test_gpu_transports.py::test_a_rank_without_traffic_frees_what_it_has_read",
+        "tests/jobs/test_fake_device.py::test_a_rank_without_traffic_frees_what_it_has_read",
         0,
     ),
     Mutant(

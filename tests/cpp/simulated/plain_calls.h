@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "rank.h"
-#include "runtime/watch.h"
+#include "runtime/abort.h"
 
 namespace pfftjax::simulated {
 

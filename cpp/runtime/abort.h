@@ -1,0 +1,9 @@
+// The end of a job, for a rank that has found that it cannot go on.
+#pragma once
+
+namespace pfftjax {
+
+// Prints `text` to standard error in one piece and ends the job on all ranks.
+[[noreturn]] void AbortJob(const char* text);
+
+}  // namespace pfftjax
