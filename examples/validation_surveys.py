@@ -21,6 +21,14 @@ import matplotlib.pyplot as plt
 N, BOX = 64, 640.0
 SCALE_FACTORS = np.linspace(0.1, 0.2, 4)
 NAMES = ("monopole", "quadrupole", "hexadecapole")
+# The edges of wide shells of wavenumbers, in fundamental ones, and which three of them triangles
+# close in.
+NUMBERS = np.arange(1.5, 10, 2)
+KINDS = tuple(
+    (i, j, k)
+    for i, j, k in itertools.combinations_with_replacement(range(len(NUMBERS) - 1), 3)
+    if NUMBERS[k] < NUMBERS[i + 1] + NUMBERS[j + 1]
+)
 
 
 def fixed(universe, seed=0):
@@ -34,10 +42,10 @@ def fixed(universe, seed=0):
     return jax.jit(field)()
 
 
-def pair(universe, initial):
+def pair(universe, initial, kernel="cic"):
     """The particles at the last scale factor, of a field and of its negative."""
     starts = [universe.lpt(sign * initial, SCALE_FACTORS[0]) for sign in (1, -1)]
-    return [universe.simulate(start, SCALE_FACTORS, pm.bullfrog) for start in starts]
+    return [universe.simulate(start, SCALE_FACTORS, pm.bullfrog, kernel) for start in starts]
 
 
 def surveys(table, picture=None):
@@ -154,58 +162,79 @@ def second_order(delta, plan, box):
     return total + 2 / 7 * sum(x**2 for tide in tides for x in tide)
 
 
-def tree_level(universe, initial, runs, table):
-    """The bispectrum of matter over that of tree level, of the same modes and in the mean."""
-    plan, mesh, a = universe.plan, universe.mesh, float(SCALE_FACTORS[-1])
-    numbers = np.arange(1.5, 10, 2)
-    edges = tuple(numbers * 2 * np.pi / BOX)
-    triangles = [
-        (i, j, k)
-        for i, j, k in itertools.combinations_with_replacement(range(len(edges) - 1), 3)
-        if edges[k] < edges[i + 1] + edges[j + 1]
-    ]
-    options = {"triangles": triangles, "edges": edges}
+class Triangles:
+    """Bispectra in a universe of all `KINDS` of triangles of wide shells."""
 
-    @jax.jit
-    def measured(particles):
-        density = pm.density_contrast(particles, mesh, kernel="pcs")
-        return observables.bispectrum(density, mesh, BOX, kernel="pcs", **options)
+    def __init__(self, universe):
+        self.universe = universe
+        self._measure, self._predict = jax.jit(self._measured), jax.jit(self._predicted)
 
-    @jax.jit
-    def predicted(delta):
-        """The mean of both signs of a field in second-order perturbation theory."""
-        now, today = (pm.growth(universe.cosmology, x).d1 for x in (a, 1.0))
+    def measured(self, runs):
+        """The mean over runs."""
+        return np.mean([np.asarray(self._measure(run)) for run in runs], axis=0)
+
+    def tree_level(self, delta):
+        """That of second-order perturbation theory of a field today, and of its negative."""
+        return np.asarray(self._predict(delta))
+
+    def grown(self):
+        """By how much the linear field is smaller than today."""
+        now, today = (pm.growth(self.universe.cosmology, a).d1 for a in (SCALE_FACTORS[-1], 1.0))
+        return now / today
+
+    def _of(self, field, **options):
+        edges = tuple(NUMBERS * 2 * np.pi / BOX)
+        options = {"triangles": KINDS, "edges": edges, **options}
+        return observables.bispectrum(field, self.universe.mesh, BOX, **options).bispectrum
+
+    def _measured(self, particles):
+        density = pm.density_contrast(particles, self.universe.mesh, kernel="pcs")
+        return self._of(density, kernel="pcs")
+
+    def _predicted(self, delta):
+        plan, mesh = self.universe.plan, self.universe.mesh
         # Products of its modes have no aliases on the finer mesh.
-        spectrum = pfftjax.pad_spectrum(plan.forward(delta * now / today), plan, mesh)
+        spectrum = pfftjax.pad_spectrum(plan.forward(delta * self.grown()), plan, mesh)
         first = mesh.inverse(spectrum)
         second = second_order(first, mesh, BOX)
-        both = [observables.bispectrum(s * first + second, mesh, BOX, **options) for s in (1, -1)]
-        return (both[0].bispectrum + both[1].bispectrum) / 2, now / today
+        return (self._of(first + second) + self._of(second - first)) / 2
 
-    what = "bispectrum over tree level{}, less 1: {}"
-    setting = f"L = {BOX:g}, {N}^3 on a mesh of {2 * N}^3, a = {a:g}, k < {edges[-1]:.3f}"
-    worst = f"largest of {len(triangles)} kinds of triangles"
-    grown, found, same = 0.0, np.zeros(0), np.zeros(0)
+
+def tree_level(universe, initial, runs, table):
+    """The bispectrum of matter over that of tree level, of the same modes and in the mean.
+
+    Half of a field has a quarter of the next order. Steps have in them the force between particles
+    that still lie nearly on a lattice, which more particles and a mesh that is finer beside them
+    make small.
+    """
+    a = float(SCALE_FACTORS[-1])
+    coarse, fine = Triangles(universe), Triangles(Universe(table, 3 * N // 2, BOX, finer=4))
     half = [universe.lpt(sign * initial / 2, a) for sign in (1, -1)]
-    # Half of a field has a quarter of the next order. Steps have in them the force between
-    # particles that still lie nearly on a lattice.
-    for name, size, particles, bound in (
-        ("LPT of second order from half of the field", 0.5, half, 0.03),
-        ("three steps", 1.0, runs, 0.06),
+    detailed = fixed(fine.universe)
+    of_fine = pair(fine.universe, detailed, "tsc")
+    found, same, setting = np.zeros(0), np.zeros(0), ""
+    for triangles, field, name, particles, bound in (
+        (coarse, initial / 2, "LPT of second order from half of the field", half, 0.03),
+        (coarse, initial, "three steps", runs, 0.06),
+        (fine, detailed, "three steps, TSC", of_fine, 0.03),
     ):
-        found = np.mean([np.asarray(measured(one).bispectrum) for one in particles], axis=0)
-        same, grown = (np.asarray(x) for x in predicted(size * initial))
-        ratio, where = np.abs(found / same - 1), f"{setting}, {name}"
-        yield error(what.format(" of the same modes", worst), where, float(ratio.max()), bound)
+        found, same = triangles.measured(particles), triangles.tree_level(field)
+        worst, setting = float(np.abs(found / same - 1).max()), _setting(triangles.universe)
+        what = f"of the same modes, less 1: largest of {len(KINDS)} kinds of triangles"
+        yield error(f"bispectrum over tree level {what}", f"{setting}, {name}", worst, bound)
     # The mean of some fields is that of theory, but for what is left of their own modes.
-    expected, variance = tree_bispectrum(numbers, triangles, BOX, table, float(grown))
+    expected, variance = tree_bispectrum(NUMBERS, KINDS, BOX, table, float(coarse.grown()))
     weight = expected / variance
-    fields = [same]
-    fields += [np.asarray(predicted(fixed(universe, seed))[0]) for seed in range(1, 6)]
+    fields = [coarse.tree_level(fixed(universe, seed)) for seed in range(6)]
 
     def amplitude(bispectrum):
         return float(np.sum(weight * bispectrum) / np.sum(weight * expected))
 
     value = amplitude(found) / amplitude(same) * amplitude(np.mean(fields, axis=0))
-    where = f"{setting}, three steps, weighted mean, {len(fields)} fields"
+    where = f"{setting}, three steps, TSC, weighted mean, {len(fields)} fields"
     yield between("bispectrum over the integral of tree level", where, value, "1", 0.97, 1.03)
+
+
+def _setting(universe):
+    last = f"a = {SCALE_FACTORS[-1]:g}, k < {NUMBERS[-1] * 2 * np.pi / BOX:.3f}"
+    return f"L = {BOX:g}, {universe.n}^3 on a mesh of {universe.mesh.shape[0]}^3, {last}"

@@ -22,7 +22,9 @@ class Universe:
         self.plan = pfftjax.PencilFFT((n,) * 3, self.grid, real=True)
         self.mesh = pfftjax.PencilFFT((finer * n,) * 3, self.grid, real=True)
         self.lpt = jax.jit(self._lpt, static_argnames="order")
-        self.simulate = jax.jit(self._simulate, static_argnames=("integrator", "capacity"))
+        self.simulate = jax.jit(
+            self._simulate, static_argnames=("integrator", "kernel", "capacity")
+        )
         self.density = jax.jit(lambda particles: pm.density_contrast(particles, self.mesh))
         self.spectrum = jax.jit(self._spectrum, static_argnames="kernel")
 
@@ -41,8 +43,10 @@ class Universe:
         keep = order > 1  # for COLA
         return pm.lpt(delta, *where, order=order, mesh_shape=shape, keep_displacements=keep)
 
-    def _simulate(self, particles, scale_factors, integrator=pm.fastpm, capacity=None):
-        options = {"integrator": integrator, "capacity": capacity}
+    def _simulate(
+        self, particles, scale_factors, integrator=pm.fastpm, kernel="cic", capacity=None
+    ):
+        options = {"integrator": integrator, "kernel": kernel, "capacity": capacity}
         where = (self.mesh, self.box, self.cosmology, scale_factors)
         return pm.simulate(particles, *where, **options)
 
