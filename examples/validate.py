@@ -22,7 +22,8 @@ from mpi4py import MPI
 from nbody_pm import TABLE, Input, conservation, gathered
 from tqdm import tqdm
 from validation_lensing import lensing
-from validation_page import PICTURE, Row, between, document, error, with_rows
+from validation_page import FOLDER, Row, between, document, error, with_rows
+from validation_pictures import draw_steps
 from validation_surveys import surveys
 from validation_theory import amplitude_of_bispectrum, followed, one_loop
 from validation_universe import COMM, Universe, everybody
@@ -237,7 +238,7 @@ def refined(initial, universe):
     return jnp.asarray(universe.mesh.input.local_block(on_mesh))
 
 
-def nonlinear_spectrum(table):
+def nonlinear_spectrum(table, picture=None):
     """The spectrum today beside a converged run, and beside a fit to simulations."""
     box, n = 256.0, 64
     universe = Universe(table, n, box, finer=2)
@@ -249,7 +250,7 @@ def nonlinear_spectrum(table):
 
     setting = f"L = {box:g}, {n}^3 on a mesh of {2 * n}^3, " + "{} steps"
     converged = spectrum(initial, pm.fastpm, 100)
-    k = np.asarray(converged.k)
+    k, ratios = np.asarray(converged.k), {}
     for integrator, steps, bound in (
         (pm.bullfrog, 6, 0.01),
         (pm.bullfrog, 20, 0.005),
@@ -261,11 +262,13 @@ def nonlinear_spectrum(table):
     ):
         name = NAMES.get(integrator, "COLA (a^-2.5)")
         ratio = np.asarray(spectrum(initial, integrator, steps).power / converged.power) - 1
+        ratios[f"{steps} {name} steps"] = ratio
         where = setting.format(f"{steps} {name}")
         worst = float(np.abs(ratio[k <= 0.2]).max())
         what = "P(k) over that of 100 FastPM steps, less 1"
         yield error(f"{what}: largest up to k = 0.2", where, worst, bound)
         yield Row(f"{what}: at k = 0.7", where, f"{ratio[np.abs(k - 0.7).argmin()]:.4f}", "0")
+    draw_steps(picture, k, ratios)
 
     # Amplitudes are fixed and phases paired, so that a small box has the spectrum of many.
     noise = jax.jit(lambda: fixed(universe))()
@@ -439,24 +442,25 @@ def derivatives(table):
         )
 
 
-MEASUREMENTS = (
-    growth_factors,
-    stepping,
-    initial_spectrum,
-    primordial_bispectrum,
-    linear_growth,
-    fine_mesh_growth,
-    convergence,
-    nonlinear_spectrum,
-    aliases,
-    lensing,
-    pancake,
-    conserved,
-    reversal,
-    decomposition,
-    derivatives,
-    surveys,
-)
+# With the picture that some of them draw.
+MEASUREMENTS = {
+    growth_factors: None,
+    stepping: None,
+    initial_spectrum: None,
+    primordial_bispectrum: None,
+    linear_growth: None,
+    fine_mesh_growth: None,
+    convergence: None,
+    nonlinear_spectrum: "steps.png",
+    aliases: None,
+    lensing: "convergence.png",
+    pancake: None,
+    conserved: None,
+    reversal: None,
+    decomposition: None,
+    derivatives: None,
+    surveys: "multipoles.png",
+}
 
 
 def main():
@@ -476,8 +480,8 @@ def main():
     bar = tqdm(chosen, disable=not first, unit="measurement")
     for measurement in bar:
         bar.set_postfix_str(measurement.__name__)
-        options = {"picture": arguments.out.parent / PICTURE} if measurement is surveys else {}
-        rows += measurement(table, **options)
+        folder, name = arguments.out.parent / FOLDER, MEASUREMENTS[measurement]
+        rows += measurement(table, folder / name) if name else measurement(table)
     seconds = COMM.allreduce(time.perf_counter() - begin, MPI.MAX)
     if first:
         page = document(rows, seconds, COMM.size)

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from scipy.special import spherical_jn
 from validation_page import Row, between
+from validation_pictures import draw_lensing
 from validation_universe import COMM
 
 import pfftjax
@@ -86,8 +87,8 @@ class Sight:
 
 
 def lensing_of(table, n, box, nside, ends, redshift, steps, degrees, seeds):
-    """Return C_l of convergence maps, and those of the integrals over the runs' own spectra by
-    the kernel of light and by that of the shells: means of runs of fixed amplitudes.
+    """Return C_l of the convergence maps of runs of fixed amplitudes (runs, l), and those of the
+    integrals over their mean spectra by the kernel of light and by that of the shells.
     """
     plan = pfftjax.PencilFFT((n,) * 3, pfftjax.ProcessGrid(comm=COMM), real=True)
     cosmology, edges = table.cosmology, np.linspace(ends[0], ends[1], 13)
@@ -121,20 +122,22 @@ def lensing_of(table, n, box, nside, ends, redshift, steps, degrees, seeds):
     theory = Sight(cosmology, cone, redshift).angular_power(some, known)
     ell = np.arange(lowest, highest + 1)
     theory = np.exp([np.interp(ell, some, x) for x in np.log(theory)])
-    return angular_power(maps, nside, highest).mean(0)[lowest:], *theory
+    return angular_power(maps, nside, highest)[:, lowest:], *theory
 
 
-def lensing(table):
+def lensing(table, picture=None):
     """The angular spectrum of the convergence beside the integral over the run's spectra."""
     n, box, nside, ends, steps = 48, 400.0, 256, (300.0, 1100.0), 8
     low, high, seeds = 30, 100, 6
-    measured, by_light, by_shells = lensing_of(
+    runs, by_light, by_shells = lensing_of(
         table, n, box, nside, ends, 0.45, steps, (low, high), seeds
     )
     ell = np.arange(low, high + 1)
     # Bilinear weights smooth maps as a tent along each axis, of a pixel's side.
     window = np.exp(-ell * (ell + 1) * (4 * np.pi / (12 * nside**2)) / 6)
-    ratio = measured / (by_shells * window)
+    runs = runs / window
+    draw_lensing(picture, ell, runs, by_shells)
+    ratio = runs.mean(0) / by_shells
     setting = (
         f"L = {box:g}, {n}^3, {steps} BullFrog steps, 12 shells {ends[0]:g} to {ends[1]:g} away, "
         f"nside {nside}, sources at z = 0.45, mean of {seeds} runs of fixed amplitudes"

@@ -10,8 +10,13 @@ import jax
 from mpi4py import MPI
 from nbody_pm import TABLE
 
-# Beside the page.
-PICTURE = pathlib.Path("pictures") / "multipoles.png"
+# What the pictures show: file, in this folder beside the page, -> words.
+FOLDER = pathlib.Path("pictures")
+PICTURES = {
+    "steps.png": "Power spectra of runs in few steps over that of a run in many",
+    "multipoles.png": "Multipoles of the power spectrum in redshift space beside Kaiser's",
+    "convergence.png": "Angular spectrum of the convergence beside the integral over spectra",
+}
 HEADER = ("| what | setting | measured | expected | bound | ok |", "|---|---|---|---|---|---|")
 
 
@@ -64,16 +69,7 @@ def with_rows(page, rows):
             lines[old[0]] = new
         else:
             lines.append(new)
-    picture = picture_of_the_page()
-    if picture not in lines:
-        at = lines.index(HEADER[0])
-        lines[at:at] = [picture, ""]
     return "\n".join(lines) + "\n"
-
-
-def picture_of_the_page():
-    """The picture as a line."""
-    return f"![Multipoles of the power spectrum in redshift space beside Kaiser's]({PICTURE})"
 
 
 def document(rows, seconds, ranks):
@@ -92,5 +88,7 @@ def document(rows, seconds, ranks):
     lines = ["# Validation", ""]
     for text in paragraphs:
         lines += [*textwrap.wrap(text, 99, break_long_words=False, break_on_hyphens=False), ""]
-    lines += [picture_of_the_page(), "", *HEADER, *map(line, rows)]
+    for name, words in PICTURES.items():
+        lines += [f"![{words}]({FOLDER / name})", ""]
+    lines += [*HEADER, *map(line, rows)]
     return "\n".join(lines) + "\n"

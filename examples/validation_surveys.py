@@ -4,17 +4,14 @@ import itertools
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 from validation_page import between, error
+from validation_pictures import draw_multipoles
 from validation_theory import tree_bispectrum
-from validation_universe import COMM, Universe
+from validation_universe import Universe
 
 import pfftjax
 from pfftjax import observables, pm, spectral
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 # Particles lie close enough for the force between neighbours on their lattice, and it is early
 # enough for the next order of perturbation theory, to matter less than a per cent at k < 0.03.
@@ -112,42 +109,7 @@ def kaiser(universe, initial, runs, table, picture):
             float(off[k < 0.03].max()),
             0.01,
         )
-    if picture is not None and COMM.rank == 0:
-        draw(curves[0], table, float(rate), float(grown), picture)
-
-
-def draw(curve, table, rate, grown, picture):
-    """The multipoles beside Kaiser's: of the table's spectrum, and of the very modes."""
-    k, power, known = curve
-    low = k < 0.15
-    figure, (ax, below) = plt.subplots(
-        2, 1, figsize=(7, 6.5), sharex=True, layout="constrained", height_ratios=(3, 1)
-    )
-    fine = np.geomspace(k[0] / 1.2, 0.17, 200)
-    linear = grown**2 * np.exp(np.interp(np.log(fine), np.log(table.k), np.log(table.linear)))
-    factors = (
-        1 + 2 / 3 * rate + rate**2 / 5,
-        4 / 3 * rate + 4 / 7 * rate**2,
-        8 / 35 * rate**2,
-    )
-    for order, (factor, name) in enumerate(zip(factors, NAMES, strict=True)):
-        color = f"C{order}"
-        ax.plot(fine, fine * factor * linear, color=color, lw=1, label=f"{name}: Kaiser")
-        ax.plot(k[low], (k * known[order])[low], "_", color=color, ms=12)
-        ax.plot(k[low], (k * power[order])[low], "o", color=color, ms=4)
-        if order < 2:
-            below.plot(k[low], (power[order] / known[order])[low] - 1, "o-", color=color, ms=4)
-    ax.plot([], [], "_", color="0.4", ms=12, label="Kaiser, these modes")
-    ax.plot([], [], "o", color="0.4", ms=4, label="measured, mean of both signs")
-    ax.set(ylabel=r"$k\,P_\ell(k)$ [(Mpc/$h)^2$]")
-    ax.legend(fontsize=8)
-    below.axhspan(-0.01, 0.01, color="0.9")
-    below.set(
-        xscale="log", xlabel=r"$k$ [$h$/Mpc]", ylabel="over these, less 1", ylim=(-0.04, 0.04)
-    )
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, dpi=110)
-    plt.close(figure)
+    draw_multipoles(picture, curves[0], table, float(rate), float(grown))
 
 
 def second_order(delta, plan, box):
