@@ -198,7 +198,7 @@ endurance: setup
 	$(WITH_PATH) $(BIN)/python -m tools.endurance --minutes $(MINUTES)
 
 ARM ?=
-arm: setup
+arm: setup $(RELEASE)/built
 	$(WITH_PATH) $(BIN)/python -m tools.arm $(ARM)
 
 mutants: setup

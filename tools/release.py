@@ -108,13 +108,19 @@ def _clean() -> str | None:
 def _built() -> str | None:
     about = project()
     dist = sorted(path.name for path in (ROOT / "dist").glob(f"pfftjax-{about['version']}*"))
-    wanted = ("cp311-cp311-manylinux", "cp312-abi3-manylinux", ".tar.gz")
-    missing = [text for text in wanted if not any(text in name for name in dist)]
+    wheels = [f"-{tag}-manylinux" for tag in ("cp311-cp311", "cp312-abi3")]
+    wanted = [(tag, f"_{machine}.whl") for tag in wheels for machine in ("x86_64", "aarch64")]
+    wanted.append((".tar.gz",))
+    missing = [
+        "...".join(parts)
+        for parts in wanted
+        if not any(all(part in name for part in parts) for name in dist)
+    ]
     if missing:
-        return f"dist/ has nothing with {', '.join(missing)}: make wheels"
+        return f"dist/ has nothing with {', '.join(missing)}: make wheels arm"
     commit = float(_git("log", "-1", "--format=%ct"))
     old = [name for name in dist if (ROOT / "dist" / name).stat().st_mtime < commit]
-    return f"older than the last commit: {', '.join(old)}: make wheels" if old else None
+    return f"older than the last commit: {', '.join(old)}: make wheels arm" if old else None
 
 
 def _links() -> str | None:

