@@ -14,6 +14,7 @@ from pfftjax import pm
 from pfftjax.observables import LightCone, convergence
 
 HUBBLE_DISTANCE = 2997.92458  # c/H0 [Mpc/h]
+SHELLS = 12
 
 
 def angular_power(sky, nside, highest):
@@ -49,10 +50,11 @@ def angular_power(sky, nside, highest):
     return power / (2 * m + 1)
 
 
-class Sight:
-    """What lies on a line of sight, at distances `x` [Mpc/h], the nodes of a rule of Gauss and
-    Legendre: the weight by which the density contrast there adds to the convergence, per distance
-    (`kernel`), and the same as a light cone's shells have it (`kernel_of_shells`).
+class LensingKernels:
+    """The weight by which the density contrast at a distance adds to the convergence, for each
+    Mpc/h: that of light (`kernel`), and that of a light cone's shells (`kernel_of_shells`).
+
+    Distances `x` [Mpc/h] are the nodes of a rule of Gauss and Legendre, with weights `measure`.
     """
 
     def __init__(self, cosmology, cone, redshift, points=600):
@@ -64,7 +66,8 @@ class Sight:
         source = float(pm.comoving_distance(cosmology, 1 / (1 + redshift)))
         strength = 1.5 * float(cosmology.Omega_m) / HUBBLE_DISTANCE**2
         self.kernel = strength * x * np.maximum(0, 1 - x / source) / self.a
-        # Within a shell all particles count alike, and so do volumes.
+        # The density contrast of a shell is that of its particles, which are x^2 dx at a distance,
+        # whatever the kernel is there: a mean with weights part(x) x^2.
         parts = np.asarray(cone.weights(x)).T * self.measure
         of_shells = (parts @ self.kernel) / (parts @ x**2)
         self.kernel_of_shells = x**2 * (of_shells @ parts) / self.measure
@@ -91,7 +94,7 @@ def lensing_of(table, n, box, nside, ends, redshift, steps, degrees, seeds):
     integrals over their mean spectra by the kernel of light and by that of the shells.
     """
     plan = pfftjax.PencilFFT((n,) * 3, pfftjax.ProcessGrid(comm=COMM), real=True)
-    cosmology, edges = table.cosmology, np.linspace(ends[0], ends[1], 13)
+    cosmology, edges = table.cosmology, np.linspace(ends[0], ends[1], SHELLS + 1)
     lowest, highest = degrees
     simulation = pm.Simulation(
         plan,
@@ -119,9 +122,9 @@ def lensing_of(table, n, box, nside, ends, redshift, steps, degrees, seeds):
     known = [(a, k[0], p) for a, p in zip(times, powers, strict=True)]
     # C_l of theory is smooth in l.
     some = np.arange(lowest, highest + 5, 5)
-    theory = Sight(cosmology, cone, redshift).angular_power(some, known)
+    theory = LensingKernels(cosmology, cone, redshift).angular_power(some, known)
     ell = np.arange(lowest, highest + 1)
-    theory = np.exp([np.interp(ell, some, x) for x in np.log(theory)])
+    theory = np.exp([np.interp(np.log(ell), np.log(some), x) for x in np.log(theory)])
     return angular_power(maps, nside, highest)[:, lowest:], *theory
 
 
@@ -139,8 +142,8 @@ def lensing(table, picture=None):
     draw_lensing(picture, ell, runs, by_shells)
     ratio = runs.mean(0) / by_shells
     setting = (
-        f"L = {box:g}, {n}^3, {steps} BullFrog steps, 12 shells {ends[0]:g} to {ends[1]:g} away, "
-        f"nside {nside}, sources at z = 0.45, mean of {seeds} runs of fixed amplitudes"
+        f"L = {box:g}, {n}^3, {steps} BullFrog steps, {SHELLS} shells {ends[0]:g} to {ends[1]:g} "
+        f"away, nside {nside}, sources at z = 0.45, mean of {seeds} runs of fixed amplitudes"
     )
 
     def mean(values, first, last):
@@ -154,5 +157,5 @@ def lensing(table, picture=None):
         where = f"{what}: mean of {first} <= l <= {last}"
         yield Row(where, setting, f"{mean(ratio, first, last):.4f}", "1 with many runs")
     value = mean(by_shells / by_light, low, high)
-    where = f"that integral with the density of 12 shells over that of all distances: {whole}"
+    where = f"that integral with the density of shells over that with each distance's: {whole}"
     yield Row(where, setting, f"{value:.4f}", "1 with many shells")

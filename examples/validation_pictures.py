@@ -1,5 +1,8 @@
 """The pictures of `validate.py`, which rank 0 draws."""
 
+import functools
+import itertools
+
 import matplotlib
 import numpy as np
 from validation_universe import COMM
@@ -8,10 +11,21 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 
-def _with_ratio(size=(7, 6.5)):
+def _by_rank_0(draw):
+    """Let a function draw into a file, its first argument, on one rank and where one is named."""
+
+    @functools.wraps(draw)
+    def on_this_rank(file, *content):
+        if file is not None and COMM.rank == 0:
+            draw(file, *content)
+
+    return on_this_rank
+
+
+def _with_ratio():
     """A figure of curves and, below, of ratios to theory."""
     return plt.subplots(
-        2, 1, figsize=size, sharex=True, layout="constrained", height_ratios=(3, 1)
+        2, 1, figsize=(7, 6.5), sharex=True, layout="constrained", height_ratios=(3, 1)
     )
 
 
@@ -21,10 +35,9 @@ def _save(figure, file):
     plt.close(figure)
 
 
-def draw_multipoles(file, curve, table, rate, grown):
+@_by_rank_0
+def draw_multipoles(file, names, curve, table, rate, grown):
     """Multipoles beside Kaiser's: of the table's spectrum, and of the very modes of a run."""
-    if file is None or COMM.rank != 0:
-        return
     k, power, known = curve
     low = k < 0.15
     figure, (ax, below) = _with_ratio()
@@ -35,7 +48,6 @@ def draw_multipoles(file, curve, table, rate, grown):
         4 / 3 * rate + 4 / 7 * rate**2,
         8 / 35 * rate**2,
     )
-    names = ("monopole", "quadrupole", "hexadecapole")
     for order, (factor, name) in enumerate(zip(factors, names, strict=True)):
         color = f"C{order}"
         ax.plot(fine, fine * factor * linear, color=color, lw=1, label=f"{name}: Kaiser")
@@ -54,14 +66,14 @@ def draw_multipoles(file, curve, table, rate, grown):
     _save(figure, file)
 
 
+@_by_rank_0
 def draw_lensing(file, ell, runs, theory):
     """C_l of convergence maps (runs, l) beside the integral, in bands of multipoles."""
-    if file is None or COMM.rank != 0:
-        return
     figure, (ax, below) = _with_ratio()
     per_log = ell * (ell + 1) / (2 * np.pi)
     ax.plot(ell, per_log * theory, color="0.4", label="integral over the runs' own P(k, z)")
-    bands = [(ell >= low) & (ell < low + 8) for low in range(ell[0], ell[-1] - 6, 8)]
+    edges = np.linspace(ell[0], ell[-1] + 1, 9)
+    bands = [(ell >= low) & (ell < high) for low, high in itertools.pairwise(edges)]
     modes = 2 * ell + 1
 
     def banded(values):
@@ -81,10 +93,9 @@ def draw_lensing(file, ell, runs, theory):
     _save(figure, file)
 
 
+@_by_rank_0
 def draw_steps(file, k, ratios):
     """P(k) of runs in few steps over that of many: name -> ratio less 1."""
-    if file is None or COMM.rank != 0:
-        return
     figure, ax = plt.subplots(figsize=(7, 4.2), layout="constrained")
     ax.axhspan(-0.01, 0.01, color="0.9")
     for name, ratio in ratios.items():

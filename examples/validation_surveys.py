@@ -109,7 +109,7 @@ def kaiser(universe, initial, runs, table, picture):
             float(off[k < 0.03].max()),
             0.01,
         )
-    draw_multipoles(picture, curves[0], table, float(rate), float(grown))
+    draw_multipoles(picture, NAMES, curves[0], table, float(rate), float(grown))
 
 
 def second_order(delta, plan, box):
@@ -139,8 +139,8 @@ class Triangles:
         """That of second-order perturbation theory of a field today, and of its negative."""
         return np.asarray(self._predict(delta))
 
-    def grown(self):
-        """By how much the linear field is smaller than today."""
+    def linear_growth(self):
+        """The linear field at the last scale factor over that of today."""
         now, today = (pm.growth(self.universe.cosmology, a).d1 for a in (SCALE_FACTORS[-1], 1.0))
         return now / today
 
@@ -156,7 +156,7 @@ class Triangles:
     def _predicted(self, delta):
         plan, mesh = self.universe.plan, self.universe.mesh
         # Products of its modes have no aliases on the finer mesh.
-        spectrum = pfftjax.pad_spectrum(plan.forward(delta * self.grown()), plan, mesh)
+        spectrum = pfftjax.pad_spectrum(plan.forward(delta * self.linear_growth()), plan, mesh)
         first = mesh.inverse(spectrum)
         second = second_order(first, mesh, BOX)
         return (self._of(first + second) + self._of(second - first)) / 2
@@ -172,29 +172,33 @@ def tree_level(universe, initial, runs, table):
     a = float(SCALE_FACTORS[-1])
     coarse, fine = Triangles(universe), Triangles(Universe(table, 3 * N // 2, BOX, finer=4))
     half = [universe.lpt(sign * initial / 2, a) for sign in (1, -1)]
+    yield compared(coarse, initial / 2, half, "LPT of second order from half of the field", 0.03)
+    yield compared(coarse, initial, runs, "three steps", 0.06)
     detailed = fixed(fine.universe)
     of_fine = pair(fine.universe, detailed, "tsc")
-    found, same, setting = np.zeros(0), np.zeros(0), ""
-    for triangles, field, name, particles, bound in (
-        (coarse, initial / 2, "LPT of second order from half of the field", half, 0.03),
-        (coarse, initial, "three steps", runs, 0.06),
-        (fine, detailed, "three steps, TSC", of_fine, 0.03),
-    ):
-        found, same = triangles.measured(particles), triangles.tree_level(field)
-        worst, setting = float(np.abs(found / same - 1).max()), _setting(triangles.universe)
-        what = f"of the same modes, less 1: largest of {len(KINDS)} kinds of triangles"
-        yield error(f"bispectrum over tree level {what}", f"{setting}, {name}", worst, bound)
+    yield compared(fine, detailed, of_fine, "three steps, TSC", 0.03)
     # The mean of some fields is that of theory, but for what is left of their own modes.
-    expected, variance = tree_bispectrum(NUMBERS, KINDS, BOX, table, float(coarse.grown()))
+    growth = float(fine.linear_growth())
+    expected, variance = tree_bispectrum(NUMBERS, KINDS, BOX, table, growth)
     weight = expected / variance
-    fields = [coarse.tree_level(fixed(universe, seed)) for seed in range(6)]
+    fields = [fine.tree_level(fixed(fine.universe, seed)) for seed in range(6)]
 
     def amplitude(bispectrum):
         return float(np.sum(weight * bispectrum) / np.sum(weight * expected))
 
-    value = amplitude(found) / amplitude(same) * amplitude(np.mean(fields, axis=0))
-    where = f"{setting}, three steps, TSC, weighted mean, {len(fields)} fields"
+    of_its_modes = amplitude(fine.measured(of_fine)) / amplitude(fields[0])
+    value = of_its_modes * amplitude(np.mean(fields, axis=0))
+    where = f"{_setting(fine.universe)}, three steps, TSC, weighted mean, {len(fields)} fields"
     yield between("bispectrum over the integral of tree level", where, value, "1", 0.97, 1.03)
+
+
+def compared(triangles, delta, runs, name, bound):
+    """The row of runs from a field and its negative, beside tree level of the field."""
+    found, same = triangles.measured(runs), triangles.tree_level(delta)
+    worst = float(np.abs(found / same - 1).max())
+    what = f"of the same modes, less 1: largest of {len(KINDS)} kinds of triangles"
+    setting = f"{_setting(triangles.universe)}, {name}"
+    return error(f"bispectrum over tree level {what}", setting, worst, bound)
 
 
 def _setting(universe):

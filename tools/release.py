@@ -9,6 +9,7 @@ where every check passed.
 
 import argparse
 import datetime
+import fnmatch
 import pathlib
 import re
 import subprocess
@@ -27,6 +28,7 @@ VERSIONS = {
 }
 RELEASED = r"^date-released: (.*)$"
 NEXT = "## Unreleased"
+_BUILDS = "make wheels arm ARM='--only wheels'"
 
 
 def read(name: str) -> str:
@@ -108,19 +110,18 @@ def _clean() -> str | None:
 def _built() -> str | None:
     about = project()
     dist = sorted(path.name for path in (ROOT / "dist").glob(f"pfftjax-{about['version']}*"))
-    wheels = [f"-{tag}-manylinux" for tag in ("cp311-cp311", "cp312-abi3")]
-    wanted = [(tag, f"_{machine}.whl") for tag in wheels for machine in ("x86_64", "aarch64")]
-    wanted.append((".tar.gz",))
-    missing = [
-        "...".join(parts)
-        for parts in wanted
-        if not any(all(part in name for part in parts) for name in dist)
+    wanted = [
+        f"*-{tag}-manylinux*_{machine}.whl"
+        for tag in ("cp311-cp311", "cp312-abi3")
+        for machine in ("x86_64", "aarch64")
     ]
+    wanted.append("*.tar.gz")
+    missing = [text for text in wanted if not fnmatch.filter(dist, text)]
     if missing:
-        return f"dist/ has nothing with {', '.join(missing)}: make wheels arm"
+        return f"dist/ has no {', no '.join(missing)}: {_BUILDS}"
     commit = float(_git("log", "-1", "--format=%ct"))
     old = [name for name in dist if (ROOT / "dist" / name).stat().st_mtime < commit]
-    return f"older than the last commit: {', '.join(old)}: make wheels arm" if old else None
+    return f"older than the last commit: {', '.join(old)}: {_BUILDS}" if old else None
 
 
 def _links() -> str | None:
@@ -159,6 +160,7 @@ BY_HAND = (
     "make nodes; make slurm                two nodes; jobs under Slurm",
     "make gpu                              on a machine with a GPU",
     "make wheels                           builds, checks and tries what is released",
+    "make arm ARM='--only wheels'          the wheels for aarch64",
     "git tag -s v{version}                 and push it",
     "twine upload -r testpypi dist/*       install from there; then upload without -r testpypi",
     "a release of the tag on the forge, for Zenodo's DOI; the DOI into CITATION.cff and README.md",

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/process.h"
 #include "runtime/communicator.h"
 
 namespace pfftjax {

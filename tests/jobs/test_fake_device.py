@@ -248,6 +248,8 @@ def test_a_rank_without_traffic_frees_what_it_has_read():
     takes no part in that and comes back to no exchange, but it leaves the first one before its
     copies to the device have ended: in the second it must still say that the room is free.
     """
+    # A ring holds four pieces (ring.h), which are the first exchange. What comes first makes the
+    # transport and compiles, so that ranks come to the second round together.
     assert_succeeds(
         """
 rows = np.arange(1024, dtype="f4") + 2000 * RANK
@@ -260,7 +262,7 @@ def both(rows):
     received, _ = pc.alltoallv(rows, first, capacity=1024)
     return received, pc.alltoallv(rows, second, capacity=1024)[0]
 
-for late in ("0", "0.5"):
+for late in ("0", "2"):
     os.environ["PFFTJAX_FAKE_LATE"] = late
     received = jax.block_until_ready(both(rows))
     if RANK == 0:

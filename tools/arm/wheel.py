@@ -42,13 +42,20 @@ def tried(mpi: str) -> str:
     """What every layer of the installed wheel says on two ranks; raises where one is wrong."""
     script = "tmp/layers.py"
     shutil.copy(ROOT / "tools" / "wheels" / "layers.py", machine.SYSTEM / script)
+    said = _said(mpi, f"/{script}", "/tmp")
+    right = [line for line in said.splitlines() if line.startswith("all layers are right")]
+    if not right or not right[0].endswith(f"({mpi})"):
+        raise RuntimeError(f"the layers did not say that all are right on {mpi}: {said}")
+    _said(mpi, "-m", "pfftjax", "self-test")
+    return right[0]
+
+
+def _said(mpi: str, *words: str) -> str:
     # Not the checkout in /work, nor its modules.
     only_this = {"PYTHONPATH": "/opt/site", "PYTHONSAFEPATH": "1"}
     settings = machine.environment(mpi, 0, **only_this, JAX_ENABLE_X64="0")
-    said = ""
-    for words in ([f"/{script}", "/tmp"], ["-m", "pfftjax", "self-test"]):
-        ended = machine.run(*machine.mpirun(mpi, 2, *words), settings=settings, capture=True)
-        if ended.returncode != 0:
-            raise RuntimeError(f"{words} ended with {ended.returncode}: {ended.stdout}")
-        said = said or ended.stdout
-    return next(line for line in said.splitlines() if line.startswith("all layers are right"))
+    ended = machine.run(*machine.mpirun(mpi, 2, *words), settings=settings, capture=True)
+    if ended.returncode != 0:
+        text = f"{ended.stdout[-1500:]}{ended.stderr[-3000:]}"
+        raise RuntimeError(f"{' '.join(words)}: status {ended.returncode}, {text}")
+    return ended.stdout

@@ -25,7 +25,8 @@ TRIED_ON = ("3.11", "3.12", "3.13", "3.14")
 def find_python(version: str) -> pathlib.Path | None:
     """An interpreter of that version that runs; a pyenv shim may exist and fail.
 
-    Of an environment it is the one that it was made of: builds would find what is installed there.
+    In an activated environment it is the Python below it: `pip wheel` would see what is installed
+    there.
     """
     pyenv = pathlib.Path.home() / ".pyenv" / "versions"
     candidates = [
@@ -39,7 +40,9 @@ def find_python(version: str) -> pathlib.Path | None:
         )
         if asked.returncode == 0 and asked.stdout.startswith(f"{version} "):
             prefix = pathlib.Path(asked.stdout.split(maxsplit=1)[1].strip())
-            return prefix / "bin" / f"python{version}"
+            found = prefix / "bin" / f"python{version}"
+            if found.is_file():
+                return found
     return None
 
 

@@ -1,6 +1,7 @@
 """What is in a wheel and in the source distribution, and what the modules ask of a system."""
 
 import pathlib
+import re
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ from elftools.elf.sections import SymbolTableSection
 
 from tools import launcher
 from tools.release import project
-from tools.wheels import build
+from tools.wheels import build, old_glibc
 
+# The minor version of glibc and the machine in a wheel's name.
+PLATFORM = re.compile(r"manylinux_2_(\d+)_(\w+)")
 LARGEST = 25e6  # bytes of a wheel
 RUNTIME = "pfftjax/_runtime"
 FAMILIES = ("abi", "mpich", "openmpi")
@@ -87,10 +90,11 @@ def of_module(name: str, content: bytes) -> Iterator[str]:
     exported = set()
     for number, symbol in enumerate(symbols.iter_symbols()):
         binding = symbol["st_info"]["bind"]
+        if not symbol.name:  # a section, which linkers for Arm list
+            continue
         if symbol["st_shndx"] != "SHN_UNDEF":
-            # Linkers for Arm list sections, too, which have no names.
-            exported |= {symbol.name} - {""}
-        elif symbol.name and binding == "STB_GLOBAL":
+            exported.add(symbol.name)
+        elif binding == "STB_GLOBAL":
             # Numbers from 2 on are those of versions, of which a library above is known to be one.
             has_version = versions is not None and versions.get_symbol(number)["ndx"] not in (
                 "VER_NDX_LOCAL",
@@ -108,9 +112,13 @@ def of_wheel(path: pathlib.Path) -> list[str]:
     """What is wrong with a wheel."""
     python, abi, platforms = path.stem.split("-")[-3:]
     is_stable = abi == "abi3"
-    machine = platforms.split("_", 3)[-1].split(".")[0]
+    systems = PLATFORM.findall(platforms)
+    machine = systems[0][1] if systems else "unknown"
     native = "_native.abi3.so" if is_stable else f"_native.{_suffix(python, machine)}"
     wrong = [] if path.stat().st_size < LARGEST else [f"has {path.stat().st_size} bytes"]
+    newest = int(old_glibc.GLIBC.split(".")[1])
+    if not any(int(minor) <= newest for minor, _ in systems):
+        wrong.append(f"is for {platforms}, and not for glibc {old_glibc.GLIBC}")
     with zipfile.ZipFile(path) as archive:
         files = {name for name in archive.namelist() if not name.endswith("/")}
         wrong += _differences(files, expected_wheel(native, has_cuda(path)))
