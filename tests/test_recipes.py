@@ -95,3 +95,12 @@ def test_container():
         assert not line.strip() or (ROOT / line.split()[0]).exists(), line
     extras = re.search(r"/opt/source\[([\w,]+)\]", found["post"])[1].split(",")
     assert set(extras) <= set(PROJECT["project"]["optional-dependencies"])
+
+
+def test_the_container_gets_what_is_built():
+    """The source distribution, but for what it only shows."""
+    settings = PROJECT["tool"]["scikit-build"]
+    shown = {"CHANGELOG.md", "CITATION.cff", "docs"}
+    built = {path.split("/")[1] for path in settings["sdist"]["include"]} - shown
+    files = sections(DEFINITION.read_text())["files"]
+    assert built == {line.split()[0] for line in files.splitlines() if line.strip()}
