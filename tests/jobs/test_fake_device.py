@@ -248,8 +248,8 @@ def test_a_rank_without_traffic_frees_what_it_has_read():
     takes no part in that and comes back to no exchange, but it leaves the first one before its
     copies to the device have ended: in the second it must still say that the room is free.
     """
-    # A ring holds four pieces (ring.h), which are the first exchange. What comes first makes the
-    # transport and compiles, so that ranks come to the second round together.
+    # The first exchange fills a ring, which holds four pieces (ring.h). The round without delay
+    # makes the transport and compiles, so that all ranks come to the one with delay together.
     assert_succeeds(
         """
 rows = np.arange(1024, dtype="f4") + 2000 * RANK
