@@ -14,14 +14,15 @@ in each column of the grid (slabs: one). Of b bytes a point and V = N / P points
 
 in rows of q ranks, h of which are on one node. Messages are those of
 `ExchangeMethod.HIERARCHICAL`: one to each other node, with the parcels of all h ranks. Where such
-a message is large it goes in k pieces, up to four, which travel while the other pieces are
-transformed: of `between` so much less is seen as
+a message is large it goes in k pieces, up to eight, which travel while the other pieces are
+transformed. On slabs one piece is cut again, into l parts, up to eight, for the transform across
+all pieces. Of `between` so much less is seen as
 
-    hidden    = min(between, (1 - 1 / k) local s)
+    hidden    = min(between, (1 - 1 / k) local s + (1 - 1 / l) min(local t, between / k))
 
 where s is the share of the local work that pieces overlap: that of the transforms before and
 after the exchange, of two of three axes (slabs, and the first exchange of pencils) or of one (the
-second).
+second); t is that of the third axis of slabs.
 
 `a` and `m` are fitted to this machine's measured transforms (fft-*.json), where the exchange is
 part of the passes through memory; latency and bandwidth are measured, or given. What the model
@@ -43,9 +44,10 @@ from collections.abc import Sequence
 import numpy as np
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
-# cpp/fft/fused.cc has the same.
-LEAST_PIECE, MOST_PIECES = 1 << 18, 4
-# An exchange overlaps so much of the local work, in its pieces: that of two axes, or of one.
+# As `least_piece` in cpp/base/options.h and `kMost` in cpp/fft/fused.cc.
+LEAST_PIECE, MOST_PIECES = 1 << 19, 8
+# The exchanges of a transform overlap so much of the local work in their pieces: that of two axes,
+# or of one. That of slabs overlaps the rest in the parts of one piece.
 OVERLAPPED = (2 / 3, 1 / 3)
 BYTES = {"float32": 4.0, "complex64": 8.0, "float64": 8.0, "complex128": 16.0}
 
@@ -98,7 +100,7 @@ class Network:
         return away / here * self.latency + volume * away / ranks / share
 
     def pieces(self, ranks: int, apart: int, volume: float) -> int:
-        """In how many pieces that goes."""
+        """In how many pieces that goes; or parts, of a volume that is a piece."""
         message = volume / ranks * self.here(ranks, apart)
         return min(max(int(message / LEAST_PIECE), 1), MOST_PIECES)
 
@@ -119,9 +121,13 @@ def predict(
     exchanges = 0.0
     for row, overlapped in zip(rows_of, OVERLAPPED, strict=False):
         volume = points * width
-        behind = local * overlapped * (1 - 1 / network.pieces(*row, volume))
-        exchanges += network.within(*row, volume)
-        exchanges += max(network.between(*row, volume) - behind, 0.0)
+        between = network.between(*row, volume)
+        pieces = network.pieces(*row, volume)
+        behind = local * overlapped * (1 - 1 / pieces)
+        if len(rows_of) == 1 and pieces > 1:
+            parts = network.pieces(*row, volume / pieces)
+            behind += min(local * (1 - overlapped), between / pieces) * (1 - 1 / parts)
+        exchanges += network.within(*row, volume) + max(between - behind, 0.0)
     return {"local": local, "exchange": exchanges, "total": local + exchanges}
 
 
@@ -171,8 +177,9 @@ def between_nodes(results: pathlib.Path) -> list[dict]:
 
         def seconds(n, link, memory, overhead, grid=grid, each=each):
             network = Network(each, 0.0, 1e9 / 8 * link["gbit"], math.inf)
-            figures = predict((n,) * 3, grid, "complex64", Cores(0.0, memory), network)
-            return 2 * (figures["total"] + overhead)
+            # A link is busy as well while ranks wait for each other.
+            cores = Cores(0.0, memory + overhead * grid[0] / (8.0 * n**3))
+            return 2 * predict((n,) * 3, grid, "complex64", cores, network)["total"]
 
         # What is seen of a link depends on the local work, so the fit is repeated.
         memory = overhead = 0.0

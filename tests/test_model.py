@@ -61,17 +61,26 @@ def test_what_pieces_hide():
     """All of a short exchange but what goes with the first piece; of a long one no more than the
     transforms take meanwhile.
     """
-    n, grid = 256, (16, 1)
+    n, grid = 512, (16, 1)
     fast, slow = (dataclasses.replace(NETWORK, node_bandwidth=rate) for rate in (8e12, 8e6))
     volume = 8.0 * n**3 / 16
-    assert fast.pieces(16, 1, volume) == 4
-    assert fast.pieces(16, 1, volume / 8) == 2
-    assert fast.pieces(16, 1, volume / 16) == fast.pieces(16, 1, 1.0) == 1
+    assert fast.pieces(16, 1, volume) == fast.pieces(16, 1, volume / 8) == 8
+    assert fast.pieces(16, 1, volume / 32) == 2
+    assert fast.pieces(16, 1, volume / 64) == fast.pieces(16, 1, 1.0) == 1
     found = predict((n,) * 3, grid, "complex64", CORES, fast)
     assert found["exchange"] == pytest.approx(fast.within(16, 1, volume))
     found = predict((n,) * 3, grid, "complex64", CORES, slow)
     seen = found["exchange"] - slow.within(16, 1, volume)
-    assert seen == pytest.approx(slow.between(16, 1, volume) - found["local"] / 2)
+    # Seven eighths of two axes, and of the third one: a piece has eight parts.
+    assert seen == pytest.approx(slow.between(16, 1, volume) - 7 / 8 * found["local"])
+    # No more of the third axis than takes as long as that piece does.
+    between = found["local"] * 2 / 3
+    middle = dataclasses.replace(NETWORK, latency=0.0, node_bandwidth=1e9)
+    rate = middle.node_bandwidth * middle.between(16, 1, volume) / between
+    middle = dataclasses.replace(middle, node_bandwidth=rate)
+    found = predict((n,) * 3, grid, "complex64", CORES, middle)
+    seen = found["exchange"] - middle.within(16, 1, volume)
+    assert seen == pytest.approx(between * (1 - 7 / 8 - 1 / 8 * 7 / 8))
 
 
 def test_between_nodes_the_model_is_within_a_fifth():

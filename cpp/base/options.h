@@ -23,7 +23,7 @@ struct Options {
   // An alltoall goes by nodes where that spares each rank so many messages.
   std::int64_t least_spared = process::Size(32);
   // A transform by nodes cuts messages of twice so many bytes and more into pieces.
-  std::int64_t least_piece = process::Size(std::int64_t{256} << 10);
+  std::int64_t least_piece = process::Size(std::int64_t{512} << 10);
   std::int64_t node = 0;  // for tests: ranks of different numbers take part in no node's memory
   bool deterministic = false;  // PFFTJAX_DETERMINISTIC: the same bits on every run
   double patience = 2.0;       // seconds until a waiting call asks the other ranks where they are

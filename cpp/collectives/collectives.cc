@@ -39,16 +39,16 @@ int AlltoallBetweenNodes(Communicator& comm, const void* x, void* y, std::int64_
   const Nodes& nodes = NodesOf(comm);
   const std::int64_t away = comm.size - nodes.RanksOnNodeOf(0);
   if (!nodes.AreMixed() || away - nodes.MostSends(0) < GetOptions().least_spared) return by_mpi();
-  const NodeExchange::Pieces volume{{comm.size, comm.size, bytes}};
+  const NodeExchange::Pieces moved{{{comm.size, comm.size, bytes}, bytes}};
   Window* window = nullptr;
-  const std::int64_t wanted = NodeExchange::WindowBytes(nodes, volume, bytes);
+  const std::int64_t wanted = NodeExchange::WindowBytes(nodes, moved);
   if (const int code = WindowOnNode(comm, wanted, &window)) return code;
   if (!window) return by_mpi();
 
   const auto size = static_cast<std::size_t>(bytes);
   const auto* const blocks = static_cast<const char*>(x);
   auto* const results = static_cast<char*>(y);
-  NodeExchange exchange(comm, *window, nodes, volume, bytes);
+  NodeExchange exchange(comm, *window, nodes, moved);
   if (const int code = exchange.Begin()) return code;
   for (int rank = 0; rank < comm.size; ++rank) {
     if (rank == comm.rank) continue;

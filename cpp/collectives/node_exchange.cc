@@ -26,23 +26,24 @@ std::int64_t RoundUp(std::int64_t bytes) {
 
 // A rank's part of the window has, in this order, what it leaves for others of its node, the
 // regions that it sends, and those that it receives.
-std::int64_t NodeExchange::WindowBytes(const Nodes& nodes, const Pieces& pieces,
-                                       std::int64_t local) {
-  const std::int64_t most = RoundUp(pieces[0].Most(nodes.size()));
+std::int64_t NodeExchange::WindowBytes(const Nodes& nodes, const Pieces& pieces) {
   std::int64_t result = 0;
   for (int node = 0; node < nodes.count(); ++node) {
     const auto here = static_cast<std::int64_t>(nodes.RanksOn(node).size());
-    const std::int64_t local_bytes = (here - 1) * RoundUp(local);
-    const std::int64_t outgoing = nodes.MostSends(node) * (kHeaderBytes + here * most);
-    const std::int64_t incoming =
-        (nodes.count() - 1) * kHeaderBytes + (nodes.size() - here) * most;
-    result = std::max(result, local_bytes + outgoing + incoming);
+    std::int64_t bytes = 0;
+    for (const Moved& moved : pieces) {
+      const std::int64_t most = RoundUp(moved.volume.Most(nodes.size()));
+      bytes += (here - 1) * RoundUp(moved.local);
+      bytes += nodes.MostSends(node) * (kHeaderBytes + here * most);
+      bytes += (nodes.count() - 1) * kHeaderBytes + (nodes.size() - here) * most;
+    }
+    result = std::max(result, bytes);
   }
-  return static_cast<std::int64_t>(pieces.size()) * result;
+  return result;
 }
 
 NodeExchange::NodeExchange(Communicator& comm, Window& window, const Nodes& nodes,
-                           const Pieces& pieces, std::int64_t local)
+                           const Pieces& pieces)
     : comm_(comm),
       round_(window, comm),
       pieces_(static_cast<int>(pieces.size())),
@@ -51,25 +52,35 @@ NodeExchange::NodeExchange(Communicator& comm, Window& window, const Nodes& node
       differs_(kNobody) {
   const int here = nodes.Of(comm.rank);
   const auto count = static_cast<std::int64_t>(nodes.RanksOn(here).size());
-  const std::int64_t region = kHeaderBytes + count * RoundUp(pieces[0].Most(comm.size));
-  const std::int64_t to_neighbours = pieces_ * (count - 1) * RoundUp(local);
-  char* arriving =
-      window.PartOf(comm.rank) + to_neighbours + pieces_ * nodes.MostSends(here) * region;
+  const auto region = [&](const Moved& moved) {
+    return kHeaderBytes + count * RoundUp(moved.volume.Most(comm.size));
+  };
+  Stride local;
+  Stride regions;
+  for (const Moved& moved : pieces) {
+    local.all += RoundUp(moved.local);
+    regions.all += region(moved);
+  }
+  const std::int64_t to_neighbours = (count - 1) * local.all;
+  char* arriving = window.PartOf(comm.rank) + to_neighbours + nodes.MostSends(here) * regions.all;
   for (int piece = 0; piece < pieces_; ++piece) {
-    PlaceForNeighbours(piece, window, nodes, RoundUp(local));
-    PlaceOutgoing(piece, window, nodes, pieces[piece], to_neighbours, region);
-    arriving = PlaceIncoming(piece, arriving, nodes, pieces[piece]);
+    const Moved& moved = pieces[piece];
+    PlaceForNeighbours(piece, window, nodes, local);
+    PlaceOutgoing(piece, window, nodes, moved.volume, to_neighbours, regions);
+    arriving = PlaceIncoming(piece, arriving, nodes, moved.volume);
+    local.before += RoundUp(moved.local);
+    regions.before += region(moved);
   }
 }
 
 // Ranks of one node leave for each other what lies in the order of the ranks, without their own.
 void NodeExchange::PlaceForNeighbours(int piece, Window& window, const Nodes& nodes,
-                                      std::int64_t bytes) {
+                                      const Stride& stride) {
   const int place = nodes.places()[comm_.rank];
   for (const int rank : nodes.RanksOn(nodes.Of(comm_.rank))) {
     const int there = nodes.places()[rank];
     if (there == place) continue;
-    const auto at = [&](int other) { return (other * pieces_ + piece) * bytes; };
+    const auto at = [&](int other) { return other * stride.all + stride.before; };
     to_[Index(rank, piece)] = window.PartOf(comm_.rank) + at(there - (there > place));
     from_[Index(rank, piece)] = window.PartOf(rank) + at(place - (place > there));
   }
@@ -78,7 +89,7 @@ void NodeExchange::PlaceForNeighbours(int piece, Window& window, const Nodes& no
 // The regions of a sender follow what it leaves for its neighbours.
 void NodeExchange::PlaceOutgoing(int piece, Window& window, const Nodes& nodes,
                                  const Volume& volume, std::int64_t regions,
-                                 std::int64_t region_bytes) {
+                                 const Stride& stride) {
   const int here = nodes.Of(comm_.rank);
   const int place = nodes.places()[comm_.rank];
   const std::vector<int>& neighbours = nodes.RanksOn(here);
@@ -100,7 +111,7 @@ void NodeExchange::PlaceOutgoing(int piece, Window& window, const Nodes& nodes,
     for (const int rank : nodes.RanksOn((here + step) % nodes.count())) {
       const int sender = nodes.SenderTo(rank, here);
       char* const region = window.PartOf(sender) + regions +
-                           (nodes.SentBefore(rank, here) * pieces_ + piece) * region_bytes;
+                           nodes.SentBefore(rank, here) * stride.all + stride.before;
       to_[Index(rank, piece)] = region + kHeaderBytes + bytes_before(place, rank);
       if (sender == comm_.rank) AddChunks(&outgoing_, region, bytes_before(count, rank), rank);
     }

@@ -25,16 +25,18 @@ namespace pfftjax {
 
 class NodeExchange {
  public:
-  // What the pieces move, the same on all ranks; the first is the largest. There are at most
-  // Window::Round::kMostPieces.
-  using Pieces = std::vector<Volume>;
+  // What a piece moves, the same on all ranks: `volume` between two ranks of different nodes, and
+  // `local` bytes at most from one rank to another one of its node.
+  struct Moved {
+    Volume volume;
+    std::int64_t local = 0;
+  };
+  using Pieces = std::vector<Moved>;  // at most Window::Round::kMostPieces
 
-  // The window must have so many bytes a rank, the same on all ranks. Of each piece a rank leaves
-  // `local` bytes at most for another one of its node, and those of its volume for others.
-  static std::int64_t WindowBytes(const Nodes& nodes, const Pieces& pieces, std::int64_t local);
+  // The window must have so many bytes a rank, the same on all ranks.
+  static std::int64_t WindowBytes(const Nodes& nodes, const Pieces& pieces);
 
-  NodeExchange(Communicator& comm, Window& window, const Nodes& nodes, const Pieces& pieces,
-               std::int64_t local);
+  NodeExchange(Communicator& comm, Window& window, const Nodes& nodes, const Pieces& pieces);
   NodeExchange(const NodeExchange&) = delete;
   NodeExchange& operator=(const NodeExchange&) = delete;
   // However the exchange ends on this rank, no other one waits for it.
@@ -77,6 +79,11 @@ class NodeExchange {
     std::size_t done = 0;
   };
   static constexpr auto kHeaderBytes = static_cast<std::int64_t>(sizeof(Header));
+  // Where a piece lies in memory that has all pieces, one after the other, for each of several.
+  struct Stride {
+    std::int64_t before = 0;  // bytes of the pieces before it
+    std::int64_t all = 0;     // of all pieces
+  };
 
   // The chunks of a region, each as large as one MPI call may move.
   static void AddChunks(Messages* messages, char* region, std::int64_t bytes, int rank);
@@ -89,9 +96,9 @@ class NodeExchange {
   int PublishedAs(int piece) const {
     return piece + 1 < pieces_ ? piece : Window::Round::kMostPieces - 1;
   }
-  void PlaceForNeighbours(int piece, Window& window, const Nodes& nodes, std::int64_t bytes);
+  void PlaceForNeighbours(int piece, Window& window, const Nodes& nodes, const Stride& stride);
   void PlaceOutgoing(int piece, Window& window, const Nodes& nodes, const Volume& volume,
-                     std::int64_t regions, std::int64_t region_bytes);
+                     std::int64_t regions, const Stride& stride);
   char* PlaceIncoming(int piece, char* region, const Nodes& nodes, const Volume& volume);
 
   int MakeReady();

@@ -236,13 +236,14 @@ int ParcelsInSteps(ffi::ThreadPool& pool, Communicator& comm, Method method, con
     }
   }
   const typename Passage<T>::AllEnds all{ends};
-  passage.Leave(buffers.From<T>(), all, {0, 1}, {});
+  const fft::Some everything{{0}, 0};
+  passage.Leave(buffers.From<T>(), all, everything, {});
   const std::int64_t most = arrays * passage.parcels().MostBytesOfOne();
   const int code =
       method == Method::kAlltoall
           ? AlltoallBoxes(comm, outgoing, incoming, boxes, most, Element::kU8)
           : StreamBoxes(pool, comm, outgoing, incoming, boxes, Element::kU8, Arrival::kStore);
-  if (code == 0) passage.Fetch(all, buffers.To<T>(), {0, 1}, {});
+  if (code == 0) passage.Fetch(all, buffers.To<T>(), everything, {});
   return code;
 }
 
@@ -272,15 +273,11 @@ int InOnePass(const Task<T>& task, const Passage<T>& passage, const Buffers& buf
   const std::vector<const T*> x = buffers.From<T>();
   for (const fft::Some& some : passage.pieces().LeftTogether()) {
     passage.Leave(x, ends, some, between);
-    for (int piece = some.begin; piece < some.end; ++piece) {
-      if (const int code = meeting.Leave(piece)) return code;
-    }
+    if (const int code = meeting.Leave(some.last)) return code;
   }
   const std::vector<T*> y = buffers.To<T>();
   for (const fft::Some& some : passage.pieces().FetchedTogether()) {
-    for (int piece = some.begin; piece < some.end; ++piece) {
-      if (const int code = meeting.Wait(piece)) return code;
-    }
+    if (const int code = meeting.Wait(some.last)) return code;
     passage.Fetch(ends, y, some, between);
   }
   return 0;
@@ -302,28 +299,33 @@ int ExchangeOnNode(Communicator& comm, const Task<T>& task, const Passage<T>& pa
   return InOnePass(task, passage, buffers, meeting);
 }
 
-// The same on several nodes. Large exchanges go in pieces, which are on their way while others are
-// transformed.
+// The same on several nodes. Large exchanges go in pieces, one of which is cut again into parts;
+// some are on their way while others are transformed.
 template <typename T>
 int ExchangeByNodes(Communicator& comm, const Task<T>& task, const Passage<T>& whole,
                     const Buffers& buffers, ffi::ThreadPool& pool, bool* is_done) {
-  constexpr std::int64_t kMost = 4;  // more hide little more, and cost more on fast links
+  constexpr std::int64_t kMost = 8;
+  static_assert(kMost + kMost - 1 <= Window::Round::kMostPieces, "one is cut again");
   const Nodes& nodes = NodesOf(comm);
-  const std::int64_t message = nodes.MostRanks() * fft::VolumesOf(whole)[0].Most(comm.size);
-  const std::int64_t pieces = std::clamp<std::int64_t>(message / GetOptions().least_piece, 1,
-                                                       std::min(kMost, whole.pieces().Most()));
+  const std::int64_t message = nodes.MostRanks() * fft::MovedBy(whole)[0].volume.Most(comm.size);
+  const auto cuts = [&](std::int64_t bytes, std::int64_t possible) {
+    return std::clamp<std::int64_t>(bytes / GetOptions().least_piece, 1,
+                                    std::min(kMost, possible));
+  };
+  const std::int64_t pieces = cuts(message, whole.pieces().Most());
+  const std::int64_t parts = cuts(message / pieces, whole.pieces().MostParts());
   std::optional<Passage<T>> cut;
   if (pieces > 1) {
-    cut.emplace(task.change, task.first, task.second, task.sums, pool, static_cast<int>(pieces));
+    cut.emplace(task.change, task.first, task.second, task.sums, pool,
+                fft::Cuts{static_cast<int>(pieces), static_cast<int>(parts)});
   }
   const Passage<T>& passage = cut ? *cut : whole;
-  const NodeExchange::Pieces volumes = fft::VolumesOf(passage);
-  const std::int64_t most = passage.arrays() * passage.parcels().MostBytesOfOne();
+  const NodeExchange::Pieces moved = fft::MovedBy(passage);
   Window* window = nullptr;
-  const int code = WindowOnNode(comm, NodeExchange::WindowBytes(nodes, volumes, most), &window);
+  const int code = WindowOnNode(comm, NodeExchange::WindowBytes(nodes, moved), &window);
   *is_done = window != nullptr;
   if (code != 0 || !window) return code;
-  fft::ByNodes<T> meeting(comm, *window, volumes, most, passage);
+  fft::ByNodes<T> meeting(comm, *window, moved, passage);
   return InOnePass(task, passage, buffers, meeting);
 }
 

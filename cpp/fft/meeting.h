@@ -27,9 +27,9 @@ class Meeting {
   // has left.
   virtual char* To(int, int, std::size_t) { return nullptr; }
   virtual const char* From(int, int, std::size_t) { return nullptr; }
-  // The piece has been left.
+  // The pieces up to this one have been left.
   virtual int Leave(int) { return 0; }
-  // Waits until all ranks have left what this one fetches of the piece.
+  // Waits until all ranks have left what this one fetches of the pieces up to this one.
   virtual int Wait(int) { return 0; }
   // Something to do between two pieces of work, while messages are on their way; or nothing.
   virtual typename Passage<T>::Between Between() { return {}; }
@@ -72,8 +72,8 @@ template <typename T>
 class ByNodes : public Meeting<T> {
  public:
   ByNodes(Communicator& comm, Window& window, const NodeExchange::Pieces& pieces,
-          std::int64_t most_on_node, const Passage<T>& passage)
-      : exchange_(comm, window, NodesOf(comm), pieces, most_on_node), passage_(passage) {}
+          const Passage<T>& passage)
+      : exchange_(comm, window, NodesOf(comm), pieces), passage_(passage) {}
 
   int Begin() override { return exchange_.Begin(); }
   char* To(int rank, int piece, std::size_t i) override {
@@ -101,10 +101,10 @@ class ByNodes : public Meeting<T> {
   int code_ = 0;  // of what was done between
 };
 
-// What all pairs of ranks on different nodes exchange of each piece.
+// What the ranks exchange of each piece.
 template <typename T>
-NodeExchange::Pieces VolumesOf(const Passage<T>& passage) {
-  NodeExchange::Pieces volumes;
+NodeExchange::Pieces MovedBy(const Passage<T>& passage) {
+  NodeExchange::Pieces pieces;
   for (int piece = 0; piece < passage.pieces().count(); ++piece) {
     const Change& change = passage.change(piece);
     const RowSize row = RowBytes<T>(change.precision);
@@ -115,11 +115,11 @@ NodeExchange::Pieces VolumesOf(const Passage<T>& passage) {
     volume.bytes *= along == change.third() ? row(third) : third;
     if (along == change.scatter) volume.of_scattered = row;
     if (along == change.gather) volume.of_gathered = row;
-    if (change.cut == change.scatter) volume.scattered_piece = change.piece;
-    if (change.cut == change.gather) volume.gathered_piece = change.piece;
-    volumes.push_back(volume);
+    volume.scattered_piece = change.piece[change.scatter];
+    volume.gathered_piece = change.piece[change.gather];
+    pieces.push_back({volume, passage.arrays() * passage.parcels(piece).MostBytesOfOne()});
   }
-  return volumes;
+  return pieces;
 }
 
 }  // namespace pfftjax::fft

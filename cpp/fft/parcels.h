@@ -26,12 +26,8 @@ struct Change {
   std::vector<int> nodes;      // of the ranks, where what goes between nodes has no gaps
   Precision precision = Precision::kFull;  // of what goes between ranks
   bool has_gaps = true;                    // where memory is shared
-  // What follows is of this piece, if the exchange is cut along an axis: the third one, or the
-  // blocks of one of the others.
-  int cut = kNoAxis;
-  Piece piece{};
-
-  static constexpr int kNoAxis = -1;
+  // What follows is of this piece, by axis: of the third one, and of the blocks of the others.
+  std::array<Piece, 3> piece{};
 
   int third() const { return 3 - scatter - gather; }
   bool IsPadded(int from, int to) const {
@@ -68,7 +64,7 @@ struct Change {
   }
 
  private:
-  Range PieceOf(int axis, Range range) const { return axis == cut ? piece.In(range) : range; }
+  Range PieceOf(int axis, Range range) const { return piece[axis].In(range); }
 };
 
 // One rank leaves this for another: a box without gaps, but for rows that begin on cache lines in

@@ -106,7 +106,7 @@ template <typename T>
 class Passage {
  public:
   Passage(const Change& change, const MaybeFft<T>& first, const MaybeFft<T>& second,
-          const Sums<T>& sums, ffi::ThreadPool& pool, int pieces = 1)
+          const Sums<T>& sums, ffi::ThreadPool& pool, Cuts cuts = {})
       : change_(change),
         first_(first),
         second_(second),
@@ -115,7 +115,7 @@ class Passage {
         reads_columns_(change.order[2] == change.gather && change.order[2] != 2 && second &&
                        !second->both_axes()),
         pieces_(change, reads_columns_ ? std::array<int, 3>{0, 1, 2} : change.order,
-                first && first->both_axes(), second && second->both_axes(), pieces) {}
+                first && first->both_axes(), second && second->both_axes(), cuts) {}
 
   // Says whether one of the ways is for these transforms and sums.
   bool IsPossible() const {
@@ -156,11 +156,9 @@ class Passage {
     const Between& between;
   };
 
+  // `numbers` are those of one array, complex, that the tasks are about.
   template <typename Body>
-  void ForEach(std::int64_t tasks, const Step& step, Body body) const {
-    std::int64_t numbers = change_.batch;
-    for (const std::int64_t extent : change_.Before()) numbers *= extent;
-    numbers = numbers * (step.some.end - step.some.begin) / pieces_.count();
+  void ForEach(std::int64_t tasks, std::int64_t numbers, const Step& step, Body body) const {
     const std::int64_t helpers =
         std::min<std::int64_t>(pool_.num_threads() - 1, numbers / kWorthAThread);
     if (!step.between) return ForEachTask(pool_, tasks, helpers, body);
@@ -192,7 +190,8 @@ class Passage {
           return std::any_of(sum.begin(), sum.end(),
                              [](const Term<T>& term) { return term.travelling.k != nullptr; });
         });
-    ForEach(change_.batch * planes.count * tiles, step, [=, &x, &step](std::int64_t task) {
+    const std::int64_t all = change_.batch * planes.count;
+    ForEach(all * tiles, all * part.count * extents[2], step, [=, &x, &step](std::int64_t task) {
       const std::int64_t batch = task / tiles / planes.count;
       const std::int64_t plane = planes.start + task / tiles % planes.count;
       const std::int64_t row = task % tiles * rows;
@@ -277,7 +276,7 @@ class Passage {
 
   // Leaves each rank its part of a tile of what travels as array i.
   void LeaveTile(const T* data, const Tile& tile, const Step& step, std::size_t i) const {
-    for (int piece = step.some.begin; piece < step.some.end; ++piece) {
+    for (const int piece : step.some.pieces) {
       const Change& of = change(piece);
       const Three origin{of.PartBefore(0).start, of.PartBefore(1).start, of.PartBefore(2).start};
       const Ends& ends = step.ends[piece][i];
@@ -299,7 +298,7 @@ class Passage {
   // Fills a tile with what each rank has left of array i, times `wave`.
   void FetchTile(T* data, const Tile& tile, const Step& step, std::size_t i,
                  const Wave<T>& wave) const {
-    for (int piece = step.some.begin; piece < step.some.end; ++piece) {
+    for (const int piece : step.some.pieces) {
       const Change& of = change(piece);
       const Three origin{of.PartAfter(0).start, of.PartAfter(1).start, of.PartAfter(2).start};
       const Ends& ends = step.ends[piece][i];
@@ -334,7 +333,8 @@ class Passage {
         TileOf<T>(length * static_cast<std::int64_t>(arrays), extents[across], Group(width));
     const std::int64_t tiles = (extents[across] + columns - 1) / columns;
     const Three lines{extents[1], 1, 0};  // strides in lines
-    ForEach(change_.batch * planes.count * tiles, step, [=, &x, &step](std::int64_t task) {
+    const std::int64_t all = change_.batch * planes.count;
+    ForEach(all * tiles, all * extents[across] * length, step, [=, &x, &step](std::int64_t task) {
       const std::int64_t batch = task / tiles / planes.count;
       const std::int64_t column = task % tiles * columns;
       const std::int64_t count = std::min(columns, extents[across] - column);
@@ -386,7 +386,8 @@ class Passage {
     Three lines{};  // strides of the result, in lines
     lines[change_.order[1]] = 1;
     lines[change_.order[0]] = extents[change_.order[1]];
-    ForEach(change_.batch * planes.count * tiles, step, [=, &y, &step](std::int64_t task) {
+    const std::int64_t all = change_.batch * planes.count;
+    ForEach(all * tiles, all * extents[2] * length, step, [=, &y, &step](std::int64_t task) {
       const std::int64_t batch = task / tiles / planes.count;
       const std::int64_t column = task % tiles * columns;
       const std::int64_t count = std::min(columns, extents[2] - column);
@@ -438,7 +439,8 @@ class Passage {
         is_whole ? part.count : TileOf<T>(length, part.count, ChosenLanes().lines<T>());
     const std::int64_t tiles = rows > 0 ? (part.count + rows - 1) / rows : 0;
     if (length == 0) return;
-    ForEach(change_.batch * planes.count * tiles, step, [=, &y, &step](std::int64_t task) {
+    const std::int64_t all = change_.batch * planes.count;
+    ForEach(all * tiles, all * part.count * length, step, [=, &y, &step](std::int64_t task) {
       const std::int64_t batch = task / tiles / planes.count;
       const std::int64_t plane = planes.start + task / tiles % planes.count;
       const std::int64_t row = task % tiles * rows;

@@ -71,9 +71,9 @@ class FixedPoint {
     int bits = 62 - (ilogb(largest) + 1);
     const std::int64_t most = call.rows * call.derivatives;  // that may add to one number
     for (std::int64_t n = 1; n < most; n *= 2) --bits;
-    // The weights of a particle add up to one, magnitudes of derivatives to at most 8 along an
-    // axis.
-    if (!call.is_plain) bits -= 9;
+    // The weights of a particle add up to one. Each derivative along an axis, of which a kernel
+    // has one less than points, at most doubles the sum of their magnitudes.
+    if (!call.is_plain) bits -= 3 * (static_cast<int>(pm::kMostPoints) - 1);
     units_ = ldexp(1.0, bits < 900 ? bits : 900);
   }
 

@@ -4,13 +4,14 @@
 #include <cstdint>
 
 #include "base/host_device.h"
+#include "pm/assignment.h"
 
 namespace pfftjax::gpu {
 
 enum class ParticleOperation : std::int32_t { kPaint, kReadout, kAlong, kAcross };
 
 // A kernel of n points has n^3 different derivatives that are not zero.
-inline constexpr int kMostDerivatives = 64;
+inline constexpr int kMostDerivatives = pm::kMostPoints * pm::kMostPoints * pm::kMostPoints;
 
 // The arrays of a call lie on the device; their shapes are those of pm/painter.h. It travels as
 // the kernel's parameter.

@@ -11,10 +11,10 @@ namespace pfftjax {
 namespace {
 
 // Boxes for ranks of this node by the window, as ShareBoxes has it; those for others by messages.
-int ByNodes(ffi::ThreadPool& pool, Communicator& comm, Window& window, const void* source,
-            void* target, const Transposition& boxes, Element element) {
-  const Volume volume = boxes.VolumeOf(element);
-  NodeExchange exchange(comm, window, NodesOf(comm), {volume}, volume.Most(comm.size));
+int ByNodes(ffi::ThreadPool& pool, Communicator& comm, Window& window,
+            const NodeExchange::Pieces& moved, const void* source, void* target,
+            const Transposition& boxes, Element element) {
+  NodeExchange exchange(comm, window, NodesOf(comm), moved);
   if (const int code = exchange.Begin()) return code;
   for (int step = 1; step < comm.size; ++step) {
     const int dest = (comm.rank + step) % comm.size;
@@ -49,10 +49,11 @@ int Redistribute(ffi::ThreadPool& pool, Communicator& comm, Method method, const
   Window* window = nullptr;
   if (method == Method::kHierarchical && GoesByNodes(comm, method)) {
     const Volume volume = boxes.VolumeOf(element);
-    const std::int64_t bytes =
-        NodeExchange::WindowBytes(NodesOf(comm), {volume}, volume.Most(comm.size));
+    const NodeExchange::Pieces moved{{volume, volume.Most(comm.size)}};
+    const std::int64_t bytes = NodeExchange::WindowBytes(NodesOf(comm), moved);
     if (const int code = WindowOnNode(comm, bytes, &window)) return code;
-    return window ? ByNodes(pool, comm, *window, source, target, boxes, element) : kNotShared;
+    if (!window) return kNotShared;
+    return ByNodes(pool, comm, *window, moved, source, target, boxes, element);
   }
   if (method != Method::kMessages) {
     if (const int code = WindowOf(comm, WindowBytes(comm.size, most, element), &window))

@@ -373,29 +373,27 @@ int PiecesOf(int n) { return 1 + n % 3; }
 void BetweenNodes(Communicator& comm, const std::vector<int>& first_on_node, int exchanges) {
   const Nodes nodes(first_on_node);
   const auto cut = [&](int pieces) {
-    NodeExchange::Pieces volumes;
+    NodeExchange::Pieces moved;
     for (int piece = 0; piece < pieces; ++piece) {
-      volumes.push_back({comm.size + 2, 2 * comm.size - 1, 50});
-      (pieces == 2 ? volumes.back().gathered_piece : volumes.back().scattered_piece) = {piece,
-                                                                                        pieces};
+      Volume volume{comm.size + 2, 2 * comm.size - 1, 50};
+      (pieces == 2 ? volume.gathered_piece : volume.scattered_piece) = {piece, pieces};
+      moved.push_back({volume, volume.Most(comm.size)});
     }
-    return volumes;
+    return moved;
   };
-  const std::int64_t local = cut(1)[0].Most(comm.size);
-  const auto window =
-      Window::Make(comm, nodes, 3 * NodeExchange::WindowBytes(nodes, cut(1), local));
+  const auto window = Window::Make(comm, nodes, 3 * NodeExchange::WindowBytes(nodes, cut(1)));
   Expect(window != nullptr, "no window", comm.rank, 0);
   for (int n = 0; n < exchanges; ++n) {
     const bool fails = n % 4 == 3 && comm.rank == n / 4 % comm.size;
     const NodeExchange::Pieces pieces = cut(PiecesOf(n));
     const auto count = static_cast<int>(pieces.size());
-    NodeExchange exchange(comm, *window, nodes, pieces, local);
+    NodeExchange exchange(comm, *window, nodes, pieces);
     Expect(exchange.Begin() == 0, "begin", comm.rank, n);
     bool has_given_up = false;
     for (int piece = 0; piece < count && !has_given_up; ++piece) {
       for (int to = 0; to < comm.size; ++to) {
         if (to == comm.rank) continue;
-        const std::int64_t bytes = pieces[piece].Between(comm.rank, to, comm.size);
+        const std::int64_t bytes = pieces[piece].volume.Between(comm.rank, to, comm.size);
         char* const at = exchange.To(to, piece);
         for (std::int64_t i = 0; i < bytes; ++i) at[i] = Value(comm.rank, to, n + piece, i);
       }
@@ -411,7 +409,8 @@ void BetweenNodes(Communicator& comm, const std::vector<int>& first_on_node, int
       for (int from = 0; from < comm.size && code == 0; ++from) {
         if (from == comm.rank) continue;
         bool is_right = true;
-        for (std::int64_t i = 0; i < pieces[piece].Between(from, comm.rank, comm.size); ++i) {
+        const std::int64_t bytes = pieces[piece].volume.Between(from, comm.rank, comm.size);
+        for (std::int64_t i = 0; i < bytes; ++i) {
           is_right &= exchange.From(from, piece)[i] == Value(from, comm.rank, n + piece, i);
         }
         Expect(is_right, "between nodes", comm.rank, n);
