@@ -74,6 +74,7 @@ class Network:
         node_bandwidth: of the connection of one node, each way.
         memory_bandwidth: of one rank, between ranks of a node.
         efficiency: of the connection when all ranks send to all.
+        is_overlapped: whether what goes between nodes goes in pieces, behind transforms.
 
     """
 
@@ -82,6 +83,7 @@ class Network:
     node_bandwidth: float
     memory_bandwidth: float
     efficiency: float = 1.0
+    is_overlapped: bool = True
 
     def here(self, ranks: int, apart: int) -> int:
         """How many of a row of `ranks`, which are `apart` places from each other, share a node."""
@@ -101,6 +103,8 @@ class Network:
 
     def pieces(self, ranks: int, apart: int, volume: float) -> int:
         """In how many pieces that goes; or parts, of a volume that is a piece."""
+        if not self.is_overlapped:
+            return 1
         message = volume / ranks * self.here(ranks, apart)
         return min(max(int(message / LEAST_PIECE), 1), MOST_PIECES)
 

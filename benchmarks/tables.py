@@ -319,7 +319,7 @@ TABLES = {
     README: (speed,),
     PARTICLES: (painting,),
     GPU: (gpu,),
-    SCALING: (clusters.scaling, clusters.between_nodes),
+    SCALING: (clusters.scaling, clusters.between_nodes, clusters.gpus),
     CLOCK: (clusters.clock,),
     SHARDING: (sharding,),
     OBSERVABLES: (observables,),

@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import markdown
+from benchmarks import markdown, model_of_gpus
 
 
 def _model() -> dict:
@@ -41,6 +41,26 @@ def between_nodes() -> str:
             )
         )
     header = ("MPI", "n^3", "ranks of nodes", "Gbit/s", "measured, ms", "model, ms")
+    return markdown.table(header, *rows)
+
+
+def gpus() -> str:
+    """The model beside published transforms on GPUs."""
+    rows = []
+    for row in model_of_gpus.checked():
+        error = 100 * (row["model_ms"] / row["published_ms"] - 1)
+        per_node = min(row["gpus"], row["gpus_a_node"])
+        rows.append(
+            (
+                row["library"],
+                f"{row['n']}^3",
+                row["dtype"],
+                f"{row['gpus'] // per_node} x {per_node}",
+                f"{row['published_ms']:.1f}",
+                f"{row['model_ms']:.1f} ({'fitted' if row['is_fitted'] else f'{error:+.0f} %'})",
+            )
+        )
+    header = ("library", "n^3", "dtype", "nodes x GPUs", "published, ms", "model, ms")
     return markdown.table(header, *rows)
 
 
