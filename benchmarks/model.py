@@ -15,14 +15,14 @@ in each column of the grid (slabs: one). Of b bytes a point and V = N / P points
 in rows of q ranks, h of which are on one node. Messages are those of
 `ExchangeMethod.HIERARCHICAL`: one to each other node, with the parcels of all h ranks. Where such
 a message is large it goes in k pieces, up to eight, which travel while the other pieces are
-transformed. On slabs one piece is cut again, into l parts, up to eight, for the transform across
-all pieces. Of `between` so much less is seen as
+transformed. On slabs of a grid P x 1 one piece is cut again, into l parts, up to eight, for the
+transform across all pieces. Of `between` so much less is seen as
 
     hidden    = min(between, (1 - 1 / k) local s + (1 - 1 / l) min(local t, between / k))
 
 where s is the share of the local work that pieces overlap: that of the transforms before and
 after the exchange, of two of three axes (slabs, and the first exchange of pencils) or of one (the
-second); t is that of the third axis of slabs.
+second); t is that of the third axis of those slabs.
 
 `a` and `m` are fitted to this machine's measured transforms (fft-*.json), where the exchange is
 part of the passes through memory; latency and bandwidth are measured, or given. What the model
@@ -44,10 +44,10 @@ from collections.abc import Sequence
 import numpy as np
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
-# As `least_piece` in cpp/base/options.h and `kMost` in cpp/fft/fused.cc.
+# As `least_piece` in cpp/base/options.h and `kMost` in cpp/fft/pieces.h.
 LEAST_PIECE, MOST_PIECES = 1 << 19, 8
 # The exchanges of a transform overlap so much of the local work in their pieces: that of two axes,
-# or of one. That of slabs overlaps the rest in the parts of one piece.
+# or of one. That of slabs P x 1 overlaps the rest in the parts of one piece.
 OVERLAPPED = (2 / 3, 1 / 3)
 BYTES = {"float32": 4.0, "complex64": 8.0, "float64": 8.0, "complex128": 16.0}
 
@@ -101,12 +101,12 @@ class Network:
         away = ranks - here
         return away / here * self.latency + volume * away / ranks / share
 
-    def pieces(self, ranks: int, apart: int, volume: float) -> int:
-        """In how many pieces that goes; or parts, of a volume that is a piece."""
+    def pieces(self, ranks: int, apart: int, volume: float, planes: int) -> int:
+        """In how many pieces that goes, of so many planes; or parts, of a volume of one piece."""
         if not self.is_overlapped:
             return 1
         message = volume / ranks * self.here(ranks, apart)
-        return min(max(int(message / LEAST_PIECE), 1), MOST_PIECES)
+        return max(min(int(message / LEAST_PIECE), MOST_PIECES, planes), 1)
 
 
 def predict(
@@ -126,10 +126,11 @@ def predict(
     for row, overlapped in zip(rows_of, OVERLAPPED, strict=False):
         volume = points * width
         between = network.between(*row, volume)
-        pieces = network.pieces(*row, volume)
+        planes = shape[0] // rows
+        pieces = network.pieces(*row, volume, planes)
         behind = local * overlapped * (1 - 1 / pieces)
-        if len(rows_of) == 1 and pieces > 1:
-            parts = network.pieces(*row, volume / pieces)
+        if columns == 1:
+            parts = network.pieces(*row, volume / pieces, planes)
             behind += min(local * (1 - overlapped), between / pieces) * (1 - 1 / parts)
         exchanges += network.within(*row, volume) + max(between - behind, 0.0)
     return {"local": local, "exchange": exchanges, "total": local + exchanges}

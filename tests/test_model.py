@@ -65,15 +65,19 @@ def test_what_pieces_hide():
     n, grid = 512, (16, 1)
     fast, slow = (dataclasses.replace(NETWORK, node_bandwidth=rate) for rate in (8e12, 8e6))
     volume = 8.0 * n**3 / 16
-    assert fast.pieces(16, 1, volume) == fast.pieces(16, 1, volume / 8) == 8
-    assert fast.pieces(16, 1, volume / 32) == 2
-    assert fast.pieces(16, 1, volume / 64) == fast.pieces(16, 1, 1.0) == 1
+    assert fast.pieces(16, 1, volume, 32) == fast.pieces(16, 1, volume / 8, 32) == 8
+    assert fast.pieces(16, 1, volume, 3) == 3
+    assert fast.pieces(16, 1, volume / 32, 32) == 2
+    assert fast.pieces(16, 1, volume / 64, 32) == fast.pieces(16, 1, 1.0, 32) == 1
     found = predict((n,) * 3, grid, "complex64", CORES, fast)
     assert found["exchange"] == pytest.approx(fast.within(16, 1, volume))
     found = predict((n,) * 3, grid, "complex64", CORES, slow)
     seen = found["exchange"] - slow.within(16, 1, volume)
     # Seven eighths of two axes, and of the third one: a piece has eight parts.
     assert seen == pytest.approx(slow.between(16, 1, volume) - 7 / 8 * found["local"])
+    # The third axis is not overlapped on slabs of one row.
+    other = predict((n,) * 3, grid[::-1], "complex64", CORES, slow)
+    assert other["exchange"] - found["exchange"] == pytest.approx(7 / 8 / 3 * found["local"])
     # No more of the third axis than takes as long as that piece does.
     between = found["local"] * 2 / 3
     middle = dataclasses.replace(NETWORK, latency=0.0, node_bandwidth=1e9)

@@ -27,6 +27,7 @@ struct Piece {
   int pieces = 1;
 
   Range In(Range block) const {
+    if (pieces == 1) return block;
     const Range part = BlockOf(block.count, pieces, index);
     return {block.start + part.start, part.count};
   }

@@ -10,10 +10,10 @@
 namespace pfftjax {
 namespace {
 
-// A rank has no more bytes than these on their way to another one at a time, in messages of this
-// size and above: of those with a header one at a time, as two are longer. Of several MiB that
-// ranks sent at once over TCP, Open MPI 5.0.11 kept a link busy for 70 % of the time; of this for
-// nearly all of it, and two messages at a time were not faster.
+// A rank has no more bytes than kBytesOnTheirWay on their way to another one at a time, in
+// messages of about kChunkBytes. Of several MiB that ranks sent at once over TCP, Open MPI 5.0.11
+// kept a link busy for 70 % of the time; of this for nearly all of it, and two messages at a time
+// were not faster.
 constexpr std::int64_t kChunkBytes = std::int64_t{512} << 10;
 constexpr std::int64_t kBytesOnTheirWay = std::int64_t{1} << 20;
 

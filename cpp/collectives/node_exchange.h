@@ -45,17 +45,18 @@ class NodeExchange {
   // Waits until what this node's ranks left in the last exchange has been read and sent. An MPI
   // code, as all that follow.
   int Begin();
-  // This rank leaves here what it has for another, between Begin and Send of the piece.
+  // This rank leaves here what it has for another, after Begin and before the Send that lets the
+  // piece go.
   char* To(int rank, int piece = 0) const { return to_[Index(rank, piece)]; }
-  // Lets go what this rank has left, once all ranks of this node have done so. Pieces are sent in
-  // their order.
+  // Lets go the pieces up to this one, which this rank has left, once all ranks of this node have
+  // done so.
   int Send(int piece = 0);
   // Sends and receives what can be without waiting. To be called now and then between a Send and
   // an Arrive that are far apart: a message gets on while its ends are in calls of MPI.
   int Advance();
-  // Waits until the piece is there, in the order of pieces and after all have been sent;
-  // kOtherSizes if a rank is in another call, or has given up. The last piece waits for all that
-  // this rank sends, too.
+  // Waits until the pieces up to this one are there, after all have been sent; kOtherSizes if a
+  // rank is in another call, or has given up. The last piece waits for all that this rank sends,
+  // too.
   int Arrive(int piece = 0);
   // After Arrive, what another rank has left for this one.
   const char* From(int rank, int piece = 0) const { return from_[Index(rank, piece)]; }

@@ -304,20 +304,12 @@ int ExchangeOnNode(Communicator& comm, const Task<T>& task, const Passage<T>& pa
 template <typename T>
 int ExchangeByNodes(Communicator& comm, const Task<T>& task, const Passage<T>& whole,
                     const Buffers& buffers, ffi::ThreadPool& pool, bool* is_done) {
-  constexpr std::int64_t kMost = 8;
-  static_assert(kMost + kMost - 1 <= Window::Round::kMostPieces, "one is cut again");
   const Nodes& nodes = NodesOf(comm);
   const std::int64_t message = nodes.MostRanks() * fft::MovedBy(whole)[0].volume.Most(comm.size);
-  const auto cuts = [&](std::int64_t bytes, std::int64_t possible) {
-    return std::clamp<std::int64_t>(bytes / GetOptions().least_piece, 1,
-                                    std::min(kMost, possible));
-  };
-  const std::int64_t pieces = cuts(message, whole.pieces().Most());
-  const std::int64_t parts = cuts(message / pieces, whole.pieces().MostParts());
+  const fft::Cuts cuts = whole.pieces().CutsOf(message, GetOptions().least_piece);
   std::optional<Passage<T>> cut;
-  if (pieces > 1) {
-    cut.emplace(task.change, task.first, task.second, task.sums, pool,
-                fft::Cuts{static_cast<int>(pieces), static_cast<int>(parts)});
+  if (cuts.pieces * cuts.parts > 1) {
+    cut.emplace(task.change, task.first, task.second, task.sums, pool, cuts);
   }
   const Passage<T>& passage = cut ? *cut : whole;
   const NodeExchange::Pieces moved = fft::MovedBy(passage);

@@ -101,6 +101,8 @@ class ByNodes : public Meeting<T> {
   int code_ = 0;  // of what was done between
 };
 
+static_assert(Cuts::kMost - 1 + Cuts::kMost <= Window::Round::kMostPieces, "pieces have marks");
+
 // What the ranks exchange of each piece.
 template <typename T>
 NodeExchange::Pieces MovedBy(const Passage<T>& passage) {

@@ -1,6 +1,7 @@
 // The ranks leave these parcels for each other on a change of pencil.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -70,7 +71,7 @@ struct Change {
 // One rank leaves this for another: a box without gaps, but for rows that begin on cache lines in
 // memory that both of them have.
 struct Parcel {
-  std::int64_t offset = 0;  // in bytes, as all that follow
+  std::int64_t offset = 0;  // among the parcels for others; in bytes, as all that follow
   std::int64_t bytes = 0;
   std::int64_t batch_stride = 0;
   Three stride{};  // by axis, but for that of rows
@@ -82,10 +83,16 @@ struct Parcel {
 template <typename T>
 class Parcels {
  public:
+  // Parcels for others follow each other; that for itself lies elsewhere.
   Parcels(const Change& change, std::array<int, 3> axes) : change_(change), axes_(axes) {
+    std::int64_t offset = 0;
     for (int other = 0; other < change.ranks; ++other) {
-      out_.push_back(Make(change.rank, other));
-      in_.push_back(Make(other, change.rank));
+      out_.push_back(Shape(change.rank, other, change.PrecisionOf(change.rank, other)));
+      in_.push_back(Shape(other, change.rank, change.PrecisionOf(other, change.rank)));
+      if (other == change.rank) continue;
+      out_.back().offset = offset;
+      offset += out_.back().bytes;
+      in_.back().offset = BytesBefore(other, change.rank);
     }
   }
   const Parcel& To(int rank) const { return out_[rank]; }
@@ -121,13 +128,17 @@ class Parcels {
     parcel.bytes = parcel.batch_stride * change_.batch;
     return parcel;
   }
-  // Parcels for others follow each other; that for itself lies elsewhere.
-  Parcel Make(int from, int to) const {
-    Parcel parcel = Shape(from, to, change_.PrecisionOf(from, to));
-    for (int before = 0; before < to && from != to; ++before) {
-      if (before != from) parcel.offset += Shape(from, before, change_.precision).bytes;
-    }
-    return parcel;
+  // What a rank leaves for others that come before `to`, where all of them share memory or none
+  // do. Blocks have two sizes, so this takes two products: a sum for each rank would take long
+  // with many.
+  std::int64_t BytesBefore(int from, int to) const {
+    const auto larger = static_cast<int>(change_.whole[change_.scatter] % change_.ranks);
+    const int of_larger = std::min(to, larger);
+    const int of_smaller = to - of_larger;
+    const bool is_among = from < to;
+    return (of_larger - (is_among && from < larger)) * Shape(from, 0, change_.precision).bytes +
+           (of_smaller - (is_among && from >= larger)) *
+               Shape(from, change_.ranks - 1, change_.precision).bytes;
   }
 
   const Change& change_;

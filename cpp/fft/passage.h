@@ -156,7 +156,7 @@ class Passage {
     const Between& between;
   };
 
-  // `numbers` are those of one array, complex, that the tasks are about.
+  // The tasks are about so many complex numbers of each array.
   template <typename Body>
   void ForEach(std::int64_t tasks, std::int64_t numbers, const Step& step, Body body) const {
     const std::int64_t helpers =

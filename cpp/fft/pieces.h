@@ -1,12 +1,15 @@
 // How a change of pencil is cut into pieces, each of which is an exchange.
 //
 // Along the third axis, which the change does not touch, a piece is left, travels and is fetched
-// by itself. Where one of the transforms makes planes, these have all of that axis. If it is the
-// first one, pieces are of the planes, which are then gathered: they are left one after the other.
-// Lines across all planes can be fetched when the last piece is there; so that one is cut again,
-// along the axis that is scattered, and with each of its parts a part of the lines is complete. If
-// the second transform makes planes, it is the other way round: pieces are of the planes that are
-// made by scattering, and the first of them is cut again, to leave before all lines are there.
+// by itself. Where rows run along that axis, or a transform makes planes that have all of it,
+// pieces are of the axis that is gathered, or of the one that is scattered.
+//
+// Pieces of the axis that is gathered are left one after the other, as the planes of a first
+// transform are made. Lines along that axis can be fetched when the last piece is there; so that
+// piece is cut again, along the axis that is scattered, and with each of its parts a part of the
+// lines is complete. Pieces of the axis that is scattered are the other way round: they are
+// fetched one after the other, and the first of them is cut again, to leave before all lines are
+// there.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +26,14 @@ namespace pfftjax::fft {
 struct Cuts {
   int pieces = 1;
   int parts = 1;  // of the piece that is cut again
+
+  // The most of either: docs/design/transforms.md has what other numbers took.
+  static constexpr std::int64_t kMost = 8;
 };
 
 // What is left or fetched at a time.
 struct Some {
-  std::vector<int> pieces;  // it is a part of each of these
+  std::vector<int> pieces;  // that it has something of
   int last = 0;             // the pieces up to this one have been left then, or have to be there
 };
 
@@ -40,7 +46,7 @@ class Pieces {
          bool second_makes_planes, Cuts cuts)
       : change_(change), parts_(cuts.parts) {
     FindAxes(axes[2], first_makes_planes, second_makes_planes);
-    // Where there is no axis to cut along, there is one piece, and all cuts are none.
+    // Without an axis to cut along there is one piece of one part, which is the whole change.
     for (int piece = 0; piece < cuts.pieces; ++piece) {
       const bool is_cut_again = piece == (LeavesOneByOne() ? cuts.pieces - 1 : 0);
       if (is_cut_again) first_part_ = count();
@@ -59,9 +65,22 @@ class Pieces {
   const Change& change(int piece) const { return pieces_[piece].change; }
   const Parcels<T>& parcels(int piece) const { return pieces_[piece].parcels; }
 
-  // The most pieces, and the most parts of one, of which all ranks have something.
-  std::int64_t Most() const { return MostAlong(axis_); }
-  std::int64_t MostParts() const { return MostAlong(other_axis_); }
+  // Into how many a change that is not cut yet may be cut, so that no message becomes shorter than
+  // `least` bytes. All ranks have something of each.
+  Cuts CutsOf(std::int64_t message, std::int64_t least) const {
+    const auto cut = [&](std::optional<int> axis) {
+      const std::int64_t most = MostAlong(axis);
+      const auto smallest = [&](std::int64_t count) { return message / most * (most / count); };
+      std::int64_t count = std::min(Cuts::kMost, most);
+      while (count > 1 && smallest(count) < least) --count;
+      message = smallest(count);
+      return static_cast<int>(count);
+    };
+    Cuts cuts;
+    cuts.pieces = cut(axis_);
+    cuts.parts = cut(other_axis_);
+    return cuts;
+  }
 
   // All of them, in this order.
   std::vector<Some> LeftTogether() const { return Together(change_.scatter); }
@@ -105,6 +124,7 @@ class Pieces {
   }
   bool LeavesOneByOne() const { return axis_ == change_.gather; }
 
+  // The most pieces of which all ranks have something.
   std::int64_t MostAlong(std::optional<int> axis) const {
     if (!axis) return 1;
     const std::int64_t length = change_.whole[*axis];
@@ -114,24 +134,26 @@ class Pieces {
     return std::max<std::int64_t>(most, 1);
   }
 
-  // Pieces that are cut along the axis of lines have parts of all lines: as many lines as a part
-  // of a piece has go with all pieces. Others go one by one, but for the parts of one, together.
+  bool IsPart(int piece) const { return piece >= first_part_ && piece < first_part_ + parts_; }
+
+  // Where pieces are cut along the axis whose lines are transformed, a line is spread over all
+  // pieces. A step then has the lines of one part, and takes that part and all whole pieces.
+  // Otherwise each whole piece is a step, and the parts together are one.
   std::vector<Some> Together(int axis_of_lines) const {
     std::vector<Some> all;
-    const int end_of_parts = first_part_ + parts_;
+    const int last_part = first_part_ + parts_ - 1;
     if (axis_ == axis_of_lines) {
-      for (int part = first_part_; part < end_of_parts; ++part) {
-        Some some{{}, part + 1 < end_of_parts ? part : count() - 1};
+      for (int part = first_part_; part <= last_part; ++part) {
+        Some some{{}, part < last_part ? part : count() - 1};
         for (int piece = 0; piece < count(); ++piece) {
-          const bool is_other_part = piece >= first_part_ && piece < end_of_parts && piece != part;
-          if (!is_other_part) some.pieces.push_back(piece);
+          if (piece == part || !IsPart(piece)) some.pieces.push_back(piece);
         }
         all.push_back(some);
       }
       return all;
     }
     for (int piece = 0; piece < count(); ++piece) {
-      if (piece <= first_part_ || piece >= end_of_parts) all.push_back({});
+      if (piece == first_part_ || !IsPart(piece)) all.push_back({});
       all.back().pieces.push_back(piece);
       all.back().last = piece;
     }

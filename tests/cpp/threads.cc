@@ -389,6 +389,10 @@ void BetweenNodes(Communicator& comm, const std::vector<int>& first_on_node, int
     const auto count = static_cast<int>(pieces.size());
     NodeExchange exchange(comm, *window, nodes, pieces);
     Expect(exchange.Begin() == 0, "begin", comm.rank, n);
+    // Now and then one call lets several pieces go, or awaits them.
+    const auto is_called = [&](int piece) {
+      return n / 4 % 2 == 0 || piece % 2 == 1 || piece + 1 == count;
+    };
     bool has_given_up = false;
     for (int piece = 0; piece < count && !has_given_up; ++piece) {
       for (int to = 0; to < comm.size; ++to) {
@@ -399,13 +403,16 @@ void BetweenNodes(Communicator& comm, const std::vector<int>& first_on_node, int
       }
       has_given_up = fails && piece == count / 2;
       if (has_given_up) break;
+      if (!is_called(piece)) continue;
       Expect(exchange.Send(piece) == 0, comm.difference, comm.rank, n);
       Expect(exchange.Advance() == 0, "advance", comm.rank, n);
     }
     if (has_given_up) continue;
     int code = 0;
     for (int piece = 0; piece < count && code == 0; ++piece) {
-      code = exchange.Arrive(piece);
+      int awaited = piece;
+      while (!is_called(awaited)) ++awaited;
+      code = exchange.Arrive(awaited);
       for (int from = 0; from < comm.size && code == 0; ++from) {
         if (from == comm.rank) continue;
         bool is_right = true;

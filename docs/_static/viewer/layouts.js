@@ -166,20 +166,20 @@ const layouts = (() => {
   }
 
   // An exchange between nodes goes in pieces, and overlaps the local work of two axes, or of one.
-  // That of slabs overlaps the rest in the parts of one piece.
+  // That of slabs P x 1 overlaps the rest in the parts of one piece.
   const LEAST_PIECE = 2 ** 19;
   const MOST_PIECES = 8;
   const OVERLAPPED = [2 / 3, 1 / 3];
 
-  /** In how many pieces a message goes. */
-  function piecesOf(message) {
-    return Math.min(Math.max(Math.floor(message / LEAST_PIECE), 1), MOST_PIECES);
+  /** In how many pieces a message goes, of so many planes. */
+  function piecesOf(message, planes) {
+    return Math.max(Math.min(Math.floor(message / LEAST_PIECE), MOST_PIECES, planes), 1);
   }
 
-  /** Seconds of an exchange in rows of `ranks`, `apart` places from each other, of `volume` bytes a
-   * rank, that are not hidden: behind as many of local work as pieces overlap, and `rest`, which
-   * parts do. */
-  function exchange(network, ranks, apart, volume, overlapped, rest) {
+  /** Seconds of an exchange in rows of `ranks`, `apart` places from each other, of `volume` bytes
+   * and so many planes a rank, that are not hidden: behind as many of local work as pieces overlap,
+   * and `rest`, which parts do. */
+  function exchange(network, ranks, apart, volume, planes, overlapped, rest) {
     const near = Math.max(Math.floor(network.ranks_a_node / apart), 1);
     const here = Math.min(ranks, near);
     const share = (network.node_bandwidth * network.efficiency) / network.ranks_a_node;
@@ -188,11 +188,10 @@ const layouts = (() => {
     const between =
       ((ranks - here) / here) * network.latency + ((volume * (ranks - here)) / ranks) / share;
     const message = (volume / ranks) * here;
-    const pieces = piecesOf(message);
-    let behind = overlapped * (1 - 1 / pieces);
-    if (pieces > 1) {
-      behind += Math.min(rest, between / pieces) * (1 - 1 / piecesOf(message / pieces));
-    }
+    const pieces = piecesOf(message, planes);
+    const parts = piecesOf(message / pieces, planes);
+    const behind =
+      overlapped * (1 - 1 / pieces) + Math.min(rest, between / pieces) * (1 - 1 / parts);
     return within + Math.max(between - behind, 0);
   }
 
@@ -205,12 +204,12 @@ const layouts = (() => {
     const local =
       points * (cores.arithmetic * Math.log2(total) * (width / 8) + cores.memory * width);
     const rows = [[dims[1], 1], [dims[0], dims[1]]].filter(([ranks]) => ranks > 1);
-    const rest = rows.length === 1 ? local * (1 - OVERLAPPED[0]) : 0;
-    const exchanges = rows.reduce(
-      (sum, [ranks, apart], i) =>
-        sum + exchange(network, ranks, apart, points * width, local * OVERLAPPED[i], rest),
-      0,
-    );
+    const rest = dims[1] === 1 ? local * (1 - OVERLAPPED[0]) : 0;
+    const planes = Math.floor(shape[0] / dims[0]);
+    const exchanges = rows.reduce((sum, [ranks, apart], i) => {
+      const overlapped = local * OVERLAPPED[i];
+      return sum + exchange(network, ranks, apart, points * width, planes, overlapped, rest);
+    }, 0);
     return { local, exchange: exchanges, total: local + exchanges };
   }
 
