@@ -2,11 +2,11 @@
 
     python -m benchmarks.model_of_gpus
 
-On GPUs the local work is that of passes through memory. The model hides nothing of an exchange, as
-two of the libraries below exchange by NCCL, in one go, and transform when all of it is there. Ranks
-of a node are linked to each other (`memory_bandwidth`), and share the connections of the node;
-messages have no latency. Times are of
-one direction from slabs to slabs, and do not come back to the order of axes that they began with.
+On GPUs the local work is that of passes through memory. The model hides nothing of an exchange,
+as two of the libraries below exchange by NCCL, in one go, and transform when all of it is there.
+Ranks of a node are linked to each other (`memory_bandwidth`), and share the connections of the
+node; messages have no latency. Times are of one direction, from slabs to slabs, and do not come
+back to the order of axes that they began with.
 
     cuDecomp     a DGX A100 of 8 GPUs with NVSwitch: NVIDIA/cuDecomp on GitHub,
                  benchmark/heatmap_scripts/sample/benchmark_c2c.dgxa100.8gpu.n2048*.csv, NCCL,
@@ -17,9 +17,9 @@ one direction from slabs to slabs, and do not come back to the order of axes tha
                  Multi-GPU: Using NVIDIA cuFFTMp FFTs at Scale" (2022), single precision; it does
                  not say which direction. By NVSHMEM, which sends while it transforms
 
-The memory and the links between GPUs are fitted to one transform of the DGX A100 and one of a node
-of Leonardo, whose exchanges were timed by themselves; and the share of Leonardo's network to one on
-four nodes. Selene has the numbers of the DGX A100, and all of its network.
+The memory and the links between GPUs are fitted to one transform of the DGX A100 and to one of a
+node of Leonardo, whose exchanges were timed by themselves; and the share of Leonardo's network to
+one on four nodes. Selene has the numbers of the DGX A100, and all of its network.
 """
 
 import dataclasses

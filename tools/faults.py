@@ -39,9 +39,9 @@ OTHER_RANKS, OTHER_GRID = 2, "1x2"
 STEPS, PAUSE = 24, 0.1
 SECONDS_DOWN = 5.0
 FULL = "No space left on device"
-# The launcher's word for a rank that was killed, or that of a rank on another node, which may be
-# the first to notice and then is the one that the launcher names.
-KILLED = r"(?i)killed|signal 9|signal: 9|socket closed"
+# The launcher's word for a rank that was killed, or the number of that signal; or the word of a
+# rank on another node, which may be the first to notice: the launcher then names that one.
+KILLED = r"(?i)killed|signal 9|signal: 9|exit code: 9$|socket closed"
 # More than ranks wait for each other while they start on a busy machine.
 TIMEOUT = 20
 # The end of the job after a fault is to come in so many seconds; and a limit of any job.
@@ -253,7 +253,7 @@ def link_is_down_for_good(trial: Trial) -> Outcome:
         time.sleep(SECONDS_TO_END / 2)
         waits = job.process.poll() is None
     finally:
-        nodes.set_link(NODES, up=True)
+        nodes.set_link(NODES, up=True, wait_by=trial.cluster)
     outcome = trial.ended(job, time.monotonic(), "PFFTJAX_TIMEOUT", within=60)
     return dataclasses.replace(outcome, seconds=seconds, launcher_waits=waits)
 
@@ -406,8 +406,8 @@ def restarted(trial: Trial) -> list[pathlib.Path]:
     return [job.folder for job in jobs]
 
 
-def tried(name: str, trial: Trial, undisturbed: Job | None) -> dict[str, object]:
-    """What a fault did, and what restarts gave if there is an undisturbed run beside them."""
+def tried(name: str, trial: Trial, undisturbed: pathlib.Path | None) -> dict[str, object]:
+    """What a fault did, and what restarts gave if there is an undisturbed run to compare with."""
     outcome = FAULTS[name](trial)
     with contextlib.suppress(FileNotFoundError):
         (trial.disk / "ballast").unlink()
@@ -416,12 +416,7 @@ def tried(name: str, trial: Trial, undisturbed: Job | None) -> dict[str, object]
     same, *others = None, None
     if undisturbed is not None:
         folders = [trial.folder] if outcome.goes_on else restarted(trial)
-        status, _ = undisturbed.end(SECONDS_OF_JOB)
-        if status != 0:
-            raise RuntimeError(f"the undisturbed run ended:\n{undisturbed.output[-4000:]}")
-        same, *others = (
-            difference(folder / last, undisturbed.folder / last) for folder in folders
-        )
+        same, *others = (difference(folder / last, undisturbed / last) for folder in folders)
     if same:
         raise RuntimeError(f"on the same grid the run differs by {same:.1e}: other bits")
     if others and others[0] is not None and not others[0] < ROUNDING:
@@ -470,12 +465,14 @@ def main() -> int:
         os.environ |= {"JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu"}
         disk = stack.enter_context(small_disk(scratch / "disk"))
         cluster = stack.enter_context(nodes.nodes(NODES, ""))
-        (scratch / "undisturbed").mkdir()
         undisturbed = None
         if not arguments.without_restarts:
-            # The first fault is tried beside it.
-            undisturbed = Job(cluster, scratch / "undisturbed")
-            stack.callback(undisturbed.stop)
+            undisturbed = scratch / "undisturbed"
+            undisturbed.mkdir()
+            whole = Job(cluster, undisturbed)
+            stack.callback(whole.stop)
+            if whole.end(SECONDS_OF_JOB)[0] != 0:
+                sys.exit(f"the undisturbed run failed:\n{whole.output[-4000:]}")
         for number, name in enumerate(FAULTS):
             step = draw.randrange(3, int(STEPS * 0.5))
             if not re.search(arguments.only, name):

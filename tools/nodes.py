@@ -13,6 +13,7 @@ import contextlib
 import os
 import pathlib
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
@@ -105,11 +106,18 @@ def environment(**extra: str) -> dict[str, str]:
     return ours
 
 
-def set_link(node: int, *, up: bool) -> None:
+def set_link(
+    node: int, *, up: bool, wait_by: tuple[list[str], pathlib.Path] | None = None
+) -> None:
     """Take the link of a node down at the bridge, counted from 1, or up again: the node keeps its
-    addresses and routes, as one whose cable is out.
+    addresses and routes, as one whose cable is out. With what `nodes` yields in `wait_by`, wait
+    until it reaches the bridge again.
     """
     _run("ip", "link", "set", f"{BRIDGE}p{node}", "up" if up else "down")
+    if wait_by is not None:
+        here = NETWORK.format(254)
+        with socket.create_server((here, 0)) as server:
+            _run(*_python(*wait_by, node, _REACH, here, str(server.getsockname()[1])))
 
 
 def command(ranks: int, addresses: list[str], ssh: pathlib.Path, *arguments: str) -> list[str]:
@@ -152,18 +160,36 @@ while time.monotonic() < end:
 """
 
 
+def _python(
+    addresses: list[str], ssh: pathlib.Path, node: int, program: str, *arguments: str
+) -> list[str]:
+    """The command that runs a program of Python's on a node, counted from 1."""
+    remote = shlex.join([sys.executable, "-c", program, *arguments])
+    return [str(ssh), addresses[node - 1], remote]
+
+
 def link_rate(addresses: list[str], ssh: pathlib.Path) -> float:
     """Gbit/s that one connection from the first node to the second carries."""
-
-    def python(node: int, program: str, *arguments: str) -> list[str]:
-        remote = shlex.join([sys.executable, "-c", program, *arguments])
-        return [str(ssh), addresses[node], remote]
-
-    with subprocess.Popen(python(1, _RECEIVE), stdout=subprocess.PIPE, text=True) as receiver:
+    receive = _python(addresses, ssh, 2, _RECEIVE)
+    with subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout is not None
         receiver.stdout.readline()
-        _run(*python(0, _SEND, addresses[1]))
+        _run(*_python(addresses, ssh, 1, _SEND, addresses[1]))
         return float(receiver.stdout.read())
+
+
+_REACH = """
+import socket, sys, time
+end = time.monotonic() + 30
+while True:
+    try:
+        socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=1).close()
+        break
+    except OSError:
+        if time.monotonic() > end:
+            raise
+        time.sleep(0.1)
+"""
 
 
 def main() -> int:
