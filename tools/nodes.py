@@ -106,6 +106,28 @@ def environment(**extra: str) -> dict[str, str]:
     return ours
 
 
+def _python(
+    addresses: list[str], ssh: pathlib.Path, node: int, program: str, *arguments: str
+) -> list[str]:
+    """The command that runs a program of Python's on a node, counted from 1."""
+    remote = shlex.join([sys.executable, "-c", program, *arguments])
+    return [str(ssh), addresses[node - 1], remote]
+
+
+_REACH = """
+import socket, sys, time
+end = time.monotonic() + 30
+while True:
+    try:
+        socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=1).close()
+        break
+    except OSError:
+        if time.monotonic() > end:
+            raise
+        time.sleep(0.1)
+"""
+
+
 def set_link(
     node: int, *, up: bool, wait_by: tuple[list[str], pathlib.Path] | None = None
 ) -> None:
@@ -160,14 +182,6 @@ while time.monotonic() < end:
 """
 
 
-def _python(
-    addresses: list[str], ssh: pathlib.Path, node: int, program: str, *arguments: str
-) -> list[str]:
-    """The command that runs a program of Python's on a node, counted from 1."""
-    remote = shlex.join([sys.executable, "-c", program, *arguments])
-    return [str(ssh), addresses[node - 1], remote]
-
-
 def link_rate(addresses: list[str], ssh: pathlib.Path) -> float:
     """Gbit/s that one connection from the first node to the second carries."""
     receive = _python(addresses, ssh, 2, _RECEIVE)
@@ -176,20 +190,6 @@ def link_rate(addresses: list[str], ssh: pathlib.Path) -> float:
         receiver.stdout.readline()
         _run(*_python(addresses, ssh, 1, _SEND, addresses[1]))
         return float(receiver.stdout.read())
-
-
-_REACH = """
-import socket, sys, time
-end = time.monotonic() + 30
-while True:
-    try:
-        socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=1).close()
-        break
-    except OSError:
-        if time.monotonic() > end:
-            raise
-        time.sleep(0.1)
-"""
 
 
 def main() -> int:

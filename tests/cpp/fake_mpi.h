@@ -1,4 +1,4 @@
-// The MPIs of threads.cc and watch_threads.cc have this in common: handles that are pointers, and
+// The MPIs of threads_mpi.h and peers_mpi.h have this in common: handles that are pointers, and
 // messages in the order in which they were sent. Each box has a lock of its own, so that nothing
 // is ordered that a job would not order.
 #pragma once
