@@ -16,6 +16,9 @@ DOCS = ROOT / "docs"
 NOT_FOR_USERS = {"collectives": {"Pending"}}
 # The modules that users name; those of fft, pencils and autodiff are pfftjax's own names.
 MODULES = ("collectives", "io", "nufft", "observables", "pm", "sampling", "sharded", "spectral")
+OURS = re.compile(
+    rf"(?<![\w./])((?:pfftjax\.)?(?:{'|'.join(MODULES)})\.\w+|pfftjax\.\w+)(?![\w/])"
+)
 
 
 def _documented():
@@ -141,6 +144,101 @@ def test_links_lead_somewhere():
             file = page.parent / name if name else page
             assert file.exists(), (page, target)
             assert not anchor or anchor in _anchors(file), (page, target)
+
+
+def _exists(path):
+    value = pfftjax
+    for name in path.removeprefix("pfftjax.").split("."):
+        if not hasattr(value, name):
+            return False
+        value = getattr(value, name)
+    return True
+
+
+def test_names_in_pages_are_public():
+    """Those of pfftjax in code, in sentences and tables; programs are run elsewhere."""
+    pages = [ROOT / "README.md", *DOCS.glob("*.md"), *DOCS.glob("[a-z]*/*.md")]
+    named = {
+        (path, page)
+        for page in pages
+        for code in re.findall(r"`([^`\n]+)`", page.read_text())
+        for path in OURS.findall(code)
+        if not path.endswith((".py", ".cc"))
+    }
+    assert len({path for path, _ in named}) > 80
+    assert {(path, page) for path, page in named if not _exists(path)} == set()
+
+
+# What users of other tools ask for first, in their words: the cookbook of nbodykit, the README and
+# the parameter files of FastPM, the examples of jax-fli.
+ASKED_FIRST = {
+    "nbodykit": (
+        "BigFileCatalog",
+        "ArrayCatalog",
+        'cat["Velocity"]',
+        "VelocityOffset",
+        "interlaced=True",
+        "compensated=True",
+        "weight=",
+        'mode="1d"',
+        'mode="2d"',
+        "poles=",
+        "second=",
+        "FOF(",
+        "find_features",
+        "LinearMesh",
+        "FFTRecon",
+        "TaskManager",
+    ),
+    "fastpm": (
+        "nc",
+        "boxsize",
+        "time_step",
+        "output_redshifts",
+        "read_powerspectrum",
+        "sigma8",
+        "random_seed",
+        "read_whitenoisek",
+        "remove_cosmic_variance",
+        "f_nl",
+        "pm_nc_factor",
+        "np_alloc_factor",
+        "force_mode",
+        "kernel_type",
+        "write_powerspectrum",
+        "write_snapshot",
+        "write_fof",
+        "lc_usmesh_tiles",
+        "libfastpm",
+    ),
+    "jax-fli": (
+        "field_sharding",
+        "gaussian_initial_conditions",
+        "lpt(",
+        "nbody(",
+        "BullFrog",
+        "adjoint=",
+        "paint_order",
+        "OnionTiler",
+        "born(",
+        "power(",
+        "`io`",
+    ),
+}
+
+
+@pytest.mark.parametrize("tool", ASKED_FIRST)
+def test_what_is_asked_first_is_found_within_two_clicks(tool):
+    """The first leads from the first page to that of the tool, which says it or has a link."""
+    name = f"coming-from-{tool}"
+    sidebar = (DOCS / "index.md").read_text().partition(":caption: Coming from")[2]
+    assert name in sidebar.partition("```")[0].split()
+    assert f"docs/{name}.md" in (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| (.*?) \| (.*) \|$", (DOCS / f"{name}.md").read_text(), re.MULTILINE)
+    for word in ASKED_FIRST[tool]:
+        answers = [answer for question, answer in rows if word in question]
+        # The answer is a name of ours in code, or a link, which a test above follows.
+        assert any("`" in answer or "](" in answer for answer in answers), word
 
 
 def test_dead_links_of_the_site_are_found(tmp_path):
