@@ -1,9 +1,10 @@
 """Files for other codes, read by these: python -m tools.readers
 
-yt and the package bigfile are installed into an environment of their own, which is removed at the
-end (or kept and used again: --environment). Snapshots of Gadget-4 and of bigfile that 1 and 3
-ranks write must be to them the particles that they are, in km/s and in Mpc/h; and a bigfile that
-the package writes must be so to pfftjax.
+yt, the package bigfile and Dorian are installed into an environment of their own, which is removed
+at the end (or kept and used again: --environment). Snapshots of Gadget-4 and of bigfile that 1 and
+3 ranks write must be to yt and bigfile the particles that they are, in km/s and in Mpc/h; and a
+bigfile that the package writes must be so to pfftjax. Dorian traces rays through the shells of a
+light cone, and its convergence by Born's approximation must be ours.
 """
 
 import argparse
@@ -112,6 +113,49 @@ assert comm.allreduce(used) == len(expected["identity"])
 print("pfftjax, what the package bigfile writes: as it is")
 """
 
+# docs/light_cones.md shows these two.
+SHELLS = """
+import pathlib, sys
+import jax, jax_cosmo, numpy as np
+import pfftjax
+from pfftjax import observables, pm
+folder, grid = pathlib.Path(sys.argv[1]), pfftjax.ProcessGrid()
+plan = pfftjax.PencilFFT((32, 32, 32), grid, real=True)
+cosmology = jax_cosmo.Planck15()
+simulation = pm.Simulation(plan, 320.0, cosmology, np.linspace(0.6, 1.0, 4))
+edges = np.linspace(100, 1200, 23)
+noise = jax.jit(lambda: pm.nested_noise(jax.random.key(0), plan, "float32"))()
+
+@jax.jit
+def observe(noise):
+    _, shells = simulation.run(noise, light_cone=observables.LightCone(edges, nside=64))
+    return shells.counts, observables.convergence(shells, cosmology, redshift=0.45)
+
+counts, kappa = observe(noise)
+middles = [float(pm.scale_factor_at(cosmology, d)) for d in (edges[1:] + edges[:-1]) / 2]
+pixels = 4 * np.pi / 3 * np.diff(edges**3) / counts.shape[1]        # (Mpc/h)^3
+if grid.comm.rank == 0:
+    np.savez(folder / "shells.npz", kappa=kappa, density=counts / pixels[:, None],
+             widths=np.diff(edges), redshifts=1 / np.array(middles) - 1, omega_m=cosmology.Omega_m)
+"""
+
+TRACE = """
+import pathlib, sys
+import numpy as np
+from dorian.lensing import raytrace_from_density
+shells = np.load(pathlib.Path(sys.argv[1]) / "shells.npz")
+traced = raytrace_from_density(
+    list(shells["density"]), shells["redshifts"], 0.45, box_size=320.0, n_particles=32**3,
+    omega_m=float(shells["omega_m"]), h=0.6774, nside=64, shell_widths=shells["widths"],
+)
+ours = shells["kappa"] - shells["kappa"].mean()
+for name, least in ("convergence_born", 0.9995), ("convergence_raytraced", 0.99):
+    theirs = traced[name] - traced[name].mean()
+    correlation, amplitude = np.corrcoef(ours, theirs)[0, 1], (ours @ theirs) / (ours @ ours)
+    assert correlation > least and abs(amplitude - 1) < 0.02, (name, correlation, amplitude)
+    print(f"Dorian, {name}: {correlation:.5f} of ours, amplitude {amplitude:.4f}")
+"""
+
 
 def main() -> None:
     """Write with this environment, read with the other one, and back."""
@@ -125,11 +169,13 @@ def main() -> None:
         if not python.exists():
             subprocess.run([sys.executable, "-m", "venv", environment], check=True)
             pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-            subprocess.run([*pip, "yt", "h5py", "bigfile"], check=True)
+            subprocess.run([*pip, "yt", "h5py", "bigfile", "dorian-raytrace-mpi"], check=True)
         for ranks in (1, 3):
             _run(launcher.command(ranks, "-c", WRITE, str(folder)))
         _run([str(python), "-c", READ, str(folder)])
         _run(launcher.command(2, "-c", READ_BACK, str(folder)))
+        _run(launcher.command(2, "-c", SHELLS, str(folder)))
+        _run([str(python), "-c", TRACE, str(folder)])
 
 
 def _run(command: list[str]) -> None:
