@@ -169,9 +169,22 @@ def test_names_in_pages_are_public():
     assert {(path, page) for path, page in named if not _exists(path)} == set()
 
 
-# What users of other tools ask for first, in their words: the cookbook of nbodykit, the README and
-# the parameter files of FastPM, the examples of jax-fli.
+# What users of other tools ask for first, in their words: the examples of mpi4py-fft and jax-fli,
+# the cookbook of nbodykit, the README and the parameter files of FastPM.
 ASKED_FIRST = {
+    "mpi4py-fft": (
+        "dtype=complex",
+        "slab=True",
+        "Subcomm",
+        "axes=((0,), (1, 2))",
+        "transforms=",
+        "padding=",
+        "newDistArray",
+        "local_slice",
+        "fftfreq",
+        "redistribute",
+        "write(",
+    ),
     "nbodykit": (
         "BigFileCatalog",
         "ArrayCatalog",

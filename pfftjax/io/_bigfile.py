@@ -13,7 +13,7 @@ from pfftjax._runtime.arrays import Number
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import block, checked_pencil
 from pfftjax.pm import Particles
-from pfftjax.pm.internal import Cosmology
+from pfftjax.pm.internal import Cosmology, placed
 
 from . import _file
 from ._blocks import HEADER, Block, read_attributes
@@ -30,7 +30,6 @@ from ._snapshots import (
     attribute,
     length_of,
     one_side,
-    particles_of,
     rows_of,
     shares_of,
 )
@@ -224,15 +223,16 @@ def load_bigfile(
             is_peculiar = bool(number("UsePeculiarVelocity", 1))
             start, count, room = shares_of(total, comm)
             velocity = tables["Velocity"].read(start, count).astype(np.float64)
-            shares = particles_of(
+            shares = placed(
                 tables["Position"].read(start, count).astype(np.float64) * length,
                 velocity * (speed * (a if is_peculiar else 1.0) / 100),
                 tables["ID"].read(start, count),
-                room=room,
-                side=side,
+                rows=room,
+                sides=np.full(3, side),
                 scale_factor=a,
                 total=total,
                 mesh=mesh,
                 dtype=into,
+                source="the file",
             )
     return brought_home(shares, mesh, capacity)

@@ -24,7 +24,7 @@ from pfftjax._runtime.arrays import Number
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import checked_pencil
 from pfftjax.pm import Particles
-from pfftjax.pm.internal import Cosmology
+from pfftjax.pm.internal import Cosmology, placed
 
 from . import _file
 from ._contents import Contents, Dataset, Path
@@ -41,7 +41,6 @@ from ._snapshots import (
     attribute,
     length_of,
     one_side,
-    particles_of,
     rows_of,
     shares_of,
 )
@@ -321,16 +320,17 @@ def load_gadget(
                     f"{lightest:.6g} to {heaviest:.6g}, but those of pfftjax have one; load one "
                     "kind of particles"
                 )
-            shares = particles_of(
+            shares = placed(
                 tables["Coordinates"].astype(np.float64) * kept.length,
                 tables["Velocities"].astype(np.float64) * kept.to_momentum,
                 tables["ParticleIDs"],
-                room=room,
-                side=kept.side,
+                rows=room,
+                sides=np.full(3, kept.side),
                 scale_factor=kept.scale_factor,
                 total=total,
                 mesh=mesh,
                 dtype=into,
+                source="the file",
             )
     return brought_home(shares, mesh, capacity)
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
@@ -18,7 +17,7 @@ from pfftjax._runtime.arrays import Number
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import block
 from pfftjax.pm import Particles
-from pfftjax.pm.internal import CRITICAL_DENSITY, Cosmology, cells_of, check_fits, on_host
+from pfftjax.pm.internal import CRITICAL_DENSITY, Cosmology, check_fits, on_host
 
 from ._contents import Path
 from ._particles import parameters_of
@@ -152,66 +151,6 @@ def shares_of(total: int, comm: MPI.Intracomm) -> tuple[int, int, int]:
     """
     start, count = block(total, comm.size, comm.rank)
     return start, count, max(block(total, comm.size, 0)[1], 1)
-
-
-def particles_of(
-    position: np.ndarray,
-    momentum: np.ndarray,
-    identity: np.ndarray,
-    *,
-    room: int,
-    side: float,
-    scale_factor: float,
-    total: int,
-    mesh: Pencil,
-    dtype: np.dtype,
-) -> Particles:
-    """The particles of rows that this rank has read.
-
-    Args:
-        position: float64 (rows, 3) [Mpc/h].
-        momentum: float64 (rows, 3), a^2 dx/dt, x in Mpc/h and H0 = 1.
-        identity: uint64 (rows,), which decides from which cell offsets are measured.
-        room: rows of the arrays.
-        side: of the box [Mpc/h].
-        scale_factor: when they are.
-        total: particles of all ranks.
-        mesh: whose cells are the unit.
-        dtype: of offsets and momenta.
-
-    Raises:
-        ValueError: positions outside of the box, or numbers that are not finite.
-
-    """
-    n0, n1, n2 = mesh.global_shape
-    shape = np.array([n0, n1, n2])
-    if not (np.all(np.isfinite(position)) and np.all(np.isfinite(momentum))):
-        raise ValueError("a position or a velocity in the file is no finite number")
-    # Codes differ in whether the side itself is in the box, and float32 rounds.
-    if position.size and not (position.min() >= -1e-5 * side and position.max() <= 1.00001 * side):
-        raise ValueError(
-            f"positions in the file are from {position.min():.6g} to {position.max():.6g} Mpc/h, "
-            f"outside of its box of {side:.6g} Mpc/h; are the units of length those of the file?"
-        )
-    cell = cells_of(identity, (n0, n1, n2))
-    offset = position * (shape / side) - cell % shape
-    offset -= shape * np.round(offset / shape)
-
-    def padded(x: np.ndarray, into: DTypeLike) -> jnp.ndarray:
-        rows = np.zeros((room, 3), into)
-        rows[: len(x)] = x
-        return jnp.asarray(rows)
-
-    return Particles(
-        padded(cell, np.int32),
-        padded(offset, dtype),
-        padded(momentum, dtype),
-        jnp.int32(len(cell)),
-        total,
-        (n0, n1, n2),
-        scale_factor=scale_factor,
-        box_size=np.full(3, side),
-    )
 
 
 def attribute(

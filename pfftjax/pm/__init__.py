@@ -10,6 +10,7 @@ from ._exchange import Route as Route
 from ._field import eisenstein_hu as eisenstein_hu
 from ._field import linear_field as linear_field
 from ._field import tabulated as tabulated
+from ._from_coordinates import particles_at as particles_at
 from ._gravity import gravity as gravity
 from ._growth import Growth as Growth
 from ._growth import growth as growth

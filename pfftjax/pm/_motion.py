@@ -154,8 +154,8 @@ def _times(factor: Scalar | jax.Array, x: Vectors) -> Vectors:
     return _spread_p.bind(each, rows=x.shape[0]) * x
 
 
-def contrast(counts: RealBlock, total: int, plan: PencilFFT) -> RealBlock:
-    """The density contrast of painted particles, of so many on all ranks."""
+def contrast(counts: RealBlock, total: Number, plan: PencilFFT) -> RealBlock:
+    """The density contrast of painted particles, of so many, or of such a weight, on all ranks."""
     return counts / (total / math.prod(plan.shape)) - 1
 
 

@@ -8,7 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax._runtime.arrays import BoxSize, Number, PyTree, RealBlock, Scalar, SeriesLike, Vectors
+from pfftjax._runtime.arrays import (
+    BoxSize,
+    Number,
+    PyTree,
+    RealBlock,
+    RowsLike,
+    Scalar,
+    SeriesLike,
+    Vectors,
+)
 from pfftjax._runtime.primitive import where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT
@@ -39,6 +48,7 @@ def density_contrast(
     particles: Particles,
     plan: PencilFFT,
     *,
+    weights: RowsLike | None = None,
     kernel: Kernel = "cic",
     interlaced: bool = False,
     capacity: int | None = None,
@@ -49,6 +59,8 @@ def density_contrast(
         particles: on any ranks: on more than one they are first sent to their owners, which costs
             what `to_owners` does, without the momenta.
         plan: ``PencilFFT(shape, grid, real=True)`` of the mesh.
+        weights: of the particles, as their masses, (rows,) with a sum that is not zero; by default
+            all are alike.
         kernel: "ngp", "cic", "tsc" or "pcs", as in `paint`.
         interlaced: paint by `paint_interlaced`, for spectra that are right up to higher k.
         capacity: particles that each rank has room for, as in `to_owners`; by default also as many
@@ -65,16 +77,31 @@ def density_contrast(
     assignment_of(kernel, plan.input, "density_contrast")
     if capacity is None:
         capacity = max(particles.rows, default_capacity(particles.total, plan.input))
-    positions = particles.positions
+    positions, total = particles.positions, particles.total
+    if weights is not None:
+        weights = _weights(weights, particles, plan)
+        total = allreduce(jnp.sum(jnp.where(particles.mask, weights, 0)), comm=plan.grid.comm)
     if plan.grid.size > 1:
         route = Route.to_owners(positions, plan.input, capacity)
-        cell, offset = route.send((positions.cell, positions.offset))
+        (cell, offset), weights = route.send(((positions.cell, positions.offset), weights))
         positions = Positions(cell, offset, route.count)
     if interlaced:
-        counts = paint_interlaced(positions, plan, kernel=kernel)
+        painted = paint_interlaced(positions, plan, values=weights, kernel=kernel)
     else:
-        counts = paint(positions, plan.input, kernel=kernel)
-    return contrast(counts, particles.total, plan)
+        painted = paint(positions, plan.input, values=weights, kernel=kernel)
+    return contrast(painted, total, plan)
+
+
+def _weights(weights: RowsLike, particles: Particles, plan: PencilFFT) -> jax.Array:
+    """One real number for each row of the particles, in the dtype of their positions."""
+    array = jnp.asarray(weights)
+    if array.shape != (particles.rows,) or jnp.iscomplexobj(array):
+        raise ValueError(
+            f"{where('density_contrast', plan.grid.communicator)}: weights must be real numbers "
+            f"({particles.rows},), one for each row of the particles, got {array.dtype} "
+            f"{array.shape}"
+        )
+    return array.astype(particles.offset.dtype)
 
 
 def checked_motion(

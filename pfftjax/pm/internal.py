@@ -8,6 +8,7 @@ from ._distances import HUBBLE_DISTANCE as HUBBLE_DISTANCE
 from ._exchange import located as located
 from ._expected import as_known as as_known
 from ._expected import expect as expect
+from ._from_coordinates import placed as placed
 from ._growth import Cosmology as Cosmology
 from ._growth import are_positive as are_positive
 from ._growth import check_cosmology as check_cosmology

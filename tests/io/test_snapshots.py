@@ -239,7 +239,7 @@ def test_a_file_of_an_older_gadget(folder):
     written(masses=np.arange(TOTAL))
     raised_everywhere(ValueError, "have masses from", load, path, mesh, **unit)
     written(scale=2)
-    raised_everywhere(ValueError, "outside of its box", load, path, mesh, **unit)
+    raised_everywhere(ValueError, "outside of the box", load, path, mesh, **unit)
     written(BoxSize=np.array([SIDE, SIDE, 1.0]))
     raised_everywhere(ValueError, "BoxSize must be", load, path, mesh, **unit)
     written(Time=0.0)
