@@ -461,6 +461,8 @@ def _stages_done(mark: Mapping[str, Any], found: Mapping[str, Any], course: _Cou
     """
     remedy = "give another path, or remove the file"
     steps = ("kick", "drift", "momentum", "paths", "first_drift")
+    why = dict.fromkeys(steps, ", by scale_factors, cosmology and integrator")
+    why |= dict.fromkeys(("rms", "cells"), ", of the linear field, by noise and power")
     done = int(np.asarray(found.get("stages", 0)))
     for name, value in mark.items():
         its = found.get(name)
@@ -476,10 +478,9 @@ def _stages_done(mark: Mapping[str, Any], found: Mapping[str, Any], course: _Cou
             margin = 1e-4 * of_size[name] if name in of_size else 2e-5 * np.abs(mine)
             is_same = other.shape == mine.shape and bool(np.all(np.abs(other - mine) <= margin))
         if not is_same:
-            by = ", by scale_factors, cosmology and integrator" if name in steps else ""
             raise ValueError(
                 f"the checkpoint is of another run: {name} is {its} there, and here it is "
-                f"{value}{by}; {remedy}"
+                f"{value}{why.get(name, '')}; {remedy}"
             )
     views = course.follower.views
     for number, stage in enumerate(() if views is None else views.stage):
