@@ -135,21 +135,25 @@ def memory() -> str:
     particles = markdown.results("adjoint")["sizes"]["128"]["bytes_a_particle"]
     few, many = (particles["stored"][steps] for steps in ("5", "40"))
     each = (many - few) / 35
-    steps = markdown.results("step-memory")
-    step = steps["bytes_a_particle"]
+    measured = markdown.results("step-memory")
+    step, run, of_run = (
+        measured[name]["bytes_a_particle"] for name in ("step", "run", "gradient")
+    )
     # The peak of the smaller size is that of Python, JAX and compiled programs.
-    rank = 1e6 * steps["peak_mb"][0] / steps["ranks"]
+    rank = 1e6 * measured["step"]["peak_mb"][0] / measured["ranks"]
     gradient = particles["reversible"]["40"]
     rows = [
-        ("a step of `pm.step`, all included", step, f"{step:.0f} N / P"),
-        ("value and gradient of any number of steps", gradient, f"{gradient:.0f} N / P"),
+        ("a step of `pm.step`, on as many cells as particles", step, f"{step:.0f} N / P"),
+        ("value and gradient of any number of such steps", gradient, f"{gradient:.0f} N / P"),
         (
-            'of n steps with `adjoint="stored"`, and of 10',
+            'of n such steps with `adjoint="stored"`, and of 10',
             few + 5 * each,
             f"({few - 5 * each:.0f} + {each:.0f} n) N / P",
         ),
+        ("a run of `pm.Simulation`, on eight cells for each particle", run, f"{run:.0f} N / P"),
+        ("value and gradient of such a run", of_run, f"{of_run:.0f} N / P"),
     ]
-    header = ("float32, as many cells as particles", "bytes on each rank")
+    header = ("float32, all included", "bytes on each rank")
     return markdown.table(
         (*header, "1024^3 particles on 2 nodes of 128 ranks"),
         *(
