@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--small", type=int, default=32, help="particles along an axis")
     small = parser.parse_args().small
     jax.config.update("jax_enable_x64", False)
-    summary = {"ranks": COMM.size}
+    summary: dict[str, object] = {"ranks": COMM.size}
     for make, large in ((step, 256), (run, 128), (gradient, 128)):
         before, after = peak(make, small), peak(make, large)
         summary[make.__name__] = {

@@ -168,8 +168,8 @@ def main() -> None:
         python = environment / "bin" / "python"
         if not python.exists():
             subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-            pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-            subprocess.run([*pip, "yt", "h5py", "bigfile", "dorian-raytrace-mpi"], check=True)
+        pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+        subprocess.run([*pip, "yt", "h5py", "bigfile", "dorian-raytrace-mpi"], check=True)
         for ranks in (1, 3):
             _run(launcher.command(ranks, "-c", WRITE, str(folder)))
         _run([str(python), "-c", READ, str(folder)])

@@ -65,7 +65,7 @@ def together(comm: MPI.Intracomm, operation: str) -> Iterator[None]:
         kind = next((i for i, t in enumerate(_TYPES) if isinstance(failure, t)), None)
         # The text of a KeyError is the repr of what it was made of.
         text = failure.args[0] if isinstance(failure, KeyError) and failure.args else failure
-        mine = kind, str(text) or type(failure).__name__
+        mine = kind, str(text).removeprefix(f"{operation}: ") or type(failure).__name__
     kind, text = comm.bcast(mine, first)
     here = f"{operation} on rank {first} of {comm.size}: "
     error = RuntimeError if kind is None else _TYPES[kind]

@@ -233,6 +233,6 @@ def load_bigfile(
                 total=total,
                 mesh=mesh,
                 dtype=into,
-                source="the file",
+                source="the file, in Mpc/h,",
             )
     return brought_home(shares, mesh, capacity)

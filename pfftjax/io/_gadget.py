@@ -330,7 +330,7 @@ def load_gadget(
                 total=total,
                 mesh=mesh,
                 dtype=into,
-                source="the file",
+                source="the file, in Mpc/h,",
             )
     return brought_home(shares, mesh, capacity)
 

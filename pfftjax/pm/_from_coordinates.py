@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from pfftjax._runtime.agreement import private, same_everywhere, together
 from pfftjax._runtime.arrays import BoxSize, Number, VectorsLike
@@ -13,7 +13,6 @@ from pfftjax.fft.internal import sides_of
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import checked_pencil
 
-from ._growth import are_positive
 from ._identity import cells_of
 from ._particles import Particles
 from ._positions import checked_mesh
@@ -29,16 +28,17 @@ def particles_at(
 ) -> Particles:
     """The particles of a catalogue: haloes that were found, galaxies, points of another program.
 
-    This is the way back from `Particles.coordinates` and `Particles.velocities`. Each rank gives
-    the rows that it has, whichever they are, and keeps them in their order; `density_contrast`,
-    `pfftjax.observables` and `to_owners` send them to the ranks that own their cells.
+    Each rank gives the rows that it has, whichever they are, and keeps them in their order;
+    `density_contrast`, `pfftjax.observables` and `to_owners` send them to the ranks that own their
+    cells.
 
     Collective over the ranks of the mesh's grid, and outside of jitted code, as ranks tell each
     other how many rows they have.
 
     Args:
-        coordinates: floating-point numbers (rows, 3) in the unit of the box, from 0 to its sides;
-            (0, 3) on a rank that has none.
+        coordinates: float32 or float64 (rows, 3), in the unit of the box, from 0 to its sides;
+            (0, 3) on a rank that has none. Of `Particles.coordinates`, these are the first `used`
+            rows.
         mesh: of the pencil in which particles will be used, as `PencilFFT.input`.
         box_size: side of the box: a number, or one for each axis.
         velocities: peculiar [km/s], (rows, 3); by default zero.
@@ -49,10 +49,12 @@ def particles_at(
         The identity of a particle is the number of its row, rank after rank.
 
     Raises:
-        TypeError: traced coordinates, or no floating-point numbers.
+        TypeError: a traced argument, no floating-point numbers, or of other precision than on
+            another rank; no `Pencil`.
         ValueError: other shapes, numbers that are not finite, coordinates outside of the box,
-            velocities without a scale factor.
-        RuntimeError: ranks that have different boxes, scale factors or dtypes.
+            velocities without a scale factor, one that is no positive number, an invalid box, a
+            pencil that is no mesh.
+        RuntimeError: ranks with other meshes, boxes or scale factors, or velocities on some only.
 
     An offset reaches from the cell with the number of the particle's identity to where it is, and
     can be as long as half of the box: in float32 it is as good as a position in float32.
@@ -66,6 +68,9 @@ def particles_at(
         >>> particles = particles_at(galaxies, plan.input, 50.0)
         >>> density_contrast(particles, plan).shape == plan.input.local_shape
         True
+        >>> again = particles_at(particles.coordinates()[: len(galaxies)], plan.input, 50.0)
+        >>> again.total == particles.total
+        True
 
     """
     operation = "particles_at"
@@ -73,60 +78,84 @@ def particles_at(
     leaves = jax.tree.leaves((coordinates, box_size, velocities, scale_factor))
     if any(isinstance(leaf, Tracer) for leaf in leaves):
         raise TypeError(
-            f"{where(operation, grid.communicator)}: the coordinates are traced; call it outside "
-            "of jitted code, and differentiate in what it returns: "
-            "dataclasses.replace(particles, offset=x)"
+            f"{where(operation, grid.communicator)}: an argument is traced; call it outside of "
+            "jitted code, and differentiate in what it returns, of which `offset` is in cells of "
+            "the mesh: dataclasses.replace(particles, offset=x)"
         )
     with private(grid.comm) as comm:
         with together(comm, operation):
             checked_mesh(mesh, operation)
-            position = _rows(coordinates, "coordinates")
+            position = _vectors(coordinates, "coordinates")
             sides = np.asarray([float(side) for side in sides_of(box_size, 3, operation)])
-            if velocities is None:
-                velocity, speed = np.zeros(position.shape, position.dtype), 0.0
-            else:
-                velocity = _rows(velocities, "velocities")
+            a = _known(scale_factor)
+            momentum = np.zeros(position.shape)
+            if velocities is not None:
+                velocity = _vectors(velocities, "velocities")
                 if velocity.shape != position.shape:
                     raise ValueError(
                         f"velocities {velocity.shape} must be those of coordinates "
                         f"{position.shape}"
                     )
-                if scale_factor is None or not are_positive(scale_factor):
-                    raise ValueError(
-                        f"velocities need a positive scale_factor, got {scale_factor!r}"
-                    )
-                speed = float(np.asarray(scale_factor)) / 100
+                if a is None:
+                    raise ValueError("velocities need a scale_factor")
+                momentum = velocity.astype(np.float64) * (a / 100)
+        with_or_without = "without" if velocities is None else "with"
         same_everywhere(
-            f"{position.dtype} in the box {sides.tolist()} at scale factor {scale_factor}",
+            f"a mesh {mesh.global_shape} in the box {sides.tolist()} at scale factor {a} "
+            f"{with_or_without} velocities",
             comm,
             operation,
-            "every rank must call with the same box, scale factor and dtype",
+            "every rank must call with the same mesh, box and scale factor, and with velocities "
+            "or none has them",
         )
-        counts = comm.allgather(len(position))
+        dtype = jax.dtypes.canonicalize_dtype(position.dtype).name
+        everybody = comm.allgather((len(position), dtype))
+        counts = [count for count, _ in everybody]
         first = sum(counts[: comm.rank])
         with together(comm, operation):
+            dtypes = sorted({its for count, its in everybody if count} or {everybody[0][1]})
+            if len(dtypes) > 1:
+                raise TypeError(f"coordinates are of {' and '.join(dtypes)} on different ranks")
             return placed(
-                position.astype(np.float64),
-                velocity.astype(np.float64) * speed,
+                position,
+                momentum,
                 np.arange(first, first + len(position), dtype=np.uint64),
                 rows=max(counts),
                 sides=sides,
-                scale_factor=scale_factor,
+                scale_factor=a,
                 total=sum(counts),
                 mesh=mesh,
-                dtype=jax.dtypes.canonicalize_dtype(position.dtype),
+                dtype=dtypes[0],
                 source="a catalogue",
             )
 
 
-def _rows(x: VectorsLike, name: str) -> np.ndarray:
+def machine_order(x: ArrayLike) -> ArrayLike:
+    """An array whose bytes are in the order of this machine: in files of FITS they are not."""
+    if isinstance(x, np.ndarray) and not x.dtype.isnative:
+        return x.astype(x.dtype.newbyteorder("="))
+    return x
+
+
+def _vectors(x: VectorsLike, name: str) -> np.ndarray:
     """An array of vectors in single or double precision."""
-    array = np.asarray(x)
+    array = np.asarray(machine_order(x))
     if array.dtype not in (np.float32, np.float64):
         raise TypeError(f"{name} must be float32 or float64, got {array.dtype}")
     if array.ndim != 2 or array.shape[1] != 3:
         raise ValueError(f"{name} must be (rows, 3), got {array.shape}")
     return array
+
+
+def _known(scale_factor: Number | None) -> float | None:
+    """A scale factor as a number; None for 0 as well, by which particles do not know theirs."""
+    if scale_factor is None:
+        return None
+    value = np.asarray(scale_factor)
+    is_number = value.ndim == 0 and value.dtype.kind in "iuf"
+    if not is_number or not 0 <= float(value) < np.inf:
+        raise ValueError(f"scale_factor must be a positive number, got {scale_factor!r}")
+    return float(value) or None
 
 
 def placed(
@@ -145,8 +174,8 @@ def placed(
     """The particles of these positions, on this rank.
 
     Args:
-        position: float64 (used, 3), in the unit of the sides.
-        momentum: float64 (used, 3), a^2 dx/dt, x in Mpc/h and H0 = 1.
+        position: (used, 3), in the unit of the sides.
+        momentum: (used, 3), a^2 dx/dt, x in Mpc/h and H0 = 1.
         identity: uint64 (used,), which decides from which cell offsets are measured.
         rows: of the arrays.
         sides: float64 (3,), of the box.
@@ -162,14 +191,20 @@ def placed(
     """
     n0, n1, n2 = mesh.global_shape
     shape = np.array([n0, n1, n2])
-    if not (np.all(np.isfinite(position)) and np.all(np.isfinite(momentum))):
-        raise ValueError(f"a position or a velocity in {source} is no finite number")
+    position, momentum = position.astype(np.float64), momentum.astype(np.float64)
+    for name, numbers in (("position", position), ("velocity", momentum)):
+        finite = np.isfinite(numbers).all(1)
+        if not finite.all():
+            raise ValueError(f"the {name} of row {finite.argmin()} of {source} is not finite")
     # Codes differ in whether the side itself is in the box, and float32 rounds.
-    if not np.all((position >= -1e-5 * sides) & (position <= 1.00001 * sides)):
-        box = " x ".join(f"{side:.6g}" for side in sides)
+    is_inside = (position >= -1e-5 * sides) & (position <= 1.00001 * sides)
+    if not is_inside.all():
+        row, axis = np.argwhere(~is_inside)[0]
         raise ValueError(
-            f"positions in {source} are from {position.min():.6g} to {position.max():.6g}, "
-            f"outside of the box of {box}; are both in the same unit of length?"
+            f"the position {position[row].tolist()} of row {row} of {source} is outside of the "
+            f"box {sides.tolist()} along axis {axis}, and so are {(~is_inside.all(1)).sum()} of "
+            f"{len(position)} here; positions are in the unit of the box and from 0 to its sides: "
+            "x % box_size, if they are periodic"
         )
     cell = cells_of(identity, (n0, n1, n2))
     offset = position * (shape / sides) - cell % shape

@@ -156,7 +156,7 @@ def _times(factor: Scalar | jax.Array, x: Vectors) -> Vectors:
 
 def contrast(counts: RealBlock, total: Number, plan: PencilFFT) -> RealBlock:
     """The density contrast of painted particles, of so many, or of such a weight, on all ranks."""
-    return counts / (total / math.prod(plan.shape)) - 1
+    return counts / (total / float(math.prod(plan.shape))) - 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ from ._assignment import Kernel, assignment_of
 from ._capacity import default_capacity, room_for
 from ._exchange import Route
 from ._expected import as_known
+from ._from_coordinates import machine_order
 from ._gravity import Gradient, checked_gradient
 from ._growth import Cosmology, check_cosmology
 from ._integrators import Integrator, fastpm
@@ -59,21 +60,31 @@ def density_contrast(
         particles: on any ranks: on more than one they are first sent to their owners, which costs
             what `to_owners` does, without the momenta.
         plan: ``PencilFFT(shape, grid, real=True)`` of the mesh.
-        weights: of the particles, as their masses, (rows,) with a sum that is not zero; by default
-            all are alike.
+        weights: of the particles, as their masses: real numbers, one for each of the particles'
+            rows, ``(particles.rows,)``, used or not; what unused rows weigh does not count. They
+            become of the dtype of the positions. By default all particles are alike. If the sum
+            of weights is zero, the contrast is not a number.
         kernel: "ngp", "cic", "tsc" or "pcs", as in `paint`.
         interlaced: paint by `paint_interlaced`, for spectra that are right up to higher k.
         capacity: particles that each rank has room for, as in `to_owners`; by default also as many
             as there are rows.
 
     Raises:
-        ValueError, TypeError: no particles of this mesh, or an unknown kernel.
+        ValueError, TypeError: no particles of this mesh, none at all on any rank, an unknown
+            kernel, or weights of another shape.
         jax.errors.JaxRuntimeError: when it runs, on every rank: some rank has no room for all of
             its particles; the text says which capacity would do.
+
+    Differentiable in positions and weights, as `paint` is.
 
     """
     real_plan(plan, "density_contrast")
     check_fits(particles, plan.input, "density_contrast")
+    if particles.total == 0:
+        raise ValueError(
+            f"{where('density_contrast', plan.grid.communicator)}: there are no particles on any "
+            "rank, and nothing to be in contrast to"
+        )
     assignment_of(kernel, plan.input, "density_contrast")
     if capacity is None:
         capacity = max(particles.rows, default_capacity(particles.total, plan.input))
@@ -94,12 +105,12 @@ def density_contrast(
 
 def _weights(weights: RowsLike, particles: Particles, plan: PencilFFT) -> jax.Array:
     """One real number for each row of the particles, in the dtype of their positions."""
-    array = jnp.asarray(weights)
+    array = jnp.asarray(machine_order(weights))
     if array.shape != (particles.rows,) or jnp.iscomplexobj(array):
         raise ValueError(
             f"{where('density_contrast', plan.grid.communicator)}: weights must be real numbers "
             f"({particles.rows},), one for each row of the particles, got {array.dtype} "
-            f"{array.shape}"
+            f"{array.shape}; pad them to particles.rows, what unused rows weigh does not count"
         )
     return array.astype(particles.offset.dtype)
 

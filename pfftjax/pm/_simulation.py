@@ -461,7 +461,7 @@ def _stages_done(mark: Mapping[str, Any], found: Mapping[str, Any], course: _Cou
     """
     remedy = "give another path, or remove the file"
     steps = ("kick", "drift", "momentum", "paths", "first_drift")
-    why = dict.fromkeys(steps, ", by scale_factors, cosmology and integrator")
+    why: dict[str, str] = dict.fromkeys(steps, ", by scale_factors, cosmology and integrator")
     why |= dict.fromkeys(("rms", "cells"), ", of the linear field, by noise and power")
     done = int(np.asarray(found.get("stages", 0)))
     for name, value in mark.items():

@@ -12,7 +12,6 @@ from ._from_coordinates import placed as placed
 from ._growth import Cosmology as Cosmology
 from ._growth import are_positive as are_positive
 from ._growth import check_cosmology as check_cosmology
-from ._identity import cells_of as cells_of
 from ._identity import identities_of as identities_of
 from ._on_host import CRITICAL_DENSITY as CRITICAL_DENSITY
 from ._on_host import OnHost as OnHost

@@ -11,7 +11,8 @@ from mpi4py import MPI
 import pfftjax
 from pfftjax import pm
 from pfftjax.io._blocks import Block, read_attributes, write_attributes
-from pfftjax.pm.internal import cells_of, identities_of
+from pfftjax.pm._identity import cells_of
+from pfftjax.pm.internal import identities_of
 from tests.distributed import grids, raised_everywhere
 from tests.helpers import CONTROL, RANK, SIZE, on_one_rank
 from tests.pm.universe import cosmology

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import pfftjax
 from pfftjax import observables, pm
 from pfftjax.observables._linking import linked
-from pfftjax.pm.internal import cells_of, identities_of
+from pfftjax.pm._identity import cells_of
+from pfftjax.pm.internal import identities_of
 from tests.distributed import grids, raised_everywhere
 from tests.helpers import CONTROL, RANK, SIZE, drawn, on_one_rank
 from tests.observables.groups import catalogue_of, groups_of
