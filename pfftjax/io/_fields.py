@@ -172,20 +172,20 @@ def load(path: Path, name: str, pencil: Pencil, *, dtype: DTypeLike | None = Non
 
     """
     checked_pencil(pencil, "load")
-    comm = pencil.grid.comm
-    ndim = len(pencil.global_shape)
-    with together(comm, "load"), _file.opened(path) as file:
-        dataset = _file.find(file, name, comm.rank == 0)
-        lead = dataset.ndim - ndim
-        if lead < 0 or dataset.shape[lead:] != pencil.global_shape:
-            raise ValueError(
-                f"{name!r} in {os.fspath(path)} has shape {dataset.shape}, but the pencil is of "
-                f"{pencil.global_shape}; leading batch dimensions may precede it"
-            )
-        box = _box(dataset.shape[:lead], pencil, comm.rank)
-        into = _file.readable(dataset.dtype, dtype, f"{name!r} in {os.fspath(path)}")
-        block = jnp.asarray(_file.read(dataset, box, _order(lead, pencil), into))
-    same_everywhere(f"{name!r} of {block.shape[:lead]} {block.dtype.name}", comm, "load")
+    with private(pencil.grid.comm) as comm:
+        ndim = len(pencil.global_shape)
+        with together(comm, "load"), _file.opened(path) as file:
+            dataset = _file.find(file, name, comm.rank == 0)
+            lead = dataset.ndim - ndim
+            if lead < 0 or dataset.shape[lead:] != pencil.global_shape:
+                raise ValueError(
+                    f"{name!r} in {os.fspath(path)} has shape {dataset.shape}, but the pencil is "
+                    f"of {pencil.global_shape}; leading batch dimensions may precede it"
+                )
+            box = _box(dataset.shape[:lead], pencil, comm.rank)
+            into = _file.readable(dataset.dtype, dtype, f"{name!r} in {os.fspath(path)}")
+            block = jnp.asarray(_file.read(dataset, box, _order(lead, pencil), into))
+        same_everywhere(f"{name!r} of {block.shape[:lead]} {block.dtype.name}", comm, "load")
     return block
 
 
@@ -203,9 +203,9 @@ def attributes(path: Path, grid: ProcessGrid) -> dict[str, Any]:
         FileNotFoundError, OSError, ImportError: as `load`.
 
     """
-    comm = checked_grid(grid, "attributes").comm
-    with together(comm, "attributes"), _file.opened(path) as file:
-        kept = {k: v for k, v in file.attrs.items() if k not in (_file.PARTS, _zarr.COMPLETE)}
+    with private(checked_grid(grid, "attributes").comm) as comm:
+        with together(comm, "attributes"), _file.opened(path) as file:
+            kept = {k: v for k, v in file.attrs.items() if k not in (_file.PARTS, _zarr.COMPLETE)}
     kept = {k: np.asarray(v) if isinstance(v, list) else v for k, v in kept.items()}  # of JSON
     return {k: v.item() if isinstance(v, np.generic) else v for k, v in kept.items()}
 

@@ -200,43 +200,43 @@ def load_particles(
         jax.errors.JaxRuntimeError: too small a capacity, as `pm.to_owners`.
 
     """
-    comm = checked_pencil(mesh, "load_particles", "mesh").grid.comm
-    with together(comm, "load_particles"), _file.opened(path) as file:
-        tables = [_file.find(file, name) for name in _TABLES]
-        total = tables[0].shape[0]
-        # The file may have fields of the same names.
-        if all(getattr(file.get(name), "shape", ()) == (total, 3) for name in _DISPLACEMENTS):
-            tables += [_file.find(file, name) for name in _DISPLACEMENTS]
-        stored = tuple(int(n) for n in np.ravel(np.asarray(file.attrs.get("mesh_shape", ()))))
-        if stored != mesh.global_shape:
-            raise ValueError(
-                f"the particles in {os.fspath(path)} are in units of the cells of a mesh "
-                f"{stored}, but this one is {mesh.global_shape}; load them on that mesh, and "
-                "then use particles.rescaled(mesh)"
-            )
-        if any(table.shape != (total, 3) for table in tables):
-            raise ValueError(
-                f"{os.fspath(path)}: the tables must have one shape (total, 3), got "
-                f"{[table.shape for table in tables]}"
-            )
-        known = {
-            name: np.asarray(file.attrs[_OF_PARTICLES + name], float)
-            for name in _KNOWN
-            if _OF_PARTICLES + name in file.attrs
-        }
-        counts = np.ravel(np.asarray(file.attrs.get(_COUNTS, ()), int))
-        if counts.size != comm.size or counts.sum() != total:
-            counts = np.array([block(total, comm.size, rank)[1] for rank in range(comm.size)])
-        # On as many ranks as before each reads its own, and particles keep their order there.
-        start, count = int(counts[: comm.rank].sum()), int(counts[comm.rank])
-        rows = max(int(counts.max()), 1)  # as many on every rank: one program
-        padded = []
-        for table in tables:
-            wanted = dtype if table.dtype.kind == "f" else None
-            into = _file.readable(table.dtype, wanted, f"{table.name} in {os.fspath(path)}")
-            values = np.zeros((rows, 3), into)
-            values[:count] = _file.read(table, ((start, count), (0, 3)), (0, 1), into)
-            padded.append(jnp.asarray(values))
+    with private(checked_pencil(mesh, "load_particles", "mesh").grid.comm) as comm:
+        with together(comm, "load_particles"), _file.opened(path) as file:
+            tables = [_file.find(file, name) for name in _TABLES]
+            total = tables[0].shape[0]
+            # The file may have fields of the same names.
+            if all(getattr(file.get(name), "shape", ()) == (total, 3) for name in _DISPLACEMENTS):
+                tables += [_file.find(file, name) for name in _DISPLACEMENTS]
+            stored = tuple(int(n) for n in np.ravel(np.asarray(file.attrs.get("mesh_shape", ()))))
+            if stored != mesh.global_shape:
+                raise ValueError(
+                    f"the particles in {os.fspath(path)} are in units of the cells of a mesh "
+                    f"{stored}, but this one is {mesh.global_shape}; load them on that mesh, and "
+                    "then use particles.rescaled(mesh)"
+                )
+            if any(table.shape != (total, 3) for table in tables):
+                raise ValueError(
+                    f"{os.fspath(path)}: the tables must have one shape (total, 3), got "
+                    f"{[table.shape for table in tables]}"
+                )
+            known = {
+                name: np.asarray(file.attrs[_OF_PARTICLES + name], float)
+                for name in _KNOWN
+                if _OF_PARTICLES + name in file.attrs
+            }
+            counts = np.ravel(np.asarray(file.attrs.get(_COUNTS, ()), int))
+            if counts.size != comm.size or counts.sum() != total:
+                counts = np.array([block(total, comm.size, rank)[1] for rank in range(comm.size)])
+            # On as many ranks as before each reads its own, and particles keep their order there.
+            start, count = int(counts[: comm.rank].sum()), int(counts[comm.rank])
+            rows = max(int(counts.max()), 1)  # as many on every rank: one program
+            padded = []
+            for table in tables:
+                wanted = dtype if table.dtype.kind == "f" else None
+                into = _file.readable(table.dtype, wanted, f"{table.name} in {os.fspath(path)}")
+                values = np.zeros((rows, 3), into)
+                values[:count] = _file.read(table, ((start, count), (0, 3)), (0, 1), into)
+                padded.append(jnp.asarray(values))
     n0, n1, n2 = mesh.global_shape
     cell, offset, momentum, *psi = padded
     displacements = jnp.stack(psi, 1) if psi else None
@@ -290,7 +290,7 @@ def load_cosmology(path: Path, grid: ProcessGrid) -> Any:
 
     """
     kept = attributes_of(path, grid)
-    with together(grid.comm, "load_cosmology"):
+    with private(grid.comm) as comm, together(comm, "load_cosmology"):
         missing = [name for name in _PARAMETERS if _OF_COSMOLOGY + name not in kept]
         if missing:
             raise KeyError(

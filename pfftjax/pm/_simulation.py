@@ -330,7 +330,10 @@ class Simulation:
             restored = checkpoint.load(mesh, self.capacity)
             if restored is not None:
                 particles, attributes = restored
-                with together(self.plan.grid.comm, "Simulation.snapshots"):
+                with (
+                    private(self.plan.grid.comm) as comm,
+                    together(comm, "Simulation.snapshots"),
+                ):
                     first = _stages_done(mark, attributes, course)
                 particles = dataclasses.replace(particles, scale_factor=None, box_size=None)
         if particles is None:
