@@ -105,8 +105,8 @@ def particles_at(
             f"{with_or_without} velocities",
             comm,
             operation,
-            "every rank must call with the same mesh, box and scale factor, and with velocities "
-            "or none has them",
+            "every rank must call with the same mesh, box and scale factor, and all of them with "
+            "velocities or none",
         )
         dtype = jax.dtypes.canonicalize_dtype(position.dtype).name
         everybody = comm.allgather((len(position), dtype))

@@ -188,6 +188,7 @@ def test_nobody():
         density_contrast(nobody, plan)
 
 
+@pytest.mark.wrong_types
 def test_what_does_not_fit_is_refused():
     """On every rank, where one has it."""
     plan = plan_on(grids()[-1])
