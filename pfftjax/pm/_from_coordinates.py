@@ -14,6 +14,7 @@ from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import checked_pencil
 
 from ._identity import cells_of
+from ._on_host import known_scale_factor
 from ._particles import Particles
 from ._positions import checked_mesh
 
@@ -87,7 +88,7 @@ def particles_at(
             checked_mesh(mesh, operation)
             position = _vectors(coordinates, "coordinates")
             sides = np.asarray([float(side) for side in sides_of(box_size, 3, operation)])
-            a = _known(scale_factor)
+            a = known_scale_factor(scale_factor)
             momentum = np.zeros(position.shape)
             if velocities is not None:
                 velocity = _vectors(velocities, "velocities")
@@ -145,17 +146,6 @@ def _vectors(x: VectorsLike, name: str) -> np.ndarray:
     if array.ndim != 2 or array.shape[1] != 3:
         raise ValueError(f"{name} must be (rows, 3), got {array.shape}")
     return array
-
-
-def _known(scale_factor: Number | None) -> float | None:
-    """A scale factor as a number; None for 0 as well, by which particles do not know theirs."""
-    if scale_factor is None:
-        return None
-    value = np.asarray(scale_factor)
-    is_number = value.ndim == 0 and value.dtype.kind in "iuf"
-    if not is_number or not 0 <= float(value) < np.inf:
-        raise ValueError(f"scale_factor must be a positive number, got {scale_factor!r}")
-    return float(value) or None
 
 
 def placed(

@@ -60,10 +60,9 @@ def on_host(
     if box is None:
         raise ValueError("these particles have no box_size of their own; give it")
     sides = np.asarray([float(side) for side in sides_of(box, 3, operation)])
-    time = particles.scale_factor if scale_factor is None else scale_factor
-    a = 0.0 if time is None else float(np.asarray(time))
-    if not a >= 0 or (scale_factor is not None and a == 0):
-        raise ValueError(f"scale_factor must be a positive number, got {time!r}")
+    a = known_scale_factor(particles.scale_factor if scale_factor is None else scale_factor)
+    if a is None and scale_factor is not None:
+        raise ValueError(f"scale_factor must be a positive number, got {scale_factor!r}")
 
     shape = np.asarray(particles.mesh_shape)
     cell = np.asarray(particles.cell)[:used]
@@ -75,9 +74,20 @@ def on_host(
     at[at >= shape] = 0  # what is hardly below zero is rounded up
     return OnHost(
         position=np.minimum(at * (sides / shape), np.nextafter(sides, 0)),
-        velocity=momentum * (100 / a) if a > 0 else None,
+        velocity=None if a is None else momentum * (100 / a),
         identity=identities_of(cell, particles.mesh_shape),
         at=at.astype(np.int32),
         sides=sides,
-        scale_factor=a if a > 0 else None,
+        scale_factor=a,
     )
+
+
+def known_scale_factor(scale_factor: Number | None) -> float | None:
+    """A scale factor as a number; None for 0 as well, by which particles do not know theirs."""
+    if scale_factor is None:
+        return None
+    value = np.asarray(scale_factor)
+    is_number = value.ndim == 0 and value.dtype.kind in "iuf"
+    if not is_number or not 0 <= float(value) < np.inf:
+        raise ValueError(f"scale_factor must be a positive number, got {scale_factor!r}")
+    return float(value) or None
