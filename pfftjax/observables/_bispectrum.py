@@ -16,7 +16,6 @@ from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT, truncate_spectrum, truncated_forward
-from pfftjax.pencils import ExchangePrecision
 from pfftjax.pm.internal import (
     ROUNDING,
     Kernel,
@@ -28,6 +27,7 @@ from pfftjax.pm.internal import (
 from pfftjax.pm.internal import field as checked
 
 from ._product_meshes import Triangle, meshes_of, reach_of, smallest_mesh
+from ._products import Modes, ones_for, sums_of_products
 
 Triangles: TypeAlias = Literal["equilateral", "all"] | Sequence[Sequence[int]]
 
@@ -73,8 +73,9 @@ def bispectrum(
 
     The sum over these triangles of modes is the sum over space of a product of three fields, each
     with the modes of one shell; how many triangles there are, is found in the same way of modes
-    that are all 1 (Scoccimarro 2015; Sefusatti et al. 2016). That takes two inverse transforms for
-    each different shell, whatever the number of triangles, and one where `counts` are known.
+    that are all 1 (Scoccimarro 2015; Sefusatti et al. 2016). That takes one inverse transform for
+    each different shell, whatever the number of triangles, and one of an eighth of its points for
+    the ones, whose fields are even along every axis.
 
     Products are formed on the smallest meshes that leave them without aliases, of more points
     along an axis than the upper ends of three shells add up to in units of 2 pi / L: up to three
@@ -100,8 +101,8 @@ def bispectrum(
         kernel: by which `field` was painted, if it was; its smoothing is divided out. Aliases are
             those of `pfftjax.pm.power_spectrum`.
         counts: how many triangles there are, for each: `triangles` of an earlier result for
-            the same mesh, box, edges and triangles, on which alone they depend. For many fields,
-            or many gradients, it saves half of the products.
+            the same mesh, box, edges and triangles, on which alone they depend. They save many
+            measurements the transforms of ones.
 
     Returns:
         `Bispectrum`, the same on every rank.
@@ -149,29 +150,25 @@ def bispectrum(
     order = np.argsort(np.concatenate([numbers for _, numbers in parts]))
     squares = shells.squares(bounds)
 
-    def means(
-        spectrum_on: Callable[[PencilFFT, np.ndarray], jax.Array], precision: ExchangePrecision
-    ) -> jax.Array:
+    def means(modes_on: Callable[[Shells], Modes]) -> jax.Array:
         """Means over space of products of the fields of each triangle's three shells."""
-        found = []
-        for part, numbers in parts:
-            mesh = dataclasses.replace(part.plan, precision=precision)
-            points = np.asarray(math.prod(mesh.shape), field.dtype)
-            cut = _cutter(spectrum_on(mesh, points), part, mesh)
-            sums = _products(cut, squares, [chosen[i] for i in numbers])
-            found.append(sums / points)
+        found = [
+            sums_of_products(modes_on(part), squares, [chosen[i] for i in numbers])
+            for part, numbers in parts
+        ]
         return allreduce(jnp.concatenate(found), comm=plan.grid.comm)[order]
 
     y = shells.deconvolved(truncated_forward(field, plan, shells.plan), kernel)
+
+    def modes_of_field(part: Shells) -> Modes:
+        spectrum = truncate_spectrum(y, shells.plan, part.plan)
+        return Modes(part.plan, spectrum, part.square, 1 / math.prod(part.plan.shape))
+
     # Either mean is a sum over triangles of modes: of delta(q) / V for the field, and of 1 for
-    # their number. The spectrum of N points has N times these. Numbers that travel in half of
-    # their bits would make the number depend on the process grid.
-    found = means(lambda mesh, _: truncate_spectrum(y, shells.plan, mesh), plan.precision)
+    # their number.
+    found = means(modes_of_field)
     if counts is None:
-        of_ones = means(
-            lambda mesh, n: jnp.full(mesh.output.local_shape, n, y.dtype), ExchangePrecision.FULL
-        )
-        number = jnp.round(of_ones)
+        number = jnp.round(means(lambda part: ones_for(part.plan, sides, field.dtype)))
     else:
         number = jnp.asarray(counts, found.dtype)
         if number.shape != found.shape:
@@ -263,55 +260,6 @@ def _triangles(
     if not found:
         raise ValueError(f"{here}: there are no triangles")
     return found
-
-
-def _cutter(
-    spectrum: jax.Array, shells: Shells, mesh: PencilFFT
-) -> Callable[[Sequence[jax.Array]], jax.Array]:
-    """Makes fields on a mesh of the modes between two wavenumbers, of which it takes squares."""
-
-    def cut(ends: Sequence[jax.Array]) -> jax.Array:
-        inside = (shells.square >= ends[0]) & (shells.square < ends[1])
-        return mesh.inverse(jnp.where(inside, spectrum, 0))
-
-    return cut
-
-
-def _products(
-    cut: Callable[[Sequence[jax.Array]], jax.Array],
-    squares: np.ndarray,
-    triangles: Sequence[Triangle],
-) -> jax.Array:
-    """Sums over this rank's block of products of three fields; `cut` makes that of a shell, of
-    the squares of its ends.
-
-    Sums are formed plane by plane: a long one in float32 would lose digits. Reverse mode makes
-    again what is not held.
-    """
-    used, places = np.unique(triangles, return_inverse=True)
-    places, ends = places.reshape(-1, 3), [squares[used], squares[used + 1]]
-    if np.all(places == places[:, :1]):
-
-        def cubed(ends: Sequence[jax.Array]) -> jax.Array:
-            return jnp.sum(jnp.sum(cut(ends) ** 3, axis=(1, 2)))
-
-        return jax.lax.map(jax.checkpoint(cubed), ends)[places[:, 0]]
-
-    def held(stack: jax.Array, item: tuple[jax.Array, list[jax.Array]]) -> tuple[jax.Array, None]:
-        return jax.lax.dynamic_update_index_in_dim(stack, cut(item[1]), item[0], 1), None
-
-    shells = len(ends[0])
-    block = jax.eval_shape(cut, [jnp.asarray(x[0]) for x in ends])
-    # Planes come first, as they are what is looped over next.
-    stack = jnp.zeros((block.shape[0], shells, *block.shape[1:]), block.dtype)
-    stack, _ = jax.lax.scan(held, stack, (jnp.arange(shells), [jnp.asarray(x) for x in ends]))
-    pairs, pair_of = np.unique(places[:, :2], axis=0, return_inverse=True)
-
-    def of_plane(plane: jax.Array) -> jax.Array:
-        x = plane.reshape(shells, -1)
-        return jnp.matmul(x[pairs[:, 0]] * x[pairs[:, 1]], x.T, precision="highest")
-
-    return jax.lax.map(jax.checkpoint(of_plane), stack).sum(0)[pair_of.ravel(), places[:, 2]]
 
 
 def _of_shells(shells: Shells, power: jax.Array, squares: np.ndarray) -> tuple[Series, Series]:
