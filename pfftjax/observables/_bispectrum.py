@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from pfftjax._runtime.arrays import BoxSize, RealBlockLike, Reals, Series, SeriesLike
 from pfftjax._runtime.communicators import Communicator
@@ -20,7 +19,7 @@ from pfftjax.pm.internal import (
     ROUNDING,
     Kernel,
     Shells,
-    number_of_shells,
+    bounds_of,
     real_plan,
     static_sides,
 )
@@ -130,7 +129,7 @@ def bispectrum(
     comm = real_plan(plan, name).grid.communicator
     sides = static_sides(box_size, plan, name)
     field = checked(field, plan, name)
-    bounds = _bounds(edges, number_of_shells(plan, sides), 2 * np.pi / max(sides), comm)
+    bounds = bounds_of(edges, plan, sides, name)
     # Three modes close only up to a period where their sum can reach the mesh's sampling rate.
     period = min(n * max(sides) / side for n, side in zip(plan.shape, sides, strict=True))
     chosen = _triangles(triangles, bounds, period, comm)
@@ -140,7 +139,7 @@ def bispectrum(
 
     def shells_on(shape: Sequence[int], painted_on: PencilFFT | None = None) -> Shells:
         mesh = dataclasses.replace(plan, shape=shape)
-        return Shells(mesh, sides, field.dtype, name, painted_on)
+        return Shells(mesh, sides, field.dtype, name, bounds, painted_on)
 
     shells = shells_on(smallest_mesh(reach, plan.shape, sides), plan)
     parts = [
@@ -148,12 +147,11 @@ def bispectrum(
         for shape, numbers in meshes_of(chosen, bounds, plan.shape, sides).items()
     ]
     order = np.argsort(np.concatenate([numbers for _, numbers in parts]))
-    squares = shells.squares(bounds)
 
     def means(modes_on: Callable[[Shells], Modes]) -> jax.Array:
         """Means over space of products of the fields of each triangle's three shells."""
         found = [
-            sums_of_products(modes_on(part), squares, [chosen[i] for i in numbers])
+            sums_of_products(modes_on(part), shells.squares, [chosen[i] for i in numbers])
             for part, numbers in parts
         ]
         return allreduce(jnp.concatenate(found), comm=plan.grid.comm)[order]
@@ -179,30 +177,13 @@ def bispectrum(
     number = jax.lax.stop_gradient(number)
     volume = np.asarray(shells.volume, shells.dtype)
     mean = volume * (volume * found / jnp.maximum(number, 1))
-    k, power = _of_shells(shells, shells.power(y, None), squares)
+    k, power = shells.k, shells.mean(shells.power(y, None))
     return Bispectrum(
         k=k[np.asarray(chosen)],
         power=power[np.asarray(chosen)],
         bispectrum=jnp.where(number > 0, mean, 0),
         triangles=number,
     )
-
-
-def _bounds(
-    edges: SeriesLike | None, number: int, fundamental: float, comm: Communicator
-) -> np.ndarray:
-    """The ends of the shells in units of k_f; by default, those of so many."""
-    if edges is None:
-        return np.arange(number + 1) + 0.5
-    here = where("bispectrum", comm)
-    if any(isinstance(x, Tracer) for x in jax.tree.leaves(edges)):
-        raise TypeError(f"{here}: edges must be static, as the number of shells depends on them")
-    bounds = np.asarray(edges, float) / fundamental
-    if bounds.ndim != 1 or len(bounds) < 2 or not (bounds[0] > 0 and np.all(np.diff(bounds) > 0)):
-        raise ValueError(
-            f"{here}: edges must be two or more positive wavenumbers that rise, got {edges!r}"
-        )
-    return bounds
 
 
 def _triangles(
@@ -260,18 +241,3 @@ def _triangles(
     if not found:
         raise ValueError(f"{here}: there are no triangles")
     return found
-
-
-def _of_shells(shells: Shells, power: jax.Array, squares: np.ndarray) -> tuple[Series, Series]:
-    """The mean wavenumber of each shell, and its power spectrum."""
-    number = len(squares) - 1
-    beyond = jnp.searchsorted(squares, shells.square, side="right")
-    shell = beyond.astype(jnp.int32) - 1
-    shell = jnp.where(shell < 0, number, shell)
-
-    def total(values: jax.Array) -> jax.Array:
-        return shells.total(shells.weights * values, shell, number)
-
-    modes = jnp.maximum(total(jnp.ones_like(power)), 1)
-    k = total(shells.radius) / modes * np.asarray(shells.fundamental, shells.dtype)
-    return k, total(power) / modes

@@ -8,7 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfftjax._runtime.arrays import BoxSize, Counts, Numbers, RealBlockLike, Reals, Series
+from pfftjax._runtime.arrays import (
+    BoxSize,
+    Counts,
+    Numbers,
+    RealBlockLike,
+    Reals,
+    Series,
+    SeriesLike,
+)
 from pfftjax._runtime.primitive import static_int, static_ints, where
 from pfftjax.fft import PencilFFT
 from pfftjax.pm.internal import Kernel, Shells, real_plan, shells_of
@@ -84,6 +92,7 @@ def power_multipoles(
     line_of_sight: LineOfSight = 2,
     *,
     multipoles: Sequence[int] = (0, 2, 4),
+    edges: SeriesLike | None = None,
     other: RealBlockLike | None = None,
     kernel: Kernel | None = None,
     other_kernel: Kernel | None = None,
@@ -98,9 +107,9 @@ def power_multipoles(
     N particles, box volume / N, is in P_0 only.
 
     In shells of few modes P_0 shows in the other multipoles, as the mean of L_l over the modes of
-    a shell is not zero; a theory to be compared is summed over the same modes, or wider shells are
-    formed. Modes at a Nyquist frequency, in the last shell, have no sign, and count as if it were
-    negative, which matters if the line of sight is no axis.
+    a shell is not zero: a theory to be compared is summed over the same modes, or shells are made
+    wider. Modes at a Nyquist frequency have no sign, and count as if it were negative, which
+    matters if the line of sight is no axis.
 
     Args:
         field: this rank's block, ``(*plan.input.local_shape,)``.
@@ -108,6 +117,7 @@ def power_multipoles(
         box_size: side of the box [Mpc/h]: a number, or one for each axis; static.
         line_of_sight: as in `redshift_space`.
         multipoles: which, even numbers; the odd ones are zero.
+        edges: of the shells [h/Mpc], rising, as for `pfftjax.pm.power_spectrum`; static.
         other: a second field, for the cross spectrum Re <conj(other_k) field_k>.
         kernel: by which `field` was painted, if it was; its smoothing is divided out.
         other_kernel: the same for `other`.
@@ -116,9 +126,9 @@ def power_multipoles(
         `PowerMultipoles`, the same on every rank.
 
     Raises:
-        ValueError: a plan, a block, a kernel, a box, a line of sight or multipoles that do not
-            fit.
-        TypeError: complex numbers, a dtype without a transform, or a box that is traced.
+        ValueError: a plan, a block, a kernel, a box, a line of sight, multipoles or edges that do
+            not fit.
+        TypeError: complex numbers, a dtype without a transform, or a box or edges that are traced.
 
     Example:
         >>> from pfftjax import ProcessGrid
@@ -137,7 +147,7 @@ def power_multipoles(
             f"{where(name, comm)}: multipoles must be even numbers, as (0, 2, 4), got "
             f"{multipoles!r}; odd ones are zero"
         )
-    shells, y, z = shells_of(field, plan, box_size, other, other_kernel, name)
+    shells, y, z = shells_of(field, plan, box_size, other, other_kernel, edges, name)
     power = shells.power(y, z, kernel, kernel if z is None else other_kernel)
     square = _cosine(shells, line_of_sight) ** 2
     means = [
@@ -154,6 +164,7 @@ def power_wedges(
     line_of_sight: LineOfSight = 2,
     *,
     wedges: int = 5,
+    edges: SeriesLike | None = None,
     other: RealBlockLike | None = None,
     kernel: Kernel | None = None,
     other_kernel: Kernel | None = None,
@@ -184,7 +195,7 @@ def power_wedges(
     number = static_int(wedges, "wedges", name, comm)
     if number < 1:
         raise ValueError(f"{where(name, comm)}: wedges must be 1 or more, got {wedges}")
-    shells, y, z = shells_of(field, plan, box_size, other, other_kernel, name)
+    shells, y, z = shells_of(field, plan, box_size, other, other_kernel, edges, name)
     power = shells.power(y, z, kernel, kernel if z is None else other_kernel)
     along = jnp.abs(_along(shells, line_of_sight))
     # Both sides are whole numbers in a cube and along an axis: no mode depends on rounding.
@@ -213,6 +224,7 @@ def cross_spectrum(
     plan: PencilFFT,
     box_size: BoxSize,
     *,
+    edges: SeriesLike | None = None,
     kernel: Kernel | None = None,
     other_kernel: Kernel | None = None,
 ) -> CrossSpectrum:
@@ -227,6 +239,7 @@ def cross_spectrum(
         other: the other field's.
         plan: ``PencilFFT(shape, grid, real=True)``.
         box_size: side of the box [Mpc/h]: a number, or one for each axis; static.
+        edges: of the shells [h/Mpc], rising, as for `pfftjax.pm.power_spectrum`; static.
         kernel: by which `field` was painted, if it was; its smoothing is divided out.
         other_kernel: the same for `other`.
 
@@ -234,8 +247,8 @@ def cross_spectrum(
         `CrossSpectrum`, the same on every rank.
 
     Raises:
-        ValueError: a plan, a block, a kernel or a box that do not fit.
-        TypeError: complex numbers, a dtype without a transform, or a box that is traced.
+        ValueError: a plan, a block, a kernel, a box or edges that do not fit.
+        TypeError: complex numbers, a dtype without a transform, or a box or edges that are traced.
 
     Example:
         >>> from pfftjax import ProcessGrid
@@ -246,7 +259,7 @@ def cross_spectrum(
         (-1.0, 2.0)
 
     """
-    shells, y, z = shells_of(field, plan, box_size, other, other_kernel, "cross_spectrum")
+    shells, y, z = shells_of(field, plan, box_size, other, other_kernel, edges, "cross_spectrum")
     assert z is not None
     return CrossSpectrum(
         k=shells.k,

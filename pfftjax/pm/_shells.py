@@ -1,6 +1,7 @@
 """Modes of a spectrum in shells of wavenumbers, and what is measured of them."""
 
 import functools
+import math
 from collections.abc import Sequence
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
 
-from pfftjax._runtime.arrays import BoxSize, Counts, Numbers, RealBlockLike, Series
+from pfftjax._runtime.arrays import BoxSize, Counts, Numbers, RealBlockLike, Series, SeriesLike
 from pfftjax._runtime.primitive import where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT
@@ -65,9 +66,37 @@ def number_of_shells(plan: PencilFFT, lengths: Sequence[float]) -> int:
     return max(int(highest * (1 + ROUNDING) + 0.5), 1)
 
 
+def bounds_of(
+    edges: SeriesLike | None, plan: PencilFFT, lengths: Sequence[float], operation: str
+) -> np.ndarray:
+    """The ends of all shells in units of k_f: of those that a user wants, or by default of as many
+    as there are, of width k_f.
+    """
+    if edges is None:
+        return np.arange(number_of_shells(plan, lengths) + 1) + 0.5
+    here = where(operation, plan.grid.communicator)
+    if any(isinstance(x, Tracer) for x in jax.tree.leaves(edges)):
+        raise TypeError(f"{here}: edges must be static, as the number of shells depends on them")
+    bounds = np.asarray(edges, float) * (max(lengths) / (2 * np.pi))
+    if bounds.ndim != 1 or len(bounds) < 2 or not (bounds[0] > 0 and np.all(np.diff(bounds) > 0)):
+        raise ValueError(
+            f"{here}: edges must be two or more positive wavenumbers that rise, got {edges!r}"
+        )
+    # All modes of a shell are in its volume, up to its surface; they lie further apart along the
+    # shorter sides.
+    density = math.prod(side / max(lengths) for side in lengths)
+    most = 4 / 3 * np.pi * density * np.diff(bounds**3).max()
+    if min(most, math.prod(plan.shape)) > np.iinfo(np.int32).max:
+        raise ValueError(
+            f"{here}: a shell of these edges has some {most:.1e} modes, which are counted in 32 "
+            "bits; take narrower shells, and means of them weighted by their modes"
+        )
+    return bounds
+
+
 class Shells:
     """The modes of this rank's spectrum by their wavenumbers, in units of k_f = 2 pi / L of the
-    longest side. Shell i has those with ``(i + 1/2) k_f <= |k| < (i + 3/2) k_f``.
+    longest side. Shell i has those with ``bounds[i] <= |k| < bounds[i + 1]``.
 
     What lies on the edge of a shell, as modes do where sides are commensurate, is in the shell
     that begins there, whatever the unit of length and the precision. (With unequal sides and in
@@ -80,7 +109,7 @@ class Shells:
         operation: whose name errors have.
         painted_on: the plan of the mesh on which fields were painted, which may be finer.
         fundamental: k_f.
-        number: how many shells there are (`number_of_shells`).
+        number: how many shells there are.
         m: wavenumbers along the axes in units of k_f, which broadcast against the spectrum.
         square: the sum of their squares, for each mode.
         radius: their length, for each mode.
@@ -95,6 +124,7 @@ class Shells:
         lengths: Sequence[float],
         dtype: DTypeLike,
         operation: str,
+        bounds: np.ndarray | None = None,
         painted_on: PencilFFT | None = None,
     ) -> None:
         self.plan: PencilFFT = plan
@@ -103,7 +133,11 @@ class Shells:
         self.operation: str = operation
         self.painted_on: PencilFFT = plan if painted_on is None else painted_on
         self.fundamental: float = 2 * np.pi / max(lengths)
-        self.number: int = number_of_shells(plan, lengths)
+        self._has_width_of_one: bool = bounds is None
+        self.bounds: np.ndarray = (
+            bounds_of(None, plan, lengths, operation) if bounds is None else bounds
+        )
+        self.number: int = len(self.bounds) - 1
         self._k = plan.wavenumbers(tuple(lengths), dtype)
         self.m: list[jax.Array] = [
             jnp.round(k * np.asarray(side / (2 * np.pi), dtype))
@@ -123,6 +157,9 @@ class Shells:
     @functools.cached_property
     def shell(self) -> jax.Array:
         """The shell of each mode; that after the last for those in none."""
+        if not self._has_width_of_one:
+            shell = jnp.searchsorted(self.squares, self.square, side="right").astype(jnp.int32) - 1
+            return jnp.where(shell < 0, self.number, shell)
 
         def begins_before(shell: jax.Array) -> jax.Array:
             # (i + 1/2)^2 without its quarter is a whole number.
@@ -133,11 +170,12 @@ class Shells:
         shell = shell.astype(jnp.int32)
         return jnp.where((shell >= 0) & (shell < self.number), shell, self.number)
 
-    def squares(self, edges: np.ndarray) -> np.ndarray:
-        """The least `square` of modes beyond each edge, which are in units of k_f: a little below
-        the square of the edge, on which modes may lie.
+    @functools.cached_property
+    def squares(self) -> np.ndarray:
+        """The least `square` of modes beyond each of `bounds`: a little below the square of the
+        edge, on which modes may lie.
         """
-        least = np.asarray(edges, float) ** 2 * (1 - ROUNDING)
+        least = self.bounds**2 * (1 - ROUNDING)
         # In a cube it is that of the next whole number.
         least = np.ceil(least) if self.rounding == 0 else least * (1 - self.rounding)
         return least.astype(self.dtype)
@@ -203,6 +241,7 @@ def shells_of(
     box_size: BoxSize,
     other: RealBlockLike | None,
     other_kernel: Kernel | None,
+    edges: SeriesLike | None,
     operation: str,
 ) -> tuple[Shells, jax.Array, jax.Array | None]:
     """The shells for a field and perhaps another one, and the spectra of both."""
@@ -210,4 +249,5 @@ def shells_of(
     field, other = fields_of_one_dtype(field, other, other_kernel, plan, operation)
     y = plan.forward(field)
     z = None if other is None else plan.forward(other)
-    return Shells(plan, lengths, field.dtype, operation), y, z
+    bounds = None if edges is None else bounds_of(edges, plan, lengths, operation)
+    return Shells(plan, lengths, field.dtype, operation, bounds), y, z

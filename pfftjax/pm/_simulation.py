@@ -234,12 +234,14 @@ class Simulation:
             particles, self.plan, kernel=self.kernel, interlaced=interlaced, capacity=capacity
         )
 
-    def power_spectrum(self, particles: Particles, *, interlaced: bool = True) -> PowerSpectrum:
+    def power_spectrum(
+        self, particles: Particles, *, edges: SeriesLike | None = None, interlaced: bool = True
+    ) -> PowerSpectrum:
         """The power spectrum of particles on the points of `plan`, without the smoothing of the
         kernel: `pfftjax.pm.power_spectrum` of `density`. No shot noise is subtracted.
         """
         delta = self.density(particles, interlaced=interlaced)
-        return power_spectrum(delta, self.plan, self.box_size, kernel=self.kernel)
+        return power_spectrum(delta, self.plan, self.box_size, edges=edges, kernel=self.kernel)
 
     def snapshots(
         self,

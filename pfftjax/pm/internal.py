@@ -26,7 +26,7 @@ from ._positions import Places as Places
 from ._positions import as_positions as as_positions
 from ._shells import ROUNDING as ROUNDING
 from ._shells import Shells as Shells
-from ._shells import number_of_shells as number_of_shells
+from ._shells import bounds_of as bounds_of
 from ._shells import shells_of as shells_of
 from ._shells import static_sides as static_sides
 from ._spectral import field as field

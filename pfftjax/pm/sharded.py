@@ -11,7 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from pfftjax._runtime.arrays import BoxSize, RealBlock, RealBlockLike, Rows, RowsLike, VectorsLike
+from pfftjax._runtime.arrays import (
+    BoxSize,
+    RealBlock,
+    RealBlockLike,
+    Rows,
+    RowsLike,
+    SeriesLike,
+    VectorsLike,
+)
 from pfftjax.fft.internal import known, rows_of, shards_of
 from pfftjax.pencils import Pencil, ProcessGrid
 from pfftjax.spectral.internal import plan_of
@@ -94,14 +102,15 @@ def power_spectrum(
     field: RealBlockLike,
     box_size: BoxSize,
     *,
+    edges: SeriesLike | None = None,
     kernel: Kernel | None = None,
     grid: ProcessGrid | None = None,
     mesh: Mesh | None = None,
 ) -> PowerSpectrum:
     """The power spectrum of a global field, replicated.
 
-    `box_size` must not be traced, and `kernel` is as for `pfftjax.pm.power_spectrum`; the other
-    arguments and the errors are those of `linear_field`.
+    `box_size` must not be traced, `edges` and `kernel` are as for `pfftjax.pm.power_spectrum`; the
+    other arguments and the errors are those of `linear_field`.
     """
     shards, plan, spec = field_to(field, grid, mesh, "power_spectrum")
     if known(box_size)[1] is not None:
@@ -109,7 +118,9 @@ def power_spectrum(
             f"{shards.here}: box_size must be static, as the number of shells depends on it"
         )
     how, targets = (plan, box_size), PartitionSpec()
-    return shards.run(power_spectrum_of_block, how, (spec,), targets, field, kernel=kernel)
+    return shards.run(
+        power_spectrum_of_block, how, (spec,), targets, field, edges=edges, kernel=kernel
+    )
 
 
 # ---- Positions in rows -------------------------------------------------------------------------

@@ -307,9 +307,10 @@ delta = jitted(field)(X, 1.0)
 near(delta, pm.linear_field(mine, plan, box, lambda k: power(1.0, k)))
 near(jitted(lambda d: sharded.gravity(d, box))(delta), pm.gravity(
     pm.linear_field(mine, plan, box, lambda k: power(1.0, k)), plan, box))
-spectrum = jitted(lambda x: sharded.power_spectrum(x, box))(X)
-for a, b in zip(spectrum, pm.power_spectrum(mine, plan, box), strict=True):
-    near(a, b)
+for wide in ({}, {"edges": np.array([1.0, 3.0, 4.0]) * 2 * np.pi / max(box)}):
+    spectrum = jitted(lambda x: sharded.power_spectrum(x, box, **wide))(X)
+    for a, b in zip(spectrum, pm.power_spectrum(mine, plan, box, **wide), strict=True):
+        near(a, b)
 total = jitted(jax.grad(lambda x: sharded.power_spectrum(x, box).power.sum()))(X)
 shell = lambda x: float(pm.power_spectrum(plan.input.local_block(x), plan, box).power.sum())
 slope = (shell(x + v) - shell(x - v)) / 2  # of a square

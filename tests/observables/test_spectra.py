@@ -19,6 +19,9 @@ from tests.helpers import CONTROL, assert_close, random
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 2)]
 
 POINTS = {None: 0, "cic": 2, "tsc": 3}
+# Edges of shells in units of the lowest wavenumber: the third has no modes, and the last one has
+# those beyond the shells that are formed by default.
+WIDE = np.array([0.3, 2.0, 2.95, 2.98, 20.0])
 
 
 def modes(shape, box):
@@ -55,7 +58,7 @@ def means(inside, *values):
     ids=str,
 )
 def test_multipoles_against_numpy(shape, box, line_of_sight):
-    """Auto and cross; on all grids; and P_0 is the power spectrum to the last bit."""
+    """Auto and cross; on all grids; P_0 is the power spectrum to the last bit; wide shells."""
     plans = [PencilFFT(shape, grid, real=True) for grid in grids()]
     X, Y = (random(shape, seed=s) for s in (1, 2))
     side = box if len(set(box)) > 1 else box[0]
@@ -68,6 +71,7 @@ def test_multipoles_against_numpy(shape, box, line_of_sight):
                 power_multipoles(x, p, side, line_of_sight, kernel="tsc"),
                 power_multipoles(x, p, side, line_of_sight, multipoles=(2, 6), other=y, **names),
                 power_multipoles(x.astype("float32"), p, side, line_of_sight),
+                power_multipoles(x, p, side, line_of_sight, edges=WIDE * 2 * np.pi / max(box)),
                 power_spectrum(x, p, side, kernel="tsc"),
             )
             for p, (x, y) in zip(plans, blocks, strict=True)
@@ -77,19 +81,20 @@ def test_multipoles_against_numpy(shape, box, line_of_sight):
     radius = np.sqrt(np.sum(m**2, axis=0))
     n = np.eye(3)[line_of_sight] if isinstance(line_of_sight, int) else np.array(line_of_sight)
     mu = np.tensordot(n / np.linalg.norm(n), m, 1) / np.where(radius > 0, radius, 1)
-    for auto, cross, single, plain in measured(
+    for auto, cross, single, wide, plain in measured(
         [[p.input.local_block(a) for a in (X, Y)] for p in plans]
     ):
         np.testing.assert_array_equal(auto.power[0], plain.power)
         np.testing.assert_array_equal(auto.k, plain.k)
         np.testing.assert_array_equal(auto.modes, plain.modes)
-        edges = np.arange(len(auto.k) + 1) + 0.5
-        inside = [(radius >= a) & (radius < b) for a, b in itertools.pairwise(edges)]
-        for found, power, orders, eps in (
-            (auto, power_of(X, X, ("tsc", "tsc"), shape, box), (0, 2, 4), 1e-12),
-            (cross, power_of(X, Y, ("cic", "tsc"), shape, box), (2, 6), 1e-12),
-            (single, power_of(X, X, (), shape, box), (0, 2, 4), 2e-5),
+        usual = np.arange(len(auto.k) + 1) + 0.5
+        for found, power, orders, edges, eps in (
+            (auto, power_of(X, X, ("tsc", "tsc"), shape, box), (0, 2, 4), usual, 1e-12),
+            (cross, power_of(X, Y, ("cic", "tsc"), shape, box), (2, 6), usual, 1e-12),
+            (single, power_of(X, X, (), shape, box), (0, 2, 4), usual, 2e-5),
+            (wide, power_of(X, X, (), shape, box), (0, 2, 4), WIDE, 1e-12),
         ):
+            inside = [(radius >= a) & (radius < b) for a, b in itertools.pairwise(edges)]
             assert found.power.shape == (len(orders), len(edges) - 1)
             for order, actual in zip(orders, found.power, strict=True):
                 polynomial = np.polynomial.Legendre.basis(order)(mu)
@@ -102,20 +107,28 @@ def test_multipoles_against_numpy(shape, box, line_of_sight):
 
 
 @pytest.mark.parametrize(
-    ("shape", "box", "line_of_sight", "wedges"),
-    [((12, 12, 12), (100.0,) * 3, 1, 5), ((9, 5, 7), (90.0, 50.0, 70.0), (1.0, 1.0, -1.0), 3)],
+    ("shape", "box", "line_of_sight", "wedges", "edges"),
+    [
+        ((12, 12, 12), (100.0,) * 3, 1, 5, None),
+        ((9, 5, 7), (90.0, 50.0, 70.0), (1.0, 1.0, -1.0), 3, None),
+        ((9, 5, 7), (90.0, 50.0, 70.0), 2, 2, WIDE),
+    ],
     ids=str,
 )
-def test_wedges_against_numpy(shape, box, line_of_sight, wedges):
+def test_wedges_against_numpy(shape, box, line_of_sight, wedges, edges):
     """In a cube also modes on the edge between two wedges, as mu = 3/5, are where they belong."""
     plans = [PencilFFT(shape, grid, real=True) for grid in grids()]
     X = random(shape)
     side = box if len(set(box)) > 1 else box[0]
 
+    options = {"wedges": wedges, "kernel": "cic"}
+    if edges is not None:
+        options["edges"] = edges * 2 * np.pi / max(box)
+
     @jax.jit
     def measured(blocks):
         return [
-            power_wedges(x, p, side, line_of_sight, wedges=wedges, kernel="cic")
+            power_wedges(x, p, side, line_of_sight, **options)
             for p, x in zip(plans, blocks, strict=True)
         ]
 
@@ -127,11 +140,11 @@ def test_wedges_against_numpy(shape, box, line_of_sight, wedges):
     power = power_of(X, X, ("cic", "cic"), shape, box)
     mu = along / np.where(radius > 0, radius, 1)
     for found in measured([p.input.local_block(X) for p in plans]):
-        edges = np.arange(found.k.shape[1] + 1) + 0.5
+        usual = np.arange(found.k.shape[1] + 1) + 0.5
         inside = [
             (radius >= a) & (radius < b) & (wedge == w)
             for w in range(wedges)
-            for a, b in itertools.pairwise(edges)
+            for a, b in itertools.pairwise(usual if edges is None else edges)
         ]
         count, k, mean_mu, mean = means(inside, radius, mu, power)
         np.testing.assert_array_equal(np.ravel(found.modes), count)
@@ -180,9 +193,10 @@ def test_modes_on_edges_are_in_the_same_shell_in_every_unit(shape, ratios, dtype
             return (
                 power_wedges(x, plan, side, 0, wedges=2).modes,
                 bispectrum(x, plan, side, triangles="equilateral", edges=edges).k[:, 0],
+                power_spectrum(x, plan, side, edges=edges)[::2],
             )
 
-        modes, k = map(np.asarray, measured(x))
+        modes, k, (same_k, number) = jax.tree.map(np.asarray, measured(x))
         for shell in range(modes.shape[1]):
             inside = between(2 * shell + 1, 2 * shell + 3)
             assert modes[1, shell] == sum(4 * along >= square for along, square in inside)
@@ -191,7 +205,9 @@ def test_modes_on_edges_are_in_the_same_shell_in_every_unit(shape, ratios, dtype
             [math.sqrt(square) / 2 for _, square in between(2 * i, 2 * i + 2)] for i in (1, 2)
         ]
         expected = 2 * np.pi / max(box) * np.array([np.mean(x) for x in radii])
-        assert_close(k, expected, 1e-6 if dtype == "float32" else 1e-12)
+        for found in (k, same_k):
+            assert_close(found, expected, 1e-6 if dtype == "float32" else 1e-12)
+        assert number.tolist() == list(map(len, radii))
 
 
 def test_cross_spectra_are_three_power_spectra():
@@ -199,7 +215,8 @@ def test_cross_spectra_are_three_power_spectra():
     shape, side = (8, 12, 10), 50.0
     plans = [PencilFFT(shape, grid, real=True) for grid in grids()]
     X, Y = (random(shape, seed=s) for s in (3, 4))
-    names = {"kernel": "cic", "other_kernel": "tsc"}
+    edges = (0.3, 0.5, 1.0)
+    names = {"kernel": "cic", "other_kernel": "tsc", "edges": edges}
 
     @jax.jit
     def measured(blocks):
@@ -208,8 +225,8 @@ def test_cross_spectra_are_three_power_spectra():
                 cross_spectrum(x, y, p, side, **names),
                 cross_spectrum(x, 0 * y, p, side),
                 power_spectrum(x, p, side, other=y, **names),
-                power_spectrum(x, p, side, kernel="cic"),
-                power_spectrum(y, p, side, kernel="tsc"),
+                power_spectrum(x, p, side, kernel="cic", edges=edges),
+                power_spectrum(y, p, side, kernel="tsc", edges=edges),
             )
             for p, (x, y) in zip(plans, blocks, strict=True)
         ]

@@ -308,6 +308,15 @@ def test_what_is_refused():
         traced(power_spectrum, block, plan, other_kernel="cic")
     with pytest.raises(TypeError, match=r"power_spectrum on rank .*: box_size must be static"):
         jax.eval_shape(lambda side: power_spectrum(field, plan, side), 1.0)
+    with pytest.raises(TypeError, match=r"power_spectrum on rank .*: edges must be static"):
+        jax.eval_shape(lambda e: power_spectrum(field, plan, 1.0, edges=e), jnp.ones(3))
+    for edges in ((1.0,), (0.0, 1.0), (2.0, 1.0), (1.0, float("nan")), 1.0):
+        with pytest.raises(ValueError, match=r"power_spectrum on rank .*: edges must be two"):
+            traced(power_spectrum, block, plan, edges=edges)
+    large = PencilFFT((2048, 2048, 2048), grid, real=True)
+    traced(power_spectrum, large.input.local_shape, large, edges=(10.0, 1000.0, 5000.0))
+    with pytest.raises(ValueError, match=r"power_spectrum on rank .* some 3\.4e\+10 modes"):
+        traced(power_spectrum, large.input.local_shape, large, edges=(10.0, 12600.0))
 
 
 def test_a_spectrum_that_is_cut_off_has_derivatives():
