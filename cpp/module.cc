@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/memory_in_use.h"
 #include "base/options.h"
 #include "base/pages.h"
 #include "collectives/messages.h"
@@ -178,8 +179,16 @@ NB_MODULE(_native, m) {
       nb::arg("number"),
       "For tests: ranks of different numbers share no memory, as if they were on several nodes, "
       "and exchange as many nodes of many ranks do.");
-  m.def("keep_freed_memory", &KeepFreedMemory, nb::arg("bytes"),
-        "Lets malloc keep so much for the next call of a program.");
+  m.def("keep_freed_memory", &KeepFreedMemory, nb::arg("bytes"), nb::arg("most_in_use") = 0.5,
+        "Lets malloc keep so much for the next call of a program, and everything while less than "
+        "a share of the memory is in use.");
+  m.def(
+      "memory_in_use",
+      [](const std::string& processes, const std::string& groups) {
+        return MemoryInUse(processes, groups).Share();
+      },
+      nb::arg("processes") = "/proc", nb::arg("groups") = "/sys/fs/cgroup",
+      "The share of the memory of this machine, or of a control group, that is in use.");
   m.def(
       "configure_transports",
       [](const std::string& name, const std::string& nccl, const std::string& nccl_wheel,

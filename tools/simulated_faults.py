@@ -306,7 +306,7 @@ FAULTS = [
     Fault(
         "the way out does not wait for calls under way",
         "runtime/departure.cc",
-        "if (comm->busy) return comm;",
+        "if (comm && comm->busy) return comm;",
         "",
     ),
     Fault(

@@ -3,29 +3,101 @@
 #include <malloc.h>
 #include <sys/mman.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "base/memory_in_use.h"
 
 namespace pfftjax {
+namespace {
+
+// What glibc's malloc does with freed memory, by how much memory is in use.
+class Keeper {
+ public:
+  void Start(int bytes, double most_in_use, bool has_one_heap) {
+    const std::lock_guard lock(mutex_);
+    bytes_ = bytes;
+    most_in_use_ = most_in_use;
+    // By itself glibc raises this limit, but not once another one has been set.
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    // Heaps of other threads than the first, where XLA's arrays may lie, have 64 MiB and go back
+    // when they are empty. Many threads that share one would wait for each other.
+    constexpr unsigned few = 8;
+    if (has_one_heap && std::thread::hardware_concurrency() <= few) mallopt(M_ARENA_MAX, 1);
+    keeps_all_ = memory_.Share() < most_in_use_;
+    Set();
+    is_on_.store(true, std::memory_order_release);
+  }
+
+  // A look at the files of the kernel takes 0.1 ms; it comes 20 ms after the last one or later.
+  void Look() {
+    if (!is_on_.load(std::memory_order_acquire)) return;
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    const Clock::time_point now = Clock::now();
+    if (!lock || now < next_) return;
+    next_ = now + std::chrono::milliseconds(20);
+    const double share = memory_.Share();
+    const bool kept_all = keeps_all_;
+    keeps_all_ = share < (kept_all ? 1.0 : 0.8) * most_in_use_;
+    if (keeps_all_ != kept_all) Set();
+    if (!keeps_all_) {
+      // It gives back what is free between arrays, too.
+      malloc_trim(static_cast<std::size_t>(bytes_));
+      next_ = now + std::chrono::milliseconds(200);
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Set() const {
+    constexpr int maps_by_default = 65536;
+    mallopt(M_MMAP_MAX, keeps_all_ ? 0 : maps_by_default);
+    mallopt(M_TRIM_THRESHOLD, keeps_all_ ? -1 : bytes_);  // -1: none
+  }
+
+  std::atomic<bool> is_on_{false};
+  std::mutex mutex_;
+  const MemoryInUse memory_;
+  int bytes_ = 0;
+  double most_in_use_ = 0;
+  bool keeps_all_ = false;
+  Clock::time_point next_;
+};
+
+Keeper& TheKeeper() {
+  static Keeper* const keeper = new Keeper;  // handlers may run while the process ends
+  return *keeper;
+}
+
+}  // namespace
 
 void AdviseHugePages(void* data, std::size_t bytes) {
   constexpr std::uintptr_t page = std::uintptr_t{2} << 20;
   const auto begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
   const auto end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
+  if (end <= begin) return;
   // A kernel without huge pages refuses; nothing is lost then.
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  TheKeeper().Look();
 }
 
-void KeepFreedMemory(int bytes) {
+void KeepFreedMemory(int bytes, double most_in_use) {
   const char* tunables = std::getenv("GLIBC_TUNABLES");
-  if (std::getenv("MALLOC_TRIM_THRESHOLD_") || std::getenv("MALLOC_MMAP_THRESHOLD_") ||
-      (tunables && std::strstr(tunables, "glibc.malloc."))) {
+  const auto is_set = [&](const char* variable, const char* tunable) {
+    return std::getenv(variable) || (tunables && std::strstr(tunables, tunable));
+  };
+  if (is_set("MALLOC_TRIM_THRESHOLD_", "glibc.malloc.trim_threshold") ||
+      is_set("MALLOC_MMAP_THRESHOLD_", "glibc.malloc.mmap_threshold") ||
+      is_set("MALLOC_MMAP_MAX_", "glibc.malloc.mmap_max")) {
     return;
   }
-  // By itself glibc raises the first threshold to this, but not once the second one has been set.
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, bytes);
+  TheKeeper().Start(bytes, most_in_use, !is_set("MALLOC_ARENA_MAX", "glibc.malloc.arena_max"));
 }
 
 }  // namespace pfftjax

@@ -14,13 +14,16 @@ inline constexpr std::size_t kPage = std::size_t{4} << 10;
 #endif
 
 // Asks for huge pages under a large result that nobody has touched yet: XLA's buffers are freshly
-// mapped, and 4 KiB pages cost a large exchange more than the exchange itself.
+// mapped, and 4 KiB pages cost a large exchange more than the exchange itself. It also looks now
+// and then whether freed memory may still be kept.
 void AdviseHugePages(void* data, std::size_t bytes);
 
-// Lets malloc keep up to so many freed bytes at the end of its heap, and put arrays of up to
-// 32 MiB there. XLA frees what a program used when it ends: without this the pages go back to the
-// kernel, which clears them again for the next call. What the environment says of malloc stays,
-// and so does another malloc than glibc's.
-void KeepFreedMemory(int bytes);
+// Lets malloc keep freed memory. XLA frees what a program used when it ends: without this the
+// pages go back to the kernel, which clears them again for the next call. While less than a share
+// of the memory is in use (`MemoryInUse`), everything stays. Once more is, that is given
+// back, and from then on malloc keeps so many bytes at the end of its heap, where arrays of up to
+// 32 MiB are: holes between arrays in use are no reason to run out of memory. What the environment
+// says of malloc stays, and so does another malloc than glibc's.
+void KeepFreedMemory(int bytes, double most_in_use);
 
 }  // namespace pfftjax

@@ -49,7 +49,7 @@ process::Own<process::Atomic<int>> guests;  // threads in LetMpiGoOn
 const Communicator* UnderWay() {
   for (std::int64_t i = 0; i < CommunicatorCount(); ++i) {
     const Communicator* comm = FindCommunicator(i);
-    if (comm->busy) return comm;
+    if (comm && comm->busy) return comm;
   }
   return nullptr;
 }

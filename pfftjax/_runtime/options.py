@@ -16,8 +16,9 @@
                               other communicator is
 ``PFFTJAX_SHARED_MEMORY=0``   exchanges between ranks of one node go through MPI, not through
                               memory that they share
-``PFFTJAX_KEEP_BYTES=N``      freed memory that a process keeps for the next call of a program, and
-                              does not give back to the system (256 MiB); 0 leaves that to malloc
+``PFFTJAX_KEEP_BYTES=N``      freed memory that a process keeps for the next call of a program
+                              where more than half of the memory is in use (256 MiB), while it
+                              keeps all where less is; 0 leaves that to malloc
 ``PFFTJAX_SIMD=NAME``         the instruction set of the FFT on CPUs: baseline, on x86 avx2 or
                               avx512, on Arm neon, sve256 or sve512; by default the widest that the
                               processor has

@@ -181,25 +181,31 @@ print(xla_bridge.backends_are_initialized())
     assert _python(code).stdout.strip() == "False"
 
 
-def test_memory_stays_between_calls():
-    """Freed arrays keep their pages, unless the options or malloc's own say no."""
-    code = """
+FAULTS = """
 import ctypes, resource
 import pfftjax
 c = ctypes.CDLL(None)
 c.malloc.restype = ctypes.c_void_p
 c.free.argtypes = [ctypes.c_void_p]
-def faults_of_a_call():
+def filled(size):
+    array = c.malloc(size)
+    c.memset(ctypes.c_void_p(array), 1, ctypes.c_size_t(size))
+    return array
+def faults_of_a_call(size, after=0):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    arrays = [c.malloc(24_000_000) for _ in range(6)]
-    for array in arrays:
-        c.memset(ctypes.c_void_p(array), 1, ctypes.c_size_t(24_000_000))
+    arrays = [filled(size) for _ in range(6)]
+    if after:  # it lies behind them, and stays
+        filled(after)
     for array in arrays:
         c.free(array)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-faults_of_a_call(), faults_of_a_call()
-print(faults_of_a_call())
 """
+
+
+@pytest.mark.parametrize("size", [24_000_000, 100_000_000])
+def test_memory_stays_for_the_next_call(size):
+    """Freed arrays keep their pages, unless the options or malloc's own say no."""
+    code = f"{FAULTS}for _ in range(3): found = faults_of_a_call({size})\nprint(found)"
 
     def faults(**environment):
         ended = _python(code, **environment)
@@ -210,5 +216,88 @@ print(faults_of_a_call())
     fresh = faults(PFFTJAX_KEEP_BYTES="0")
     assert fresh > 60
     assert faults() < 0.1 * fresh
+    assert faults(MALLOC_ARENA_MAX="2") < 0.1 * fresh
     assert faults(MALLOC_TRIM_THRESHOLD_="1000000") > 60
     assert faults(GLIBC_TUNABLES="glibc.malloc.trim_threshold=1000000") > 60
+
+
+def test_memory_goes_back_where_it_is_scarce():
+    """All of it, also between arrays in use; then less is kept, until there is enough again."""
+    code = (
+        FAULTS
+        + """
+import jax, jax.numpy as jnp, time
+from pfftjax._runtime.ffi import native
+plan = pfftjax.PencilFFT((128, 128, 128), pfftjax.ProcessGrid(), real=True)
+x = jnp.zeros(plan.input.local_shape)
+def megabytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 1e6
+def look():
+    time.sleep(0.3)  # longer than from one look to the next
+    jax.block_until_ready(plan.forward(x))
+large = 100_000_000
+native.keep_freed_memory(1 << 20, most_in_use=1.0)
+look()
+before = megabytes()
+faults_of_a_call(large, after=large // 2)
+again = faults_of_a_call(large)
+kept = megabytes() - before
+native.keep_freed_memory(1 << 20, most_in_use=0.0)
+look()
+given_back = before + kept - megabytes()
+scarce = faults_of_a_call(large)
+look()
+first, second = filled(7 * large), filled(7 * large)  # larger than the hole
+held = megabytes()
+c.free(first)
+at_once = held - megabytes()
+c.free(second)
+native.keep_freed_memory(1 << 20, most_in_use=1.0)
+enough = [faults_of_a_call(large) for _ in range(3)][2]
+print(again, kept, given_back, scarce, at_once, enough)
+"""
+    )
+    ended = _python(code)
+    assert ended.returncode == 0, ended.stderr
+    again, kept, given_back, scarce, at_once, enough = map(float, ended.stdout.split())
+    assert kept > 500
+    assert given_back > 500
+    assert at_once > 600
+    assert max(again, enough) < 60 < scarce
+
+
+def test_how_much_memory_is_in_use(tmp_path):
+    """That of the machine, or of a control group or one around it, without copies of files."""
+    from pfftjax._runtime.ffi import native
+
+    def share(groups, **files):
+        for name, text in files.items():
+            path = tmp_path / name.replace("__", "/").replace("_OF_", ".")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return native.memory_in_use(str(tmp_path / "proc"), str(tmp_path / groups))
+
+    assert 0 < native.memory_in_use() < 1
+    assert share("none") == 0
+    machine = "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 800 kB\n"
+    assert share("none", proc__meminfo=machine) == pytest.approx(0.2)
+    # The second version, where the job has no limit, and its step has one of which half is used.
+    assert share(
+        "v2",
+        proc__self__cgroup="0::/job/step\n",
+        v2__job__memory_OF_max="max\n",
+        v2__job__step__memory_OF_max="1000\n",
+        v2__job__step__memory_OF_current="900\n",
+        v2__job__step__memory_OF_stat="anon 500\nfile 500\ninactive_file 300\nactive_file 100\n",
+    ) == pytest.approx(0.5)
+    job = {"v2__job__memory_OF_max": "1000\n", "v2__job__memory_OF_current": "700\n"}
+    assert share("v2", **job) == pytest.approx(0.7)
+    # The first version, where a container sees its own group at the top.
+    assert share(
+        "v1",
+        proc__self__cgroup="5:devices:/\n4:cpu,memory:/docker/7f\n1:name=systemd:/\n0::/\n",
+        v1__memory__memory_OF_limit_in_bytes="1000\n",
+        v1__memory__memory_OF_usage_in_bytes="950\n",
+        v1__memory__memory_OF_stat="inactive_file 1\ntotal_inactive_file 50\n",
+    ) == pytest.approx(0.9)

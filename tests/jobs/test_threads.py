@@ -10,6 +10,7 @@ from tools.launcher import ROOT
 
 pytestmark = pytest.mark.timeout(240)
 CORE = (
+    "base/memory_in_use",
     "base/pages",
     *(f"runtime/{name}" for name in "node background shared_memory window".split()),
 )
