@@ -1,8 +1,8 @@
 """Memory of a step and of a run for each particle: mpirun -n 2 python -m benchmarks.step_memory
 
-All is in float32, and nothing else is kept; freed memory neither, as where it is scarce. What a particle takes is what the peak of all ranks
-grows by from the smaller size to the larger, over the number of particles that are added: JAX and
-compiled programs take as much at both.
+All is in float32, and nothing else is kept; freed memory neither, as where it is scarce. What a
+particle takes is what the peak of all ranks grows by from the smaller size to the larger, over the
+number of particles that are added: JAX and compiled programs take as much at both.
 
 step      `pm.step` on as many cells as particles; its program may write over the particles
 run       `pm.Simulation.run` by default, on eight cells for each particle
@@ -15,15 +15,15 @@ from collections.abc import Callable
 
 os.environ["PFFTJAX_KEEP_BYTES"] = "0"
 
-import jax  # noqa: E402
-import jax_cosmo  # noqa: E402
-import numpy as np  # noqa: E402
+import jax
+import jax_cosmo
+import numpy as np
 
-import pfftjax  # noqa: E402
-from benchmarks.gpu import CELL, mesh, particles_at_start, stepping  # noqa: E402
-from benchmarks.memory import peak_pss  # noqa: E402
-from benchmarks.protocol import COMM, keep  # noqa: E402
-from pfftjax import pm  # noqa: E402
+import pfftjax
+from benchmarks.gpu import CELL, mesh, particles_at_start, stepping
+from benchmarks.memory import peak_pss
+from benchmarks.protocol import COMM, keep
+from pfftjax import pm
 
 
 def step(n: int) -> Callable[[], object]:
