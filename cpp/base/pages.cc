@@ -1,6 +1,7 @@
 #include "base/pages.h"
 
 #include <malloc.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -9,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <thread>
+#include <optional>
 
 #include "base/memory_in_use.h"
 
@@ -21,39 +22,51 @@ class Keeper {
  public:
   void Start(int bytes, double most_in_use, bool has_one_heap) {
     const std::lock_guard lock(mutex_);
+    if (!memory_) memory_.emplace();
     bytes_ = bytes;
+    next_ = {};
     most_in_use_ = most_in_use;
     // By itself glibc raises this limit, but not once another one has been set.
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     // Heaps of other threads than the first, where XLA's arrays may lie, have 64 MiB and go back
     // when they are empty. Many threads that share one would wait for each other.
-    constexpr unsigned few = 8;
-    if (has_one_heap && std::thread::hardware_concurrency() <= few) mallopt(M_ARENA_MAX, 1);
-    keeps_all_ = memory_.Share() < most_in_use_;
+    constexpr int few = 8;
+    if (has_one_heap && Cores() <= few) mallopt(M_ARENA_MAX, 1);
+    keeps_all_ = memory_->Share() < most_in_use_;
     Set();
     is_on_.store(true, std::memory_order_release);
   }
 
   // A look at the files of the kernel takes 0.1 ms; it comes 20 ms after the last one or later.
+  // What is free is given back, also between arrays in use, when memory becomes scarce; then every
+  // two seconds, and every fifth of one where little is left.
   void Look() {
     if (!is_on_.load(std::memory_order_acquire)) return;
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    const Clock::time_point now = Clock::now();
-    if (!lock || now < next_) return;
-    next_ = now + std::chrono::milliseconds(20);
-    const double share = memory_.Share();
+    if (!lock || Clock::now() < next_) return;
+    const double again = 0.8 * most_in_use_;
+    const double share = memory_->Share(again);
     const bool kept_all = keeps_all_;
-    keeps_all_ = share < (kept_all ? 1.0 : 0.8) * most_in_use_;
+    keeps_all_ = share < (kept_all ? most_in_use_ : again);
     if (keeps_all_ != kept_all) Set();
+    auto pause = std::chrono::milliseconds(20);
     if (!keeps_all_) {
-      // It gives back what is free between arrays, too.
       malloc_trim(static_cast<std::size_t>(bytes_));
-      next_ = now + std::chrono::milliseconds(200);
+      constexpr double little_left = 0.8;
+      pause = std::chrono::milliseconds(share < little_left ? 2000 : 200);
     }
+    next_ = Clock::now() + pause;
   }
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  // How many this process may use.
+  static int Cores() {
+    cpu_set_t set;
+    // A machine with more than such a set holds has many.
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : CPU_SETSIZE;
+  }
 
   void Set() const {
     constexpr int maps_by_default = 65536;
@@ -63,7 +76,7 @@ class Keeper {
 
   std::atomic<bool> is_on_{false};
   std::mutex mutex_;
-  const MemoryInUse memory_;
+  std::optional<MemoryInUse> memory_;
   int bytes_ = 0;
   double most_in_use_ = 0;
   bool keeps_all_ = false;
@@ -81,11 +94,12 @@ void AdviseHugePages(void* data, std::size_t bytes) {
   constexpr std::uintptr_t page = std::uintptr_t{2} << 20;
   const auto begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
   const auto end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
-  if (end <= begin) return;
   // A kernel without huge pages refuses; nothing is lost then.
-  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-  TheKeeper().Look();
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  if (bytes >= page) LookAtMemory();
 }
+
+void LookAtMemory() { TheKeeper().Look(); }
 
 void KeepFreedMemory(int bytes, double most_in_use) {
   const char* tunables = std::getenv("GLIBC_TUNABLES");

@@ -13,17 +13,20 @@ inline constexpr std::size_t kPage = std::size_t{64} << 10;
 inline constexpr std::size_t kPage = std::size_t{4} << 10;
 #endif
 
-// Asks for huge pages under a large result that nobody has touched yet: XLA's buffers are freshly
-// mapped, and 4 KiB pages cost a large exchange more than the exchange itself. It also looks now
-// and then whether freed memory may still be kept.
+// Asks for huge pages under a large result that nobody has touched yet: where XLA's buffers are
+// freshly mapped, 4 KiB pages cost a large exchange more than the exchange itself. Before a result
+// of 2 MiB or more it looks at the memory, as below.
 void AdviseHugePages(void* data, std::size_t bytes);
 
 // Lets malloc keep freed memory. XLA frees what a program used when it ends: without this the
 // pages go back to the kernel, which clears them again for the next call. While less than a share
-// of the memory is in use (`MemoryInUse`), everything stays. Once more is, that is given
-// back, and from then on malloc keeps so many bytes at the end of its heap, where arrays of up to
-// 32 MiB are: holes between arrays in use are no reason to run out of memory. What the environment
-// says of malloc stays, and so does another malloc than glibc's.
+// of the memory is in use (`MemoryInUse`), everything stays. Once more is, what is free goes back,
+// but for so many bytes at the end of the heap: holes between arrays in use are no reason to run
+// out of memory. What the environment says of malloc stays, and so does another malloc than
+// glibc's.
 void KeepFreedMemory(int bytes, double most_in_use);
+
+// Looks, but not too often, how much memory is in use, and keeps or gives back what is free.
+void LookAtMemory();
 
 }  // namespace pfftjax

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/options.h"
+#include "base/pages.h"
 #include "base/stepped_clock.h"
 #include "runtime/abort.h"
 #include "runtime/communicator.h"
@@ -86,6 +87,7 @@ class Watch {
       lock.unlock();
       const double before = now_;
       now_ = clock.Look();
+      LookAtMemory();  // a rank that waits makes no result, before which it would
       Tick(now_ - before);
       lock.lock();
     }

@@ -26,7 +26,7 @@ from pfftjax.pm.internal import (
 from pfftjax.pm.internal import field as checked
 
 from ._product_meshes import Triangle, meshes_of, reach_of, smallest_mesh
-from ._products import Modes, ones_for, sums_of_products
+from ._products import Modes, means_of_products, ones_for
 
 Triangles: TypeAlias = Literal["equilateral", "all"] | Sequence[Sequence[int]]
 
@@ -73,8 +73,8 @@ def bispectrum(
     The sum over these triangles of modes is the sum over space of a product of three fields, each
     with the modes of one shell; how many triangles there are, is found in the same way of modes
     that are all 1 (Scoccimarro 2015; Sefusatti et al. 2016). That takes one inverse transform for
-    each different shell, whatever the number of triangles, and one of an eighth of its points for
-    the ones, whose fields are even along every axis.
+    each different shell on each mesh, whatever the number of triangles, and one of an eighth of
+    its points for the ones, whose fields are even along every axis.
 
     Products are formed on the smallest meshes that leave them without aliases, of more points
     along an axis than the upper ends of three shells add up to in units of 2 pi / L: up to three
@@ -151,7 +151,7 @@ def bispectrum(
     def means(modes_on: Callable[[Shells], Modes]) -> jax.Array:
         """Means over space of products of the fields of each triangle's three shells."""
         found = [
-            sums_of_products(modes_on(part), shells.squares, [chosen[i] for i in numbers])
+            means_of_products(modes_on(part), shells.squares, [chosen[i] for i in numbers])
             for part, numbers in parts
         ]
         return allreduce(jnp.concatenate(found), comm=plan.grid.comm)[order]
@@ -160,7 +160,8 @@ def bispectrum(
 
     def modes_of_field(part: Shells) -> Modes:
         spectrum = truncate_spectrum(y, shells.plan, part.plan)
-        return Modes(part.plan, spectrum, part.square, 1 / math.prod(part.plan.shape))
+        each = jnp.ones((1, 1, 1), field.dtype)
+        return Modes(part.plan, spectrum, part.square, math.prod(part.plan.shape), each)
 
     # Either mean is a sum over triangles of modes: of delta(q) / V for the field, and of 1 for
     # their number.

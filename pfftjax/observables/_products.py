@@ -22,14 +22,16 @@ class Modes:
         plan: whose inverse makes fields of them.
         spectrum: this rank's block.
         square: of each wavenumber, in units of 2 pi over the longest side.
-        weights: how often each point of a field is counted; broadcasts against its block.
+        points: whose mean is that over space.
+        weights: of these, how many each point of a field stands for; broadcasts against its block.
 
     """
 
     plan: PencilFFT | PencilTransform
     spectrum: Block
     square: Reals
-    weights: Reals | float = 1.0
+    points: int
+    weights: Reals
 
     def between(self, ends: Sequence[jax.Array]) -> RealBlock:
         """The field of the modes between two wavenumbers, of which it takes squares."""
@@ -41,8 +43,9 @@ def ones_for(mesh: PencilFFT, sides: Sequence[float], dtype: np.dtype) -> Modes:
     """Modes that are all 1, on a mesh like this.
 
     The sum of the ones of a shell is even along every axis. An eighth of the mesh has all its
-    values, in a transform by cosines: the planes of symmetry have one of a kind, all others two.
-    An odd mesh gets one more point, which makes it symmetric and no product have aliases.
+    values, in a transform by cosines: the planes of symmetry stand for themselves, all others for
+    two. An odd mesh gets one more point along the axis, to have both planes; its products have no
+    aliases either.
     """
     shape = tuple(max((n + 1) // 2, 1) + 1 for n in mesh.shape)
     plan = PencilTransform(shape, mesh.grid, ("dct1",) * 3, method=mesh.method)
@@ -53,12 +56,14 @@ def ones_for(mesh: PencilFFT, sides: Sequence[float], dtype: np.dtype) -> Modes:
         square = square + m**2
         at = plan.input.indices(axis)
         weights = weights * jnp.where((at == 0) | (at == n - 1), 1, 2).astype(dtype)
-    points = np.asarray(math.prod(2 * (n - 1) for n in shape), dtype)
-    return Modes(plan, jnp.full(plan.output.local_shape, points, dtype), square, weights / points)
+    points = math.prod(2 * (n - 1) for n in shape)
+    ones = jnp.full(plan.output.local_shape, points, dtype)
+    return Modes(plan, ones, square, points, weights)
 
 
-def sums_of_products(modes: Modes, squares: np.ndarray, triangles: Sequence[Triangle]) -> Series:
-    """Sums over this rank's points of products of the fields of each triangle's three shells.
+def means_of_products(modes: Modes, squares: np.ndarray, triangles: Sequence[Triangle]) -> Series:
+    """Return a rank's part of the means over space of products of three fields, those of the
+    shells of each triangle.
 
     Sums are formed plane by plane: a long one in float32 would lose digits. Reverse mode makes
     again what is not held.
@@ -69,6 +74,7 @@ def sums_of_products(modes: Modes, squares: np.ndarray, triangles: Sequence[Tria
         triangles: the numbers of their shells.
 
     """
+    points = np.asarray(modes.points, modes.square.dtype)
     used, places = np.unique(triangles, return_inverse=True)
     places, ends = places.reshape(-1, 3), [squares[used], squares[used + 1]]
     if np.all(places == places[:, :1]):
@@ -76,7 +82,7 @@ def sums_of_products(modes: Modes, squares: np.ndarray, triangles: Sequence[Tria
         def cubed(ends: Sequence[jax.Array]) -> jax.Array:
             return jnp.sum(jnp.sum(modes.weights * modes.between(ends) ** 3, axis=(1, 2)))
 
-        return jax.lax.map(jax.checkpoint(cubed), ends)[places[:, 0]]
+        return jax.lax.map(jax.checkpoint(cubed), ends)[places[:, 0]] / points
 
     def held(stack: jax.Array, item: tuple[jax.Array, list[jax.Array]]) -> tuple[jax.Array, None]:
         field = modes.between(item[1])
@@ -87,12 +93,12 @@ def sums_of_products(modes: Modes, squares: np.ndarray, triangles: Sequence[Tria
     # Planes come first, as they are what is looped over next.
     stack = jnp.zeros((n0, shells, n1, n2), modes.square.dtype)
     stack, _ = jax.lax.scan(held, stack, (jnp.arange(shells), [jnp.asarray(x) for x in ends]))
-    weights = jnp.broadcast_to(modes.weights, (n0, n1, n2))
+    weights = jnp.broadcast_to(modes.weights, (n0, *modes.weights.shape[1:]))
     pairs, pair_of = np.unique(places[:, :2], axis=0, return_inverse=True)
 
     def of_plane(plane: tuple[jax.Array, jax.Array]) -> jax.Array:
-        x, weight = plane[0].reshape(shells, -1), plane[1].ravel()
-        return jnp.matmul(x[pairs[:, 0]] * x[pairs[:, 1]], (weight * x).T, precision="highest")
+        x, weighted = (part.reshape(shells, -1) for part in (plane[0], plane[0] * plane[1]))
+        return jnp.matmul(x[pairs[:, 0]] * x[pairs[:, 1]], weighted.T, precision="highest")
 
     sums = jax.lax.map(jax.checkpoint(of_plane), (stack, weights)).sum(0)
-    return sums[pair_of.ravel(), places[:, 2]]
+    return sums[pair_of.ravel(), places[:, 2]] / points

@@ -200,8 +200,8 @@ def power_wedges(
     along = jnp.abs(_along(shells, line_of_sight))
     # Both sides are whole numbers in a cube and along an axis: no mode depends on rounding.
     square = shells.square * (1 - 2 * shells.rounding)  # that of `along` is rounded, too
-    edges = [(number * along) ** 2 >= j**2 * square for j in range(1, number)]
-    wedge = functools.reduce(jnp.add, edges, jnp.zeros(along.shape, jnp.int32))
+    beyond = [(number * along) ** 2 >= j**2 * square for j in range(1, number)]
+    wedge = functools.reduce(jnp.add, beyond, jnp.zeros(along.shape, jnp.int32))
     bins = number * shells.number
     bin_of = jnp.where(shells.shell < shells.number, wedge * shells.number + shells.shell, bins)
 

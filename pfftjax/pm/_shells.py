@@ -77,7 +77,10 @@ def bounds_of(
     here = where(operation, plan.grid.communicator)
     if any(isinstance(x, Tracer) for x in jax.tree.leaves(edges)):
         raise TypeError(f"{here}: edges must be static, as the number of shells depends on them")
-    bounds = np.asarray(edges, float) * (max(lengths) / (2 * np.pi))
+    given = np.asarray(edges)
+    # Modes on an edge are in the shell that begins there, also where edges are rounded.
+    rounding = 4 * np.finfo(given.dtype).eps if given.dtype.kind == "f" else 0.0
+    bounds = given.astype(float) * (max(lengths) / (2 * np.pi) * (1 - rounding))
     if bounds.ndim != 1 or len(bounds) < 2 or not (bounds[0] > 0 and np.all(np.diff(bounds) > 0)):
         raise ValueError(
             f"{here}: edges must be two or more positive wavenumbers that rise, got {edges!r}"
@@ -85,8 +88,8 @@ def bounds_of(
     # All modes of a shell are in its volume, up to its surface; they lie further apart along the
     # shorter sides.
     density = math.prod(side / max(lengths) for side in lengths)
-    most = 4 / 3 * np.pi * density * np.diff(bounds**3).max()
-    if min(most, math.prod(plan.shape)) > np.iinfo(np.int32).max:
+    most = min(4 / 3 * np.pi * density * np.diff(bounds**3).max(), math.prod(plan.shape))
+    if most > np.iinfo(np.int32).max:
         raise ValueError(
             f"{here}: a shell of these edges has some {most:.1e} modes, which are counted in 32 "
             "bits; take narrower shells, and means of them weighted by their modes"
