@@ -90,7 +90,7 @@ Keeper& TheKeeper() {
 
 }  // namespace
 
-void AdviseHugePages(void* data, std::size_t bytes) {
+void PrepareToWrite(void* data, std::size_t bytes) {
   constexpr std::uintptr_t page = std::uintptr_t{2} << 20;
   const auto begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
   const auto end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;

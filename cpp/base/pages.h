@@ -13,10 +13,10 @@ inline constexpr std::size_t kPage = std::size_t{64} << 10;
 inline constexpr std::size_t kPage = std::size_t{4} << 10;
 #endif
 
-// Asks for huge pages under a large result that nobody has touched yet: where XLA's buffers are
-// freshly mapped, 4 KiB pages cost a large exchange more than the exchange itself. Before a result
-// of 2 MiB or more it looks at the memory, as below.
-void AdviseHugePages(void* data, std::size_t bytes);
+// Prepares memory that nobody has touched yet, mostly a result's: asks for huge pages under it, as
+// 4 KiB pages of buffers that are freshly mapped cost a large exchange more than the exchange
+// itself; and of 2 MiB and more looks at the memory (`LookAtMemory`).
+void PrepareToWrite(void* data, std::size_t bytes);
 
 // Lets malloc keep freed memory. XLA frees what a program used when it ends: without this the
 // pages go back to the kernel, which clears them again for the next call. While less than a share

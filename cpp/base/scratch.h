@@ -28,7 +28,7 @@ class ScratchFor {
     memory_.Free();
     void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) throw std::bad_alloc();
-    AdviseHugePages(data, bytes);
+    PrepareToWrite(data, bytes);
     memory_ = {data, bytes};
   }
   ScratchFor(const ScratchFor&) = delete;

@@ -20,7 +20,7 @@ namespace {
 // Prepares the result and runs `body(comm, element)`, with MPI's code back.
 template <typename Body>
 ffi::Error RunInto(Result& y, const CallSite& site, const Operand& x, Detail detail, Body&& body) {
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  PrepareToWrite(y->untyped_data(), y->size_bytes());
   return RunOn(site, x, detail.Say(), detail.Number(), std::forward<Body>(body));
 }
 

@@ -72,7 +72,7 @@ ffi::Error ExchangeCounts(const CallSite& site, std::int64_t rows, std::int64_t 
 template <bool kSame>
 ffi::Error MoveRows(const CallSite& site, Operand x, ffi::Buffer<ffi::S32> outgoing,
                     ffi::Buffer<ffi::S32> incoming, Token, Result y, TokenResult) {
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  PrepareToWrite(y->untyped_data(), y->size_bytes());
   const auto move = [&](Communicator& comm, Element element, std::int64_t width) {
     const auto blocks =
         RaggedBlocks::Make<kSame>(comm.size, outgoing.typed_data(), incoming.typed_data(), width);

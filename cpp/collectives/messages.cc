@@ -84,7 +84,7 @@ ffi::Error Exchange(const CallSite& site, const Side& out, const Side& in, const
                     const void* recv_template = nullptr, std::int64_t status = kNoStatus,
                     bool is_exact = true) {
   void* const recv = y ? y->untyped_data() : nullptr;
-  if (y) AdviseHugePages(recv, y->size_bytes());
+  if (y) PrepareToWrite(recv, y->size_bytes());
   const Communicator* registered = FindCommunicator(site.comm);
   const Payload payload{out.IsNothing() ? in.element : out.element,
                         out.IsNothing() ? in.count : out.count,
@@ -210,7 +210,7 @@ ffi::Error SendrecvStatus(const CallSite& site, std::int32_t source, std::int32_
 // between pairs, as a GPU makes them. Where nothing arrives the result is zero.
 ffi::Error SendrecvAll(const CallSite& site, std::int32_t source, std::int32_t dest, Operand x,
                        Token, Result y, TokenResult) {
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  PrepareToWrite(y->untyped_data(), y->size_bytes());
   return RunOn(site, x, {}, 0, [&](Communicator& comm, Element element) {
     const Partners mine(comm, source, dest, CountOf(*y), CountOf(x));
     if (ffi::Error error = CheckPartners(site.operation, comm, mine); error.failure())

@@ -84,7 +84,7 @@ ffi::Error Scan(const CallSite& site, std::int32_t op, bool exclusive, bool reve
                 Token, Result y, TokenResult) {
   const std::int64_t count = CountOf(x);
   const auto reduction = static_cast<Reduction>(op);
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  PrepareToWrite(y->untyped_data(), y->size_bytes());
   const char* manner = exclusive ? (reverse ? " exclusive, from the end" : " exclusive")
                                  : (reverse ? " from the end" : "");
   const Detail detail{op, -1, manner};

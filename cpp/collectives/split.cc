@@ -48,7 +48,7 @@ ffi::Error Start(const CallSite& site, bool same_for_all, Operand x, Token,
 
 ffi::Error Wait(const CallSite& site, bool same_for_all, Operand x, Ticket ticket, Token, Result y,
                 TokenResult) {
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  PrepareToWrite(y->untyped_data(), y->size_bytes());
   return RunOn(
       site, x, Manner(same_for_all), same_for_all, [&](Communicator& comm, Element element) {
         const std::uint64_t value =

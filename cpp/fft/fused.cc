@@ -441,7 +441,7 @@ struct Fused {
                        kWhat};
     const auto buffers = BuffersIn(a.what, arguments, results, sizeof...(Site));
     if (!buffers) return Invalid("fft of arrays that it has not");
-    for (const ffi::AnyBuffer& y : buffers->y) AdviseHugePages(y.untyped_data(), y.size_bytes());
+    for (const ffi::AnyBuffer& y : buffers->y) PrepareToWrite(y.untyped_data(), y.size_bytes());
     return IsDouble(buffers->x[0]) ? Transformed<double>(site..., a, pool, *buffers)
                                    : Transformed<float>(site..., a, pool, *buffers);
   }

@@ -41,7 +41,7 @@ ffi::Error Transform(Kind kind, std::int64_t axes, std::int64_t n, double scale,
 ffi::Error Fft(std::int32_t kind, std::int32_t axes, std::int64_t n, double scale,
                ffi::ThreadPool pool, Operand x, Result y) {
   const Timed timed(Operation::kFftOfLines, BytesOf(x));
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  PrepareToWrite(y->untyped_data(), y->size_bytes());
   const bool is_double =
       x.element_type() == ffi::DataType::F64 || x.element_type() == ffi::DataType::C128;
   return is_double ? Transform<double>(static_cast<Kind>(kind), axes, n, scale, pool, x, y)

@@ -430,7 +430,7 @@ ffi::Error SpreadPoints(const On& on, ffi::ThreadPool pool, ffi::Span<const doub
                         Cells cells, Operand offsets, Count used, Order order, Operand values,
                         Result blocks) {
   const Timed timed(Operation::kNufftSpread, BytesOf(values));
-  AdviseHugePages(blocks->untyped_data(), blocks->size_bytes());
+  PrepareToWrite(blocks->untyped_data(), blocks->size_bytes());
   Clear(blocks->untyped_data(), blocks->size_bytes());
   return Transfer<false>("nufft_spread", on, pool, coefficients, cells, offsets, used, order,
                          values, *blocks);
@@ -440,7 +440,7 @@ ffi::Error InterpolatePoints(const On& on, ffi::ThreadPool pool,
                              ffi::Span<const double> coefficients, Cells cells, Operand offsets,
                              Count used, Order order, Operand blocks, Result values) {
   const Timed timed(Operation::kNufftInterpolate, BytesOf(blocks));
-  AdviseHugePages(values->untyped_data(), values->size_bytes());
+  PrepareToWrite(values->untyped_data(), values->size_bytes());
   return Transfer<true>("nufft_interpolate", on, pool, coefficients, cells, offsets, used, order,
                         *values, blocks);
 }

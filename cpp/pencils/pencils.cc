@@ -15,7 +15,7 @@ namespace {
 ffi::Error Transpose(const CallSite& site, Dimensions order, std::int64_t scatter,
                      std::int64_t gather, std::int64_t method, ffi::ThreadPool pool, Operand x,
                      Token, Result y, TokenResult) {
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  PrepareToWrite(y->untyped_data(), y->size_bytes());
   return RunTranspose(site, order, scatter, gather, method, x, y->dimensions(),
                       [&](Communicator& comm, const Transposition& boxes, Element element) {
                         return Redistribute(pool, comm, static_cast<Method>(method),
@@ -30,7 +30,7 @@ ffi::Error Permute(Dimensions order, ffi::ThreadPool pool, Operand x, Result y) 
   if (!IsOrder(order, x.dimensions().size()) || order.size() != y->dimensions().size()) {
     return Invalid("permute of a wrong rank");
   }
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  PrepareToWrite(y->untyped_data(), y->size_bytes());
   const Place alone;
   const Transposition boxes(alone, x.dimensions(), y->dimensions(), order, -1, -1);
   CopyOwn(pool, alone, x.untyped_data(), y->untyped_data(), boxes, element, Arrival::kStore);
@@ -42,7 +42,7 @@ ffi::Error MoveHalo(const CallSite& site, std::int64_t axis, std::int64_t whole,
                     std::int64_t before, std::int64_t after, bool periodic, ffi::ThreadPool pool,
                     Operand x, Token, Result y, TokenResult) {
   const Halo halo{axis, whole, before, after, periodic};
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  PrepareToWrite(y->untyped_data(), y->size_bytes());
   return RunHalo<kToGhosts>(
       site, halo, x, y, [&](Communicator& comm, const HaloBoxes& boxes, Element element) {
         if (LeavesGhosts<kToGhosts>(halo)) Clear(y->untyped_data(), y->size_bytes());

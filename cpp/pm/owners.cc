@@ -457,7 +457,7 @@ ffi::Error MoveRows(const CallSite& site, ffi::ThreadPool pool, Integers order, 
   const std::int64_t rows = order.dimensions()[axes - 1];
   for (const RowArray& array : arrays->all) {
     if (array.from == array.to) continue;
-    AdviseHugePages(array.to, array.Bytes(members * array.to_rows));
+    PrepareToWrite(array.to, array.Bytes(members * array.to_rows));
   }
   return Run(site, arrays->payload, [&](Communicator& comm) {
     const auto counts = static_cast<std::size_t>(members * comm.size);

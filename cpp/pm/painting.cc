@@ -156,7 +156,7 @@ std::int64_t PaintOnThreads(ffi::ThreadPool& pool, const Painter<T, kPoints, kSh
 template <bool kFours>
 ffi::Error Paint(const Particles& particles, ffi::ThreadPool pool, Operand values, Result field) {
   const Timed timed(kFours ? Operation::kPaintFours : Operation::kPaint, BytesOf(values));
-  AdviseHugePages(field->untyped_data(), field->size_bytes());
+  PrepareToWrite(field->untyped_data(), field->size_bytes());
   Clear(field->untyped_data(), field->size_bytes());
   return WithPainter(kFours ? "paint_fours" : "paint", particles,
                      kFours ? pm::OperandsOfFours(values, *field) : pm::OperandsOf(values, *field),
@@ -177,7 +177,7 @@ ffi::Error Paint(const Particles& particles, ffi::ThreadPool pool, Operand value
 ffi::Error Readout(const Particles& particles, ffi::ThreadPool pool, Operand field,
                    Result values) {
   const Timed timed(Operation::kReadout, BytesOf(field));
-  AdviseHugePages(values->untyped_data(), values->size_bytes());
+  PrepareToWrite(values->untyped_data(), values->size_bytes());
   return WithPainter("readout", particles, pm::OperandsOf(*values, field),
                      [&](const auto& painter, auto zero) {
                        using T = decltype(zero);
@@ -198,7 +198,7 @@ ffi::Error Slope(const Particles& particles, ffi::ThreadPool pool, Operand field
                  Result y) {
   const Timed timed(kAcross ? Operation::kReadoutAcross : Operation::kReadoutAlong, BytesOf(x));
   constexpr const char* operation = kAcross ? "readout_across" : "readout_along";
-  AdviseHugePages(y->untyped_data(), y->size_bytes());
+  PrepareToWrite(y->untyped_data(), y->size_bytes());
   return WithPainter(operation, particles,
                      kAcross ? pm::OperandsOf(x, *y, field) : pm::OperandsOf(*y, x, field),
                      [&](const auto& painter, auto zero) {
@@ -231,8 +231,8 @@ ffi::Error ReadoutFours(const Particles& particles, ffi::ThreadPool pool, Operan
   if (!IsTable(*read, rows, 4, type) || !IsTable(*displacement, rows, pm::kAxes, type)) {
     return Invalid("readout_fours of buffers that do not fit");
   }
-  AdviseHugePages(read->untyped_data(), read->size_bytes());
-  AdviseHugePages(displacement->untyped_data(), displacement->size_bytes());
+  PrepareToWrite(read->untyped_data(), read->size_bytes());
+  PrepareToWrite(displacement->untyped_data(), displacement->size_bytes());
   return WithPainter("readout_fours", particles, pm::OperandsOfFours(values, field),
                      [&](const auto& painter, auto zero) {
                        using T = decltype(zero);

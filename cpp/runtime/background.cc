@@ -120,7 +120,7 @@ MessageMemory::MessageMemory(std::size_t bytes) {
   bytes_ = (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
   data_ = static_cast<char*>(std::aligned_alloc(page, bytes_));
   if (!data_) throw std::bad_alloc();
-  AdviseHugePages(data_, bytes_);
+  PrepareToWrite(data_, bytes_);
 }
 
 MessageMemory::~MessageMemory() {

@@ -45,7 +45,8 @@ def ones_for(mesh: PencilFFT, sides: Sequence[float], dtype: np.dtype) -> Modes:
     The sum of the ones of a shell is even along every axis. An eighth of the mesh has all its
     values, in a transform by cosines: the planes of symmetry stand for themselves, all others for
     two. An odd mesh gets one more point along the axis, to have both planes; its products have no
-    aliases either.
+    aliases either. All bits travel, whatever `mesh` says: by rounded ones a few numbers of
+    triangles would depend on the process grid.
     """
     shape = tuple(max((n + 1) // 2, 1) + 1 for n in mesh.shape)
     plan = PencilTransform(shape, mesh.grid, ("dct1",) * 3, method=mesh.method)
