@@ -1,11 +1,14 @@
 """How Sphinx makes the site: `make docs`. The reference comes from the docstrings."""
 
+import collections
 import importlib.metadata
 import importlib.util
 import pathlib
 import re
 import sys
 
+import jax
+import jax.lax
 from docutils import nodes
 from typing_extensions import TypeAliasType
 
@@ -21,6 +24,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "sphinx_codeautolink",
     "sphinx_copybutton",
     "sphinx_design",
 ]
@@ -42,6 +46,8 @@ napoleon_numpy_docstring = False
 
 # Prompts, and what is printed, are not copied with a program.
 copybutton_exclude = ".linenos, .gp, .go"
+# The names of ours in a program lead to the reference; the programs of a page are one.
+codeautolink_concat_default = True
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
@@ -81,6 +87,44 @@ def _kinds_without_a_module(app, doctree, docname):
             text.parent.replace(text, nodes.Text(re.sub(r"~?__main__\.", "", text)))
 
 
+def _is_in_the_first_column(node):
+    """Whether it is in a table, there."""
+    while node is not None and not isinstance(node, nodes.entry):
+        node = node.parent
+    return node is not None and node.parent.index(node) == 0
+
+
+def _links_to_the_reference(app, doctree, docname):
+    """Let names in the text of a page lead to where the reference has them.
+
+    These are all names with a module or a class before them. Without one they are functions and
+    classes of which there is one, and which JAX does not have as well. In the first column of a
+    page for those who come from another tool, names are that tool's.
+    """
+    objects = app.env.domains["py"].objects
+    meant = collections.defaultdict(set)
+    for full, its in objects.items():
+        parts = full.split(".")
+        for first in range(1, len(parts)):
+            name = ".".join(parts[first:])
+            is_of_its_own = its.objtype in ("class", "exception", "function")
+            is_of_jax = hasattr(jax, name) or hasattr(jax.lax, name)
+            if not its.aliased and ("." in name or (is_of_its_own and not is_of_jax)):
+                meant[name].add(full)
+    for literal in list(doctree.findall(nodes.literal)):
+        name = re.fullmatch(r"(?:pfftjax\.)?([A-Za-z_][\w.]*)(?:\(.*\))?", literal.astext())
+        found = meant.get(name[1], set()) if name else set()
+        if docname.startswith("coming-from") and _is_in_the_first_column(literal):
+            continue
+        if len(found) != 1 or isinstance(literal.parent, (nodes.reference, nodes.title)):
+            continue
+        (full,) = found
+        uri = app.builder.get_relative_uri(docname, objects[full].docname)
+        link = nodes.reference("", "", literal.deepcopy(), internal=True, reftitle=full)
+        link["refuri"] = f"{uri}#{objects[full].node_id}"
+        literal.parent.replace(literal, link)
+
+
 def _links_to_files(app, docname, source):
     """Let links lead to Markdown that is no page, and to the page that Sphinx does not make."""
     text = re.sub(r"\]\(((?:\.\./)+(?:examples|cpp)/[^)]*\.md)\)", r"](path:\1)", source[0])
@@ -94,3 +138,4 @@ def setup(app):
     app.connect("source-read", _links_to_files)
     app.connect("autodoc-process-signature", _familiar_names)
     app.connect("doctree-resolved", _kinds_without_a_module)
+    app.connect("doctree-resolved", _links_to_the_reference)

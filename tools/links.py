@@ -1,6 +1,9 @@
 """Links of the site that lead nowhere: files that are missing, and places that are not in them.
 
 python -m tools.links docs/_build
+
+Names of ours in programs and in texts must lead to the reference on at least one page, which says
+that what makes these links (docs/conf.py) still does.
 """
 
 import html.parser
@@ -17,6 +20,7 @@ class _Page(html.parser.HTMLParser):
         super().__init__()
         self.places: set[str] = set()
         self.links: list[str] = []
+        self.names: list[str] = []  # what links to the reference are made of
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
@@ -25,11 +29,19 @@ class _Page(html.parser.HTMLParser):
                 self.places.add(value)
             elif name in ("href", "src") and value:
                 self.links.append(value)
+            elif name == "class" and value and value.startswith("sphinx-codeautolink-a"):
+                self.names.append("program")
+            elif name == "title" and value and value.startswith("pfftjax."):
+                self.names.append("text")
+
+
+def pages_of(site: pathlib.Path) -> dict[pathlib.Path, _Page]:
+    return {path.resolve(): _Page(path.read_text()) for path in site.rglob("*.html")}
 
 
 def dead_links(site: pathlib.Path) -> tuple[list[str], int]:
     """What is wrong, and how many links were followed."""
-    pages = {path.resolve(): _Page(path.read_text()) for path in site.rglob("*.html")}
+    pages = pages_of(site)
     dead, count = [], 0
     for path, page in pages.items():
         for link in page.links if path.name not in WITHOUT else []:
@@ -48,8 +60,12 @@ def dead_links(site: pathlib.Path) -> tuple[list[str], int]:
 
 
 def main() -> int:
-    dead, count = dead_links(pathlib.Path(sys.argv[1]))
-    print(*dead, f"{count} links, {len(dead)} of them dead", sep="\n")
+    site = pathlib.Path(sys.argv[1])
+    dead, count = dead_links(site)
+    made = {name for page in pages_of(site).values() for name in page.names}
+    for kind in sorted({"program", "text"} - made):
+        dead.append(f"no name in a {kind} leads to the reference")
+    print(*dead, f"{count} links, {len(dead)} wrong", sep="\n")
     return 1 if dead or not count else 0
 
 
