@@ -98,12 +98,36 @@ class Painter {
     return -1;
   }
 
-  // The first plane of the block with its ghosts that a particle reaches, or -1 where it is not in
-  // the block.
-  std::int64_t Plane(std::int64_t row) const {
+  // The planes of the block with its ghosts that a particle reaches. One that is not in the block
+  // is said to be at the first planes, where Paint finds it.
+  Range PlanesOf(std::int64_t row) const {
     std::int64_t first;
     T rest;
-    return First(row, 0, &first, &rest) ? first + kReach.before() : -1;
+    return {First(row, 0, &first, &rest) ? first + kReach.before() : 0, kPoints};
+  }
+
+  // Planes among which are all that rows from `begin` to `end` reach, or none where this way,
+  // which is faster than a row at a time, does not tell: some are written as in another copy of
+  // the box, or not in the block. Others that are not in the block may be left out of account.
+  Range PlanesAround(std::int64_t begin, std::int64_t end) const {
+    std::int32_t lowest = cells_[kAxes * begin];
+    std::int32_t highest = lowest;
+    T least = offsets_[kAxes * begin];
+    T most = least;
+    for (std::int64_t row = begin + 1; row < end; ++row) {
+      lowest = std::min(lowest, cells_[kAxes * row]);
+      highest = std::max(highest, cells_[kAxes * row]);
+      least = std::min(least, offsets_[kAxes * row]);
+      most = std::max(most, offsets_[kAxes * row]);
+    }
+    Coordinate<T> from;
+    Coordinate<T> to;
+    if (!Locate(lowest, least, &from) || !Locate(highest, most, &to)) return {};
+    const std::int64_t start = from.cell - block_[0].start;
+    const std::int64_t last = to.cell - block_[0].start;
+    if (!IsIn(start, block_[0].count) || !IsIn(last, block_[0].count)) return {};
+    return {start + kReach.lowest() + kReach.before(),
+            last - start + kReach.after() + 1 - kReach.lowest()};
   }
 
   const Shapes& shapes() const { return shapes_; }

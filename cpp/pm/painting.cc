@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/copies.h"
+#include "base/distribution.h"
 #include "pm/painter.h"
 #include "runtime/handlers.h"
 #include "runtime/profile.h"
@@ -89,63 +90,125 @@ struct Run {
   std::int64_t end;
 };
 
+// The tasks of a paint. A part of the mesh is the planes from one of `starts` to the next. Rows
+// are listed in chunks: runs[chunk * count() + part] has those of a chunk that reach a part.
+struct Parts {
+  std::vector<std::int64_t> starts;
+  std::vector<std::vector<Run>> runs;
+  std::int64_t count() const { return static_cast<std::int64_t>(starts.size()) - 1; }
+};
+
+// Where parts of a mesh begin, and where the last one ends. They have about as many particles as
+// each other, judged by some of the rows, but none has fewer planes than points of a kernel, so
+// that a particle reaches two parts at most.
+template <typename T, int kPoints, int kShift>
+std::vector<std::int64_t> StartsOf(const Painter<T, kPoints, kShift>& painter, std::int64_t used,
+                                   std::int64_t parts) {
+  // A prime: rows in the order of a lattice whose lines have 128 of them would all be in one
+  // plane.
+  constexpr std::int64_t every = 127;
+  const std::int64_t planes = painter.shapes().padded[0];
+  std::vector<std::int64_t> particles(planes);
+  for (std::int64_t row = 0; row < used; row += every) ++particles[painter.PlanesOf(row).start];
+  const std::int64_t all = (used + every - 1) / every;
+  std::vector<std::int64_t> starts{0};
+  std::int64_t plane = 0;
+  std::int64_t before = 0;
+  for (std::int64_t part = 1; part < parts; ++part) {
+    while (before * parts < all * part) before += particles[plane++];
+    const std::int64_t last = planes - (parts - part) * kPoints;
+    starts.push_back(std::clamp(plane, starts.back() + kPoints, last));
+  }
+  starts.push_back(planes);
+  return starts;
+}
+
+// Adds the rows from `begin` to `end`, in their order, to the runs of each part that they reach.
+// `part_of` has the part of each plane. Rows that are near each other are often in the same part,
+// so there are far fewer runs than rows.
+template <typename T, int kPoints, int kShift>
+void AddRuns(const Painter<T, kPoints, kShift>& painter, std::int64_t begin, std::int64_t end,
+             const std::vector<std::int64_t>& part_of, std::vector<Run>* runs) {
+  constexpr std::int64_t few = 16;
+  Run run{begin, begin};
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  const auto close = [&] {
+    if (run.begin == run.end) return;
+    runs[first].push_back(run);
+    if (last != first) runs[last].push_back(run);
+  };
+  const auto first_of = [&](const Range& planes) { return part_of[planes.start]; };
+  const auto last_of = [&](const Range& planes) {
+    return part_of[planes.start + planes.count - 1];
+  };
+  // The rows up to `until` reach these planes.
+  const auto extend = [&](std::int64_t until, const Range& planes) {
+    if (first_of(planes) != first || last_of(planes) != last) {
+      close();
+      run.begin = run.end;
+      first = first_of(planes);
+      last = last_of(planes);
+    }
+    run.end = until;
+  };
+  while (run.end < end) {
+    const std::int64_t until = std::min(run.end + few, end);
+    const Range around = painter.PlanesAround(run.end, until);
+    if (around.count > 0 && first_of(around) == last_of(around)) {
+      extend(until, around);
+    } else {
+      while (run.end < until) extend(run.end + 1, painter.PlanesOf(run.end));
+    }
+  }
+  close();
+}
+
+// How the first `used` rows are shared out. On one thread, or where there is little to do, one
+// part is the whole mesh.
+template <typename T, int kPoints, int kShift>
+Parts PartsOf(ffi::ThreadPool& pool, const Painter<T, kPoints, kShift>& painter,
+              std::int64_t used) {
+  constexpr std::int64_t some = 1 << 14;
+  const std::int64_t planes = painter.shapes().padded[0];
+  const std::int64_t threads = pool.num_threads();
+  // A row that reaches two parts is read for both, so there are few parts.
+  const std::int64_t count = std::min(2 * threads, planes / kPoints);
+  if (threads < 2 || count < 2 || used < 2 * some) return {{0, planes}, {{{0, used}}}};
+
+  const std::int64_t chunks = (used + some - 1) / some;
+  Parts parts{StartsOf(painter, used, count), {}};
+  parts.runs.resize(chunks * count);
+  std::vector<std::int64_t> part_of(planes);
+  for (std::int64_t part = 0; part < count; ++part) {
+    std::fill(part_of.begin() + parts.starts[part], part_of.begin() + parts.starts[part + 1],
+              part);
+  }
+  ForEachTask(pool, chunks, threads - 1, [&](std::int64_t chunk) {
+    AddRuns(painter, chunk * some, std::min((chunk + 1) * some, used), part_of,
+            parts.runs.data() + chunk * count);
+  });
+  return parts;
+}
+
 // paint(begin, end, low, high), as Painter::Paint, of the first `used` rows on several threads.
 // Each task has planes of its own, and paints the rows that reach them in their order: every point
 // is the same sum on any number of threads.
 template <typename T, int kPoints, int kShift, typename PaintRows>
 std::int64_t PaintOnThreads(ffi::ThreadPool& pool, const Painter<T, kPoints, kShift>& painter,
                             std::int64_t used, PaintRows paint) {
-  constexpr std::int64_t some = 1 << 14;
-  const std::int64_t planes = painter.shapes().padded[0];
-  const std::int64_t threads = pool.num_threads();
-  // A particle reaches two parts at most, as none has fewer planes than points of a kernel.
-  const std::int64_t parts = std::min(4 * threads, planes / kPoints);
-  if (threads < 2 || parts < 2 || used < 2 * some) {
-    return paint(0, used, 0, planes);
-  }
-  const auto low = [=](std::int64_t part) { return planes * part / parts; };
-  std::vector<std::int64_t> part_of(static_cast<std::size_t>(planes));
-  for (std::int64_t part = 0; part < parts; ++part) {
-    std::fill(part_of.begin() + low(part), part_of.begin() + low(part + 1), part);
-  }
-
-  // What each chunk of rows has for each part. Rows that are near each other are often in the same
-  // part, so there are far fewer runs than rows.
-  const std::int64_t chunks = (used + some - 1) / some;
-  std::vector<std::vector<Run>> runs(static_cast<std::size_t>(chunks * parts));
-  ForEachTask(pool, chunks, threads - 1, [&](std::int64_t chunk) {
-    std::vector<Run>* const mine = runs.data() + chunk * parts;
-    const std::int64_t end = std::min((chunk + 1) * some, used);
-    Run run{chunk * some, chunk * some};
-    std::int64_t first = 0;
-    std::int64_t last = 0;
-    const auto close = [&] {
-      if (run.begin == run.end) return;
-      mine[first].push_back(run);
-      if (last != first) mine[last].push_back(run);
-    };
-    for (; run.end < end; ++run.end) {
-      // A row that is not in the block is found where it would be painted.
-      const std::int64_t plane = std::max<std::int64_t>(painter.Plane(run.end), 0);
-      const std::int64_t its_first = part_of[static_cast<std::size_t>(plane)];
-      const std::int64_t its_last = part_of[static_cast<std::size_t>(plane + kPoints - 1)];
-      if (its_first != first || its_last != last) {
-        close();
-        run.begin = run.end;
-        first = its_first;
-        last = its_last;
-      }
-    }
-    close();
-  });
-
-  std::vector<std::int64_t> lost(static_cast<std::size_t>(parts), -1);
-  ForEachTask(pool, parts, threads - 1, [&](std::int64_t part) {
-    std::int64_t& its = lost[static_cast<std::size_t>(part)];
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-      for (const Run& run : runs[static_cast<std::size_t>(chunk * parts + part)]) {
-        its = paint(run.begin, run.end, low(part), low(part + 1));
-        if (its >= 0) return;
+  const Parts parts = PartsOf(pool, painter, used);
+  const std::int64_t count = parts.count();
+  std::vector<std::int64_t> lost(count, -1);
+  ForEachTask(pool, count, pool.num_threads() - 1, [&](std::int64_t part) {
+    for (std::size_t at = part; at < parts.runs.size(); at += count) {
+      for (const Run& run : parts.runs[at]) {
+        const std::int64_t row =
+            paint(run.begin, run.end, parts.starts[part], parts.starts[part + 1]);
+        if (row >= 0) {
+          lost[part] = row;
+          return;
+        }
       }
     }
   });

@@ -88,48 +88,48 @@ def save_bigfile(
 
     """
     operation = "save_bigfile"
-    with private(checked_pencil(mesh, operation, "mesh").grid.comm) as comm:
-        with together(comm, operation):
-            check_how(mode, "shared", may_add=False)
-            if files is not None and (not isinstance(files, int | np.integer) or files < 1):
-                raise ValueError(f"files must be a positive number, got {files!r}")
-        rows = rows_of(particles, mesh, cosmology, dtype, comm, operation)
-        asked = f"{os.fspath(path)!r} {mode} {files} {rows.dtype} {rows.header}"
-        same_everywhere(asked, comm, operation)
-        total = rows.header.total
-        start = sum(rows.counts[: comm.rank])
-        if files is None:
-            divided = rows.counts
-        else:
-            divided = tuple(block(total, files, number)[1] for number in range(files))
-        tables = {
-            "Position": rows.positions_in(1.0),
-            "Velocity": rows.velocities_in(1.0),
-            "ID": rows.identity,
-        }
-        folder = new_folder(
-            pathlib.Path(path),
-            comm,
-            operation,
-            replace=mode == "w",
-            is_ours=is_bigfile,
-            kind="snapshot of bigfile",
-        )
-        with folder as temporary:
-            for name, values in tables.items():
-                width = values.shape[1] if values.ndim > 1 else 1
-                place = temporary / str(DARK_MATTER) / name
-                table = Block(place, values.dtype.newbyteorder("<"), width, divided)
-                on_root(table.create, comm, operation)
-                with together(comm, operation):
-                    sums = table.write(start, values)
-                sums = comm.allreduce(sums, MPI.SUM)
-                on_root(functools.partial(table.finish, sums.tolist(), {}), comm, operation)
+    comm = private(checked_pencil(mesh, operation, "mesh").grid.comm)
+    with together(comm, operation):
+        check_how(mode, "shared", may_add=False)
+        if files is not None and (not isinstance(files, int | np.integer) or files < 1):
+            raise ValueError(f"files must be a positive number, got {files!r}")
+    rows = rows_of(particles, mesh, cosmology, dtype, comm, operation)
+    asked = f"{os.fspath(path)!r} {mode} {files} {rows.dtype} {rows.header}"
+    same_everywhere(asked, comm, operation)
+    total = rows.header.total
+    start = sum(rows.counts[: comm.rank])
+    if files is None:
+        divided = rows.counts
+    else:
+        divided = tuple(block(total, files, number)[1] for number in range(files))
+    tables = {
+        "Position": rows.positions_in(1.0),
+        "Velocity": rows.velocities_in(1.0),
+        "ID": rows.identity,
+    }
+    folder = new_folder(
+        pathlib.Path(path),
+        comm,
+        operation,
+        replace=mode == "w",
+        is_ours=is_bigfile,
+        kind="snapshot of bigfile",
+    )
+    with folder as temporary:
+        for name, values in tables.items():
+            width = values.shape[1] if values.ndim > 1 else 1
+            place = temporary / str(DARK_MATTER) / name
+            table = Block(place, values.dtype.newbyteorder("<"), width, divided)
+            on_root(table.create, comm, operation)
             with together(comm, operation):
-                if comm.rank == 0:
-                    header = Block(temporary / _HEADER, np.dtype("<i8"), 0, ())
-                    header.create()
-                    header.finish((), _attributes(rows.header))
+                sums = table.write(start, values)
+            sums = comm.allreduce(sums, MPI.SUM)
+            on_root(functools.partial(table.finish, sums.tolist(), {}), comm, operation)
+        with together(comm, operation):
+            if comm.rank == 0:
+                header = Block(temporary / _HEADER, np.dtype("<i8"), 0, ())
+                header.create()
+                header.finish((), _attributes(rows.header))
 
 
 def is_bigfile(path: pathlib.Path) -> bool:
@@ -196,43 +196,43 @@ def load_bigfile(
 
     """
     operation = "load_bigfile"
-    with private(checked_pencil(mesh, operation, "mesh").grid.comm) as comm:
-        with together(comm, operation):
-            folder = pathlib.Path(path)
-            if not is_bigfile(folder):
-                raise FileNotFoundError(f"there is no snapshot of bigfile at {folder}")
-            header = read_attributes(folder / _HEADER)
-            tables = {
-                name: Block.at(folder / str(particle_type) / name)
-                for name in ("Position", "Velocity", "ID")
-            }
-            sizes = {name: (table.total, table.width) for name, table in tables.items()}
-            total = tables["Position"].total
-            if list(sizes.values()) != [(total, 3), (total, 3), (total, 1)]:
-                raise ValueError(f"{folder}: blocks of unequal rows or widths: {sizes}")
-            number = functools.partial(attribute, header, folder, "its header")
-            length = length_of(header.get("UnitLength_in_cm"), length_unit, path)
-            side = one_side(number("BoxSize"), path) * length
-            time = "Time" if "Time" in header else "ScalingFactor"
-            a = float(number(time))
-            if not 0 < a <= 10:
-                raise ValueError(f"{folder}: {time} must be a scale factor, got {a}")
-            what = f"block {particle_type}/Position in {folder}"
-            into = _file.readable(tables["Position"].dtype, dtype, what)
-            speed = float(number("UnitVelocity_in_cm_per_s", 1e5)) / 1e5
-            is_peculiar = bool(number("UsePeculiarVelocity", 1))
-            start, count, room = shares_of(total, comm)
-            velocity = tables["Velocity"].read(start, count).astype(np.float64)
-            shares = placed(
-                tables["Position"].read(start, count).astype(np.float64) * length,
-                velocity * (speed * (a if is_peculiar else 1.0) / 100),
-                tables["ID"].read(start, count),
-                rows=room,
-                sides=np.full(3, side),
-                scale_factor=a,
-                total=total,
-                mesh=mesh,
-                dtype=into,
-                source="the file, in Mpc/h,",
-            )
+    comm = private(checked_pencil(mesh, operation, "mesh").grid.comm)
+    with together(comm, operation):
+        folder = pathlib.Path(path)
+        if not is_bigfile(folder):
+            raise FileNotFoundError(f"there is no snapshot of bigfile at {folder}")
+        header = read_attributes(folder / _HEADER)
+        tables = {
+            name: Block.at(folder / str(particle_type) / name)
+            for name in ("Position", "Velocity", "ID")
+        }
+        sizes = {name: (table.total, table.width) for name, table in tables.items()}
+        total = tables["Position"].total
+        if list(sizes.values()) != [(total, 3), (total, 3), (total, 1)]:
+            raise ValueError(f"{folder}: blocks of unequal rows or widths: {sizes}")
+        number = functools.partial(attribute, header, folder, "its header")
+        length = length_of(header.get("UnitLength_in_cm"), length_unit, path)
+        side = one_side(number("BoxSize"), path) * length
+        time = "Time" if "Time" in header else "ScalingFactor"
+        a = float(number(time))
+        if not 0 < a <= 10:
+            raise ValueError(f"{folder}: {time} must be a scale factor, got {a}")
+        what = f"block {particle_type}/Position in {folder}"
+        into = _file.readable(tables["Position"].dtype, dtype, what)
+        speed = float(number("UnitVelocity_in_cm_per_s", 1e5)) / 1e5
+        is_peculiar = bool(number("UsePeculiarVelocity", 1))
+        start, count, room = shares_of(total, comm)
+        velocity = tables["Velocity"].read(start, count).astype(np.float64)
+        shares = placed(
+            tables["Position"].read(start, count).astype(np.float64) * length,
+            velocity * (speed * (a if is_peculiar else 1.0) / 100),
+            tables["ID"].read(start, count),
+            rows=room,
+            sides=np.full(3, side),
+            scale_factor=a,
+            total=total,
+            mesh=mesh,
+            dtype=into,
+            source="the file, in Mpc/h,",
+        )
     return brought_home(shares, mesh, capacity)

@@ -91,8 +91,8 @@ class Checkpoint:
             ValueError, KeyError, TypeError, OSError, ImportError: as `load_particles`.
 
         """
-        with private(mesh.grid.comm) as comm:
-            is_there = on_root(self.path.exists, comm, "Checkpoint.load")
+        comm = private(mesh.grid.comm)
+        is_there = on_root(self.path.exists, comm, "Checkpoint.load")
         if not is_there:
             return None
         particles = load_particles(self.path, mesh, capacity=capacity)

@@ -101,44 +101,42 @@ def save(
 
     """
     checked_pencil(pencil, "save")
-    with private(pencil.grid.comm) as comm:
-        with together(comm, "save"):
-            check_how(mode, layout)
-            if format not in ("hdf5", "zarr"):
-                raise ValueError(f"format must be hdf5 or zarr, got {format!r}")
-            if format == "zarr" and layout != "shared":
+    comm = private(pencil.grid.comm)
+    with together(comm, "save"):
+        check_how(mode, layout)
+        if format not in ("hdf5", "zarr"):
+            raise ValueError(f"format must be hdf5 or zarr, got {format!r}")
+        if format == "zarr" and layout != "shared":
+            raise ValueError("layout='per_rank' is of HDF5; format='zarr' has many files anyway")
+        if compression not in (None, "gzip"):
+            raise ValueError(f"compression must be None or gzip, got {compression!r}")
+        names = _dims(pencil, dims)
+        datasets = _datasets(fields, pencil, names)
+        sizes = dict(zip(names, pencil.global_shape, strict=True))
+        along = _coordinates(sizes, box_size, offset, coordinates)
+        for dataset in datasets:
+            sizes.update(zip(dataset.dims, dataset.shape, strict=True))
+        for dataset in datasets:
+            if dataset.name in sizes:
                 raise ValueError(
-                    "layout='per_rank' is of HDF5; format='zarr' has many files anyway"
+                    f"{dataset.name!r} is the name of a field and of an axis; rename one, the "
+                    "axes by dims="
                 )
-            if compression not in (None, "gzip"):
-                raise ValueError(f"compression must be None or gzip, got {compression!r}")
-            names = _dims(pencil, dims)
-            datasets = _datasets(fields, pencil, names)
-            sizes = dict(zip(names, pencil.global_shape, strict=True))
-            along = _coordinates(sizes, box_size, offset, coordinates)
-            for dataset in datasets:
-                sizes.update(zip(dataset.dims, dataset.shape, strict=True))
-            for dataset in datasets:
-                if dataset.name in sizes:
-                    raise ValueError(
-                        f"{dataset.name!r} is the name of a field and of an axis; rename one, the "
-                        "axes by dims="
-                    )
-            kept = dict(attributes or {})
-            if box_size is not None:
-                kept.setdefault("box_size", np.asarray(box_size))
-        asked = [(d.name, d.shape, d.dtype.name, d.dims) for d in datasets]
-        how = f"{mode} {layout} {format} {compression}"
-        same_everywhere(f"{os.fspath(path)!r} {how} {asked}", comm, "save")
-        contents = Contents(datasets, sizes, along, kept, compression)
-        replace = mode != "x"
-        if mode == "a":
-            with together(comm, "save"):
-                contents = with_kept(path, contents, comm)
-        if format == "zarr":
-            _zarr.write(path, contents, comm, compression, "save", replace=replace)
-        else:
-            _file.write(path, contents, comm, layout, "save", replace=replace)
+        kept = dict(attributes or {})
+        if box_size is not None:
+            kept.setdefault("box_size", np.asarray(box_size))
+    asked = [(d.name, d.shape, d.dtype.name, d.dims) for d in datasets]
+    how = f"{mode} {layout} {format} {compression}"
+    same_everywhere(f"{os.fspath(path)!r} {how} {asked}", comm, "save")
+    contents = Contents(datasets, sizes, along, kept, compression)
+    replace = mode != "x"
+    if mode == "a":
+        with together(comm, "save"):
+            contents = with_kept(path, contents, comm)
+    if format == "zarr":
+        _zarr.write(path, contents, comm, compression, "save", replace=replace)
+    else:
+        _file.write(path, contents, comm, layout, "save", replace=replace)
 
 
 def load(path: Path, name: str, pencil: Pencil, *, dtype: DTypeLike | None = None) -> AnyArray:
@@ -172,20 +170,20 @@ def load(path: Path, name: str, pencil: Pencil, *, dtype: DTypeLike | None = Non
 
     """
     checked_pencil(pencil, "load")
-    with private(pencil.grid.comm) as comm:
-        ndim = len(pencil.global_shape)
-        with together(comm, "load"), _file.opened(path) as file:
-            dataset = _file.find(file, name, comm.rank == 0)
-            lead = dataset.ndim - ndim
-            if lead < 0 or dataset.shape[lead:] != pencil.global_shape:
-                raise ValueError(
-                    f"{name!r} in {os.fspath(path)} has shape {dataset.shape}, but the pencil is "
-                    f"of {pencil.global_shape}; leading batch dimensions may precede it"
-                )
-            box = _box(dataset.shape[:lead], pencil, comm.rank)
-            into = _file.readable(dataset.dtype, dtype, f"{name!r} in {os.fspath(path)}")
-            block = jnp.asarray(_file.read(dataset, box, _order(lead, pencil), into))
-        same_everywhere(f"{name!r} of {block.shape[:lead]} {block.dtype.name}", comm, "load")
+    comm = private(pencil.grid.comm)
+    ndim = len(pencil.global_shape)
+    with together(comm, "load"), _file.opened(path) as file:
+        dataset = _file.find(file, name, comm.rank == 0)
+        lead = dataset.ndim - ndim
+        if lead < 0 or dataset.shape[lead:] != pencil.global_shape:
+            raise ValueError(
+                f"{name!r} in {os.fspath(path)} has shape {dataset.shape}, but the pencil is "
+                f"of {pencil.global_shape}; leading batch dimensions may precede it"
+            )
+        box = _box(dataset.shape[:lead], pencil, comm.rank)
+        into = _file.readable(dataset.dtype, dtype, f"{name!r} in {os.fspath(path)}")
+        block = jnp.asarray(_file.read(dataset, box, _order(lead, pencil), into))
+    same_everywhere(f"{name!r} of {block.shape[:lead]} {block.dtype.name}", comm, "load")
     return block
 
 
@@ -203,9 +201,9 @@ def attributes(path: Path, grid: ProcessGrid) -> dict[str, Any]:
         FileNotFoundError, OSError, ImportError: as `load`.
 
     """
-    with private(checked_grid(grid, "attributes").comm) as comm:
-        with together(comm, "attributes"), _file.opened(path) as file:
-            kept = {k: v for k, v in file.attrs.items() if k not in (_file.PARTS, _zarr.COMPLETE)}
+    comm = private(checked_grid(grid, "attributes").comm)
+    with together(comm, "attributes"), _file.opened(path) as file:
+        kept = {k: v for k, v in file.attrs.items() if k not in (_file.PARTS, _zarr.COMPLETE)}
     kept = {k: np.asarray(v) if isinstance(v, list) else v for k, v in kept.items()}  # of JSON
     return {k: v.item() if isinstance(v, np.generic) else v for k, v in kept.items()}
 

@@ -107,24 +107,24 @@ def save_gadget(
 
     """
     operation = "save_gadget"
-    with private(checked_pencil(mesh, operation, "mesh").grid.comm) as comm:
-        with together(comm, operation):
-            check_how(mode, layout, may_add=False)
-        rows = rows_of(particles, mesh, cosmology, dtype, comm, operation)
-        asked = f"{os.fspath(path)!r} {mode} {layout} {rows.dtype} {rows.header}"
-        same_everywhere(asked, comm, operation)
-        target = pathlib.Path(path)
-        replace = mode == "w"
-        if layout == "shared":
-            starts = [0, *np.cumsum(rows.counts).tolist()]
-            contents = _contents(rows, rows.header.total, starts, 1)
-            _file.write(target, contents, comm, layout, operation, replace=replace)
-            files = 0
-        else:
-            _write_several(target, rows, comm, operation, replace)
-            files = comm.size
-        if replace:
-            on_root(functools.partial(_remove_others, target, files), comm, operation)
+    comm = private(checked_pencil(mesh, operation, "mesh").grid.comm)
+    with together(comm, operation):
+        check_how(mode, layout, may_add=False)
+    rows = rows_of(particles, mesh, cosmology, dtype, comm, operation)
+    asked = f"{os.fspath(path)!r} {mode} {layout} {rows.dtype} {rows.header}"
+    same_everywhere(asked, comm, operation)
+    target = pathlib.Path(path)
+    replace = mode == "w"
+    if layout == "shared":
+        starts = [0, *np.cumsum(rows.counts).tolist()]
+        contents = _contents(rows, rows.header.total, starts, 1)
+        _file.write(target, contents, comm, layout, operation, replace=replace)
+        files = 0
+    else:
+        _write_several(target, rows, comm, operation, replace)
+        files = comm.size
+    if replace:
+        on_root(functools.partial(_remove_others, target, files), comm, operation)
 
 
 def _write_several(
@@ -294,44 +294,44 @@ def load_gadget(
 
     """
     operation = "load_gadget"
-    with private(checked_pencil(mesh, operation, "mesh").grid.comm) as comm:
-        with together(comm, operation):
-            first, files = _first_of(pathlib.Path(path))
-            names = [_sibling(first, number) if files > 1 else first for number in range(files)]
-            mine = range(comm.rank, files, comm.size)
-            counts = {n: _count_of(names[n], particle_type) for n in mine}
-        here = {n: count for part in comm.allgather(counts) for n, count in part.items()}
-        with together(comm, operation):
-            kept = _Kept.of(first, particle_type, length_unit)
-            total = sum(here.values())
-            if kept.total != total:
-                raise ValueError(
-                    f"{os.fspath(path)} is of {kept.total} particles of type {particle_type}, but "
-                    f"its {files} files have {total}"
-                )
-            start, count, room = shares_of(total, comm)
-            into, tables, masses = _read_share(names, here, start, count, particle_type, dtype)
-        lightest = comm.allreduce(float(np.min(masses, initial=np.inf)), MPI.MIN)
-        heaviest = comm.allreduce(float(np.max(masses, initial=-np.inf)), MPI.MAX)
-        with together(comm, operation):
-            if heaviest > lightest * (1 + 1e-6):
-                raise ValueError(
-                    f"particles of type {particle_type} in {os.fspath(path)} have masses from "
-                    f"{lightest:.6g} to {heaviest:.6g}, but those of pfftjax have one; load one "
-                    "kind of particles"
-                )
-            shares = placed(
-                tables["Coordinates"].astype(np.float64) * kept.length,
-                tables["Velocities"].astype(np.float64) * kept.to_momentum,
-                tables["ParticleIDs"],
-                rows=room,
-                sides=np.full(3, kept.side),
-                scale_factor=kept.scale_factor,
-                total=total,
-                mesh=mesh,
-                dtype=into,
-                source="the file, in Mpc/h,",
+    comm = private(checked_pencil(mesh, operation, "mesh").grid.comm)
+    with together(comm, operation):
+        first, files = _first_of(pathlib.Path(path))
+        names = [_sibling(first, number) if files > 1 else first for number in range(files)]
+        mine = range(comm.rank, files, comm.size)
+        counts = {n: _count_of(names[n], particle_type) for n in mine}
+    here = {n: count for part in comm.allgather(counts) for n, count in part.items()}
+    with together(comm, operation):
+        kept = _Kept.of(first, particle_type, length_unit)
+        total = sum(here.values())
+        if kept.total != total:
+            raise ValueError(
+                f"{os.fspath(path)} is of {kept.total} particles of type {particle_type}, but "
+                f"its {files} files have {total}"
             )
+        start, count, room = shares_of(total, comm)
+        into, tables, masses = _read_share(names, here, start, count, particle_type, dtype)
+    lightest = comm.allreduce(float(np.min(masses, initial=np.inf)), MPI.MIN)
+    heaviest = comm.allreduce(float(np.max(masses, initial=-np.inf)), MPI.MAX)
+    with together(comm, operation):
+        if heaviest > lightest * (1 + 1e-6):
+            raise ValueError(
+                f"particles of type {particle_type} in {os.fspath(path)} have masses from "
+                f"{lightest:.6g} to {heaviest:.6g}, but those of pfftjax have one; load one "
+                "kind of particles"
+            )
+        shares = placed(
+            tables["Coordinates"].astype(np.float64) * kept.length,
+            tables["Velocities"].astype(np.float64) * kept.to_momentum,
+            tables["ParticleIDs"],
+            rows=room,
+            sides=np.full(3, kept.side),
+            scale_factor=kept.scale_factor,
+            total=total,
+            mesh=mesh,
+            dtype=into,
+            source="the file, in Mpc/h,",
+        )
     return brought_home(shares, mesh, capacity)
 
 

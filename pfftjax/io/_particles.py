@@ -95,84 +95,84 @@ def save_particles(
         True
 
     """
-    with private(checked_pencil(mesh, "save_particles", "mesh").grid.comm) as comm:
-        with together(comm, "save_particles"):
-            check_fits(particles, mesh, "save_particles")
-            tables = {
-                name: (on_this_rank(getattr(particles, name), name), units)
-                for name, units in _TABLES.items()
+    comm = private(checked_pencil(mesh, "save_particles", "mesh").grid.comm)
+    with together(comm, "save_particles"):
+        check_fits(particles, mesh, "save_particles")
+        tables = {
+            name: (on_this_rank(getattr(particles, name), name), units)
+            for name, units in _TABLES.items()
+        }
+        if particles.displacements is not None:
+            its = on_this_rank(particles.displacements, "displacements")
+            tables |= {
+                name: (its[:, order], "comoving Mpc/h, of perturbation theory")
+                for order, name in enumerate(_DISPLACEMENTS)
             }
-            if particles.displacements is not None:
-                its = on_this_rank(particles.displacements, "displacements")
-                tables |= {
-                    name: (its[:, order], "comoving Mpc/h, of perturbation theory")
-                    for order, name in enumerate(_DISPLACEMENTS)
-                }
-            used = int(np.asarray(on_this_rank(particles.used, "used")))
-            if not 0 <= used <= particles.rows:
-                raise ValueError(f"used is {used}, but the arrays have {particles.rows} rows")
-            check_how(mode, layout)
-            known = {
-                f"{_OF_PARTICLES}{name}": np.asarray(on_this_rank(value, name), float)
-                for name in _KNOWN
-                if (value := getattr(particles, name)) is not None
-            }
-            given = {} if cosmology is None else parameters_of(cosmology, _PARAMETERS)
-            parameters = {_OF_COSMOLOGY + k: float(on_this_rank(x, k)) for k, x in given.items()}
-            if physical:
-                values = particles.coordinates(), particles.velocities()
-                for (name, units), x in zip(_PHYSICAL.items(), values, strict=True):
-                    tables[name] = on_this_rank(x, name), units
-        counts = comm.allgather(used)
-        starts = [0, *np.cumsum(counts).tolist()]
+        used = int(np.asarray(on_this_rank(particles.used, "used")))
+        if not 0 <= used <= particles.rows:
+            raise ValueError(f"used is {used}, but the arrays have {particles.rows} rows")
+        check_how(mode, layout)
+        known = {
+            f"{_OF_PARTICLES}{name}": np.asarray(on_this_rank(value, name), float)
+            for name in _KNOWN
+            if (value := getattr(particles, name)) is not None
+        }
+        given = {} if cosmology is None else parameters_of(cosmology, _PARAMETERS)
+        parameters = {_OF_COSMOLOGY + k: float(on_this_rank(x, k)) for k, x in given.items()}
+        if physical:
+            values = particles.coordinates(), particles.velocities()
+            for (name, units), x in zip(_PHYSICAL.items(), values, strict=True):
+                tables[name] = on_this_rank(x, name), units
+    counts = comm.allgather(used)
+    starts = [0, *np.cumsum(counts).tolist()]
+    with together(comm, "save_particles"):
+        if starts[-1] != particles.total:
+            raise ValueError(
+                f"the ranks have {starts[-1]} particles, but total is {particles.total}"
+            )
+    asked = [(name, table.dtype.name) for name, (table, _) in tables.items()]
+    how = f"{mode} {layout}"
+    same_everywhere(f"{os.fspath(path)!r} {how} {asked}", comm, "save_particles")
+    total = particles.total
+    contents = Contents(
+        datasets=tuple(
+            Dataset(
+                name=name,
+                shape=(total, 3),
+                dtype=np.dtype(table.dtype),
+                dims=("particle", "axis"),
+                values=host(table)[:used],
+                order=(0, 1),
+                box_of=lambda rank: ((starts[rank], counts[rank]), (0, 3)),
+                attributes={"units": units},
+            )
+            for name, (table, units) in tables.items()
+        ),
+        sizes={"particle": total, "axis": 3},
+        coordinates={},
+        attributes={
+            **(attributes or {}),
+            **known,
+            **parameters,
+            "mesh_shape": np.array(mesh.global_shape),
+            **({_COUNTS: np.array(counts)} if comm.size <= _MOST_COUNTS else {}),
+        },
+    )
+    if mode == "a":
         with together(comm, "save_particles"):
-            if starts[-1] != particles.total:
-                raise ValueError(
-                    f"the ranks have {starts[-1]} particles, but total is {particles.total}"
-                )
-        asked = [(name, table.dtype.name) for name, (table, _) in tables.items()]
-        how = f"{mode} {layout}"
-        same_everywhere(f"{os.fspath(path)!r} {how} {asked}", comm, "save_particles")
-        total = particles.total
-        contents = Contents(
-            datasets=tuple(
-                Dataset(
-                    name=name,
-                    shape=(total, 3),
-                    dtype=np.dtype(table.dtype),
-                    dims=("particle", "axis"),
-                    values=host(table)[:used],
-                    order=(0, 1),
-                    box_of=lambda rank: ((starts[rank], counts[rank]), (0, 3)),
-                    attributes={"units": units},
-                )
-                for name, (table, units) in tables.items()
-            ),
-            sizes={"particle": total, "axis": 3},
-            coordinates={},
-            attributes={
-                **(attributes or {}),
-                **known,
-                **parameters,
-                "mesh_shape": np.array(mesh.global_shape),
-                **({_COUNTS: np.array(counts)} if comm.size <= _MOST_COUNTS else {}),
-            },
-        )
-        if mode == "a":
-            with together(comm, "save_particles"):
-                # What these particles may be without must not stay from others.
-                contents = with_kept(
-                    path,
-                    contents,
-                    comm,
-                    but_arrays=(*_DISPLACEMENTS, *_PHYSICAL),
-                    but_attributes=[
-                        _COUNTS,
-                        *(_OF_PARTICLES + name for name in _KNOWN),
-                        *(_OF_COSMOLOGY + name for name in _PARAMETERS),
-                    ],
-                )
-        _file.write(path, contents, comm, layout, "save_particles", replace=mode != "x")
+            # What these particles may be without must not stay from others.
+            contents = with_kept(
+                path,
+                contents,
+                comm,
+                but_arrays=(*_DISPLACEMENTS, *_PHYSICAL),
+                but_attributes=[
+                    _COUNTS,
+                    *(_OF_PARTICLES + name for name in _KNOWN),
+                    *(_OF_COSMOLOGY + name for name in _PARAMETERS),
+                ],
+            )
+    _file.write(path, contents, comm, layout, "save_particles", replace=mode != "x")
 
 
 def load_particles(
@@ -200,43 +200,43 @@ def load_particles(
         jax.errors.JaxRuntimeError: too small a capacity, as `pm.to_owners`.
 
     """
-    with private(checked_pencil(mesh, "load_particles", "mesh").grid.comm) as comm:
-        with together(comm, "load_particles"), _file.opened(path) as file:
-            tables = [_file.find(file, name) for name in _TABLES]
-            total = tables[0].shape[0]
-            # The file may have fields of the same names.
-            if all(getattr(file.get(name), "shape", ()) == (total, 3) for name in _DISPLACEMENTS):
-                tables += [_file.find(file, name) for name in _DISPLACEMENTS]
-            stored = tuple(int(n) for n in np.ravel(np.asarray(file.attrs.get("mesh_shape", ()))))
-            if stored != mesh.global_shape:
-                raise ValueError(
-                    f"the particles in {os.fspath(path)} are in units of the cells of a mesh "
-                    f"{stored}, but this one is {mesh.global_shape}; load them on that mesh, and "
-                    "then use particles.rescaled(mesh)"
-                )
-            if any(table.shape != (total, 3) for table in tables):
-                raise ValueError(
-                    f"{os.fspath(path)}: the tables must have one shape (total, 3), got "
-                    f"{[table.shape for table in tables]}"
-                )
-            known = {
-                name: np.asarray(file.attrs[_OF_PARTICLES + name], float)
-                for name in _KNOWN
-                if _OF_PARTICLES + name in file.attrs
-            }
-            counts = np.ravel(np.asarray(file.attrs.get(_COUNTS, ()), int))
-            if counts.size != comm.size or counts.sum() != total:
-                counts = np.array([block(total, comm.size, rank)[1] for rank in range(comm.size)])
-            # On as many ranks as before each reads its own, and particles keep their order there.
-            start, count = int(counts[: comm.rank].sum()), int(counts[comm.rank])
-            rows = max(int(counts.max()), 1)  # as many on every rank: one program
-            padded = []
-            for table in tables:
-                wanted = dtype if table.dtype.kind == "f" else None
-                into = _file.readable(table.dtype, wanted, f"{table.name} in {os.fspath(path)}")
-                values = np.zeros((rows, 3), into)
-                values[:count] = _file.read(table, ((start, count), (0, 3)), (0, 1), into)
-                padded.append(jnp.asarray(values))
+    comm = private(checked_pencil(mesh, "load_particles", "mesh").grid.comm)
+    with together(comm, "load_particles"), _file.opened(path) as file:
+        tables = [_file.find(file, name) for name in _TABLES]
+        total = tables[0].shape[0]
+        # The file may have fields of the same names.
+        if all(getattr(file.get(name), "shape", ()) == (total, 3) for name in _DISPLACEMENTS):
+            tables += [_file.find(file, name) for name in _DISPLACEMENTS]
+        stored = tuple(int(n) for n in np.ravel(np.asarray(file.attrs.get("mesh_shape", ()))))
+        if stored != mesh.global_shape:
+            raise ValueError(
+                f"the particles in {os.fspath(path)} are in units of the cells of a mesh "
+                f"{stored}, but this one is {mesh.global_shape}; load them on that mesh, and "
+                "then use particles.rescaled(mesh)"
+            )
+        if any(table.shape != (total, 3) for table in tables):
+            raise ValueError(
+                f"{os.fspath(path)}: the tables must have one shape (total, 3), got "
+                f"{[table.shape for table in tables]}"
+            )
+        known = {
+            name: np.asarray(file.attrs[_OF_PARTICLES + name], float)
+            for name in _KNOWN
+            if _OF_PARTICLES + name in file.attrs
+        }
+        counts = np.ravel(np.asarray(file.attrs.get(_COUNTS, ()), int))
+        if counts.size != comm.size or counts.sum() != total:
+            counts = np.array([block(total, comm.size, rank)[1] for rank in range(comm.size)])
+        # On as many ranks as before each reads its own, and particles keep their order there.
+        start, count = int(counts[: comm.rank].sum()), int(counts[comm.rank])
+        rows = max(int(counts.max()), 1)  # as many on every rank: one program
+        padded = []
+        for table in tables:
+            wanted = dtype if table.dtype.kind == "f" else None
+            into = _file.readable(table.dtype, wanted, f"{table.name} in {os.fspath(path)}")
+            values = np.zeros((rows, 3), into)
+            values[:count] = _file.read(table, ((start, count), (0, 3)), (0, 1), into)
+            padded.append(jnp.asarray(values))
     n0, n1, n2 = mesh.global_shape
     cell, offset, momentum, *psi = padded
     displacements = jnp.stack(psi, 1) if psi else None
@@ -290,7 +290,8 @@ def load_cosmology(path: Path, grid: ProcessGrid) -> Any:
 
     """
     kept = attributes_of(path, grid)
-    with private(grid.comm) as comm, together(comm, "load_cosmology"):
+    comm = private(grid.comm)
+    with together(comm, "load_cosmology"):
         missing = [name for name in _PARAMETERS if _OF_COSMOLOGY + name not in kept]
         if missing:
             raise KeyError(

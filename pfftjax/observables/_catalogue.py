@@ -83,12 +83,12 @@ class GroupCatalogue:
             0
 
         """
-        with private(checked_grid(grid, "whole").comm) as comm:
-            everybody = {
-                name: np.concatenate(comm.allgather(value))
-                for name, value in vars(self).items()
-                if isinstance(value, np.ndarray)
-            }
+        comm = private(checked_grid(grid, "whole").comm)
+        everybody = {
+            name: np.concatenate(comm.allgather(value))
+            for name, value in vars(self).items()
+            if isinstance(value, np.ndarray)
+        }
         return dataclasses.replace(self, **everybody, first=0)
 
 

@@ -90,38 +90,36 @@ def friends_of_friends(
             "jump, and no size that is known before the program runs: call it outside of jax.jit "
             "and jax.grad, on what jitted code returns"
         )
-    with private(grid.comm) as comm:
-        with together(comm, "friends_of_friends"):
-            check_fits(particles, mesh, "friends_of_friends")
-            _check_settings(linking_length, smallest)
-            mine = on_host(
-                particles, "friends_of_friends", box_size=box_size, scale_factor=scale_factor
-            )
-            sides, used = mine.sides, len(mine.position)
-            mean = (float(np.prod(sides)) / max(particles.total, 1)) ** (1 / 3)
-            length = float(linking_length) * mean
-            if particles.total > 1:
-                _check_length(length, sides)
-        asked = f"{length} {smallest} {sides} at {mine.scale_factor}"
-        same_everywhere(asked, comm, "friends_of_friends")
-        count = comm.allreduce(used)
-        with together(comm, "friends_of_friends"):
-            if count != particles.total:
-                raise ValueError(
-                    f"the ranks have {count} particles, but total is {particles.total}"
-                )
-            ranks = owners(mine.at, mesh)
-        mail = Mail.to(ranks, comm)
-        has_velocity = mine.velocity is not None
-        velocity = np.zeros_like(mine.position) if mine.velocity is None else mine.velocity
-        there = Members(mail.send(mine.position), mail.send(velocity), mail.send(mine.identity))
-        # A particle that is alone may have a linking length beyond what cells can divide.
-        reach = min(length, float(sides.min()) / 2)
-        groups = linked(there.position, mesh, sides, reach, comm)
-        rows, place = catalogued(there, groups, sides, int(smallest), comm)
-        group = np.full(particles.rows, -1, np.int32)
-        group[:used] = mail.send_back(place)
-        first, total = comm.exscan(len(rows)) or 0, comm.allreduce(len(rows))
+    comm = private(grid.comm)
+    with together(comm, "friends_of_friends"):
+        check_fits(particles, mesh, "friends_of_friends")
+        _check_settings(linking_length, smallest)
+        mine = on_host(
+            particles, "friends_of_friends", box_size=box_size, scale_factor=scale_factor
+        )
+        sides, used = mine.sides, len(mine.position)
+        mean = (float(np.prod(sides)) / max(particles.total, 1)) ** (1 / 3)
+        length = float(linking_length) * mean
+        if particles.total > 1:
+            _check_length(length, sides)
+    asked = f"{length} {smallest} {sides} at {mine.scale_factor}"
+    same_everywhere(asked, comm, "friends_of_friends")
+    count = comm.allreduce(used)
+    with together(comm, "friends_of_friends"):
+        if count != particles.total:
+            raise ValueError(f"the ranks have {count} particles, but total is {particles.total}")
+        ranks = owners(mine.at, mesh)
+    mail = Mail.to(ranks, comm)
+    has_velocity = mine.velocity is not None
+    velocity = np.zeros_like(mine.position) if mine.velocity is None else mine.velocity
+    there = Members(mail.send(mine.position), mail.send(velocity), mail.send(mine.identity))
+    # A particle that is alone may have a linking length beyond what cells can divide.
+    reach = min(length, float(sides.min()) / 2)
+    groups = linked(there.position, mesh, sides, reach, comm)
+    rows, place = catalogued(there, groups, sides, int(smallest), comm)
+    group = np.full(particles.rows, -1, np.int32)
+    group[:used] = mail.send_back(place)
+    first, total = comm.exscan(len(rows)) or 0, comm.allreduce(len(rows))
     mass = 1.0
     if cosmology is not None:
         density = CRITICAL_DENSITY * float(cosmology.Omega_m)

@@ -83,52 +83,51 @@ def particles_at(
             "jitted code, and differentiate in what it returns, of which `offset` is in cells of "
             "the mesh: dataclasses.replace(particles, offset=x)"
         )
-    with private(grid.comm) as comm:
-        with together(comm, operation):
-            checked_mesh(mesh, operation)
-            position = _vectors(coordinates, "coordinates")
-            sides = np.asarray([float(side) for side in sides_of(box_size, 3, operation)])
-            a = known_scale_factor(scale_factor)
-            momentum = np.zeros(position.shape)
-            if velocities is not None:
-                velocity = _vectors(velocities, "velocities")
-                if velocity.shape != position.shape:
-                    raise ValueError(
-                        f"velocities {velocity.shape} must be those of coordinates "
-                        f"{position.shape}"
-                    )
-                if a is None:
-                    raise ValueError("velocities need a scale_factor")
-                momentum = velocity.astype(np.float64) * (a / 100)
-        with_or_without = "without" if velocities is None else "with"
-        same_everywhere(
-            f"a mesh {mesh.global_shape} in the box {sides.tolist()} at scale factor {a} "
-            f"{with_or_without} velocities",
-            comm,
-            operation,
-            "every rank must call with the same mesh, box and scale factor, and all of them with "
-            "velocities or none",
+    comm = private(grid.comm)
+    with together(comm, operation):
+        checked_mesh(mesh, operation)
+        position = _vectors(coordinates, "coordinates")
+        sides = np.asarray([float(side) for side in sides_of(box_size, 3, operation)])
+        a = known_scale_factor(scale_factor)
+        momentum = np.zeros(position.shape)
+        if velocities is not None:
+            velocity = _vectors(velocities, "velocities")
+            if velocity.shape != position.shape:
+                raise ValueError(
+                    f"velocities {velocity.shape} must be those of coordinates {position.shape}"
+                )
+            if a is None:
+                raise ValueError("velocities need a scale_factor")
+            momentum = velocity.astype(np.float64) * (a / 100)
+    with_or_without = "without" if velocities is None else "with"
+    same_everywhere(
+        f"a mesh {mesh.global_shape} in the box {sides.tolist()} at scale factor {a} "
+        f"{with_or_without} velocities",
+        comm,
+        operation,
+        "every rank must call with the same mesh, box and scale factor, and all of them with "
+        "velocities or none",
+    )
+    dtype = jax.dtypes.canonicalize_dtype(position.dtype).name
+    everybody = comm.allgather((len(position), dtype))
+    counts = [count for count, _ in everybody]
+    first = sum(counts[: comm.rank])
+    with together(comm, operation):
+        dtypes = sorted({its for count, its in everybody if count} or {everybody[0][1]})
+        if len(dtypes) > 1:
+            raise TypeError(f"coordinates are of {' and '.join(dtypes)} on different ranks")
+        return placed(
+            position,
+            momentum,
+            np.arange(first, first + len(position), dtype=np.uint64),
+            rows=max(counts),
+            sides=sides,
+            scale_factor=a,
+            total=sum(counts),
+            mesh=mesh,
+            dtype=dtypes[0],
+            source="a catalogue",
         )
-        dtype = jax.dtypes.canonicalize_dtype(position.dtype).name
-        everybody = comm.allgather((len(position), dtype))
-        counts = [count for count, _ in everybody]
-        first = sum(counts[: comm.rank])
-        with together(comm, operation):
-            dtypes = sorted({its for count, its in everybody if count} or {everybody[0][1]})
-            if len(dtypes) > 1:
-                raise TypeError(f"coordinates are of {' and '.join(dtypes)} on different ranks")
-            return placed(
-                position,
-                momentum,
-                np.arange(first, first + len(position), dtype=np.uint64),
-                rows=max(counts),
-                sides=sides,
-                scale_factor=a,
-                total=sum(counts),
-                mesh=mesh,
-                dtype=dtypes[0],
-                source="a catalogue",
-            )
 
 
 def machine_order(x: ArrayLike) -> ArrayLike:

@@ -332,10 +332,8 @@ class Simulation:
             restored = checkpoint.load(mesh, self.capacity)
             if restored is not None:
                 particles, attributes = restored
-                with (
-                    private(self.plan.grid.comm) as comm,
-                    together(comm, "Simulation.snapshots"),
-                ):
+                comm = private(self.plan.grid.comm)
+                with together(comm, "Simulation.snapshots"):
                     first = _stages_done(mark, attributes, course)
                 particles = dataclasses.replace(particles, scale_factor=None, box_size=None)
         if particles is None:
@@ -374,8 +372,8 @@ class Simulation:
         """By what this run is known again, on every rank: its choices, and its linear field."""
         linear = jax.jit(self.linear)(noise)
         square = allreduce(jnp.sum(linear.astype(float) ** 2), comm=self.plan.grid.communicator)
-        with private(self.plan.grid.comm) as comm:
-            cells = comm.bcast(np.asarray(linear[0, 0, :8], float) if comm.rank == 0 else None)
+        comm = private(self.plan.grid.comm)
+        cells = comm.bcast(np.asarray(linear[0, 0, :8], float) if comm.rank == 0 else None)
         # What it is called with shows in its numbers; the text of a partial is another in each
         # process.
         integrator = self.integrator

@@ -8,7 +8,9 @@ from .job import assert_succeeds
 
 pytestmark = pytest.mark.timeout(300)
 
-# More rows than a thread is worth; most are in a few planes, and none in others.
+# More rows than a thread is worth; most are in a few planes, the first ones or the last ones, and
+# none in others. The first half lies in the order of the planes, and some of all are written as in
+# another copy of the box.
 SCRIPT = """
 from pfftjax.pm import Positions, _fours, _painting, paint, readout
 from pfftjax.pm._assignment import Assignment
@@ -17,13 +19,18 @@ mesh = pfftjax.Pencil((26, 6, 5), pfftjax.ProcessGrid())
 start, count = (np.array(x) for x in (mesh.start, mesh.local_shape))
 rng = np.random.default_rng(RANK)
 rows, used = 150_000, 140_000
-x = rng.beta(0.3, 3, (rows, 1))
-u = start + np.concatenate([x, rng.random((rows, 2))], axis=1) * count * (1 - 1e-6)
-u[used:] = np.nan
+x = np.sort(rng.beta(0.3, 3, (rows, 1)), axis=0)
+x[rows // 2 :] = rng.permutation(x[rows // 2 :])
+x[: rows // 2] = x[: rows // 2] ** 0.25
+y = rng.random((rows, 2))
 values = rng.standard_normal((rows, 2))
 for dtype in ("float32", "float64"):
+    u = start + np.concatenate([x, y], axis=1) * count * (1 - 1e-6)
+    u[used:] = np.nan
+    x = 1 - x
     cell = np.floor(np.nan_to_num(u)).astype("int32")
     offset = (np.nan_to_num(u, nan=1e9) - cell).astype(dtype)
+    cell[::3000] -= np.array(mesh.global_shape, "int32")
     at = Positions(cell, offset, np.int32(used))
     for kernel in ("ngp", "cic", "tsc", "pcs"):
         field = jax.jit(lambda at: paint(at, mesh, values=values, kernel=kernel))(at)

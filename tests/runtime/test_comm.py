@@ -7,6 +7,7 @@ from mpi4py import MPI
 
 from pfftjax import collectives as pc
 from pfftjax._runtime import communicators
+from pfftjax._runtime.agreement import private
 from tests.helpers import CONTROL, RANK, SIZE
 
 pytestmark = [pytest.mark.mpi, pytest.mark.messages]
@@ -70,6 +71,16 @@ def test_a_new_communicator_is_not_taken_for_a_freed_one():
         assert float(pc.allreduce(1.0, comm=comm)) == SIZE
         comm.Free()
     assert len(set(numbers)) == 3
+
+
+def test_the_duplicate_for_what_is_outside_of_programs_is_one_and_goes_with_its_communicator():
+    comm = MPI.COMM_WORLD.Dup()
+    own = private(comm)
+    assert MPI.Comm.Compare(own, comm) == MPI.CONGRUENT
+    assert private(comm) is own
+    assert own.allreduce(1) == SIZE
+    comm.Free()
+    assert own == MPI.COMM_NULL
 
 
 def test_self_and_none():

@@ -340,4 +340,12 @@ MUTANTS = [
         "tests/jobs/test_profile.py::test_the_table",
         0,
     ),
+    Mutant(
+        "a duplicate stays when its communicator is freed",
+        RUNTIME / "agreement.py",
+        "        own.Free()",
+        "        pass",
+        "tests/runtime/test_comm.py",
+        1,
+    ),
 ]
