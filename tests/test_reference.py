@@ -9,7 +9,7 @@ from benchmarks import tables
 from pfftjax._runtime.options import VARIABLES
 from pfftjax._runtime.support import NEWEST_JAX
 from tools.launcher import ROOT
-from tools.links import dead_links
+from tools.links import dead_links, pages_of
 
 DOCS = ROOT / "docs"
 # These are parts of other objects, or functions that make them.
@@ -259,10 +259,10 @@ def test_dead_links_of_the_site_are_found(tmp_path):
     """As `make docs` looks for them."""
     (tmp_path / "a.html").write_text("<h1 id='top'></h1><a href='b.html#there'></a>")
     (tmp_path / "b.html").write_text("<p id='there'><a href='a.html#top'>a</a><img src='c.png'>")
-    dead, count = dead_links(tmp_path)
+    dead, count = dead_links(pages_of(tmp_path), tmp_path)
     assert (dead, count) == (["b.html: no file c.png"], 3)
     (tmp_path / "a.html").write_text("<a href='b.html#here'></a><a href='https://elsewhere'></a>")
-    dead, _ = dead_links(tmp_path)
+    dead, _ = dead_links(pages_of(tmp_path), tmp_path)
     assert sorted(dead)[0] == "a.html: no place b.html#here"
     assert len(dead) == 3
 

@@ -39,9 +39,8 @@ def pages_of(site: pathlib.Path) -> dict[pathlib.Path, _Page]:
     return {path.resolve(): _Page(path.read_text()) for path in site.rglob("*.html")}
 
 
-def dead_links(site: pathlib.Path) -> tuple[list[str], int]:
+def dead_links(pages: dict[pathlib.Path, _Page], site: pathlib.Path) -> tuple[list[str], int]:
     """What is wrong, and how many links were followed."""
-    pages = pages_of(site)
     dead, count = [], 0
     for path, page in pages.items():
         for link in page.links if path.name not in WITHOUT else []:
@@ -61,8 +60,9 @@ def dead_links(site: pathlib.Path) -> tuple[list[str], int]:
 
 def main() -> int:
     site = pathlib.Path(sys.argv[1])
-    dead, count = dead_links(site)
-    made = {name for page in pages_of(site).values() for name in page.names}
+    pages = pages_of(site)
+    dead, count = dead_links(pages, site)
+    made = {name for page in pages.values() for name in page.names}
     for kind in sorted({"program", "text"} - made):
         dead.append(f"no name in a {kind} leads to the reference")
     print(*dead, f"{count} links, {len(dead)} wrong", sep="\n")
