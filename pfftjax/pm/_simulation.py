@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, Protocol, overload, runtime_checkable
+from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -21,23 +21,21 @@ from pfftjax.spectral.internal import sides
 
 from ._assignment import Kernel
 from ._capacity import room_for
+from ._course import Course, Progress, advanced, itself, progress_bar, stages_done
 from ._expected import as_known
 from ._field import Power, eisenstein_hu, linear_field
 from ._gravity import Gradient
 from ._growth import Cosmology
 from ._integrators import Integrator, bullfrog
 from ._lpt import lpt
-from ._motion import Stage
 from ._particles import Particles, to_owners_with_room
 from ._passages import Observer
 from ._power_spectrum import PowerSpectrum, power_spectrum
 from ._primordial import local_non_gaussianity
-from ._run import Ends, Follower, Run, Shared
+from ._run import Follower, Shared
 from ._simulate import Adjoint, checked_motion, density_contrast, simulate
 from ._spectral import real_plan
 from ._stages import stages_of, with_displacements_if
-
-Progress = Callable[[int, int], None]
 
 
 @runtime_checkable
@@ -293,7 +291,7 @@ class Simulation:
             raise TypeError(
                 f"{here}: checkpoint must be a pfftjax.io.Checkpoint(path), got {checkpoint!r}"
             )
-        show = _bar(grid.comm.rank) if progress is True else progress or (lambda *_: None)
+        show = progress_bar(grid.comm.rank) if progress is True else progress or (lambda *_: None)
         begin = functools.partial(self.start, keep_displacements=self.order > 1)
         start = jax.eval_shape(begin, noise)
         dtype = start.offset.dtype
@@ -305,10 +303,10 @@ class Simulation:
             mesh, self.box_size, self.cosmology, self.kernel, self.gradient, name
         )
         motion = dataclasses.replace(motion, sides=tuple(float(x) for x in motion.sides))
-        course = _Course(
+        course = Course(
             Follower(
                 motion,
-                None if views is None else dataclasses.replace(views, observe=_itself),
+                None if views is None else dataclasses.replace(views, observe=itself),
                 rows=start.rows,
                 capacity=room_for(self.capacity, start.total, mesh.input, name, motion.sides),
                 total=start.total,
@@ -320,7 +318,7 @@ class Simulation:
         return self._snapshots(jnp.asarray(noise), course, show, checkpoint)
 
     def _snapshots(
-        self, noise: RealBlock, course: "_Course", show: Progress, checkpoint: Checkpoint | None
+        self, noise: RealBlock, course: Course, show: Progress, checkpoint: Checkpoint | None
     ) -> Iterator[Particles]:
         follower, number = course.follower, course.stages.kick.shape[0]
         mesh, views = self.mesh.input, follower.views
@@ -334,12 +332,12 @@ class Simulation:
                 particles, attributes = restored
                 comm = private(self.plan.grid.comm)
                 with together(comm, "Simulation.snapshots"):
-                    first = _stages_done(mark, attributes, course)
+                    first = stages_done(mark, attributes, course)
                 particles = dataclasses.replace(particles, scale_factor=None, box_size=None)
         if particles is None:
             keep = course.stages.paths is not None
-            begin = jax.jit(lambda x: course.begun(self.start(x, keep_displacements=keep)))
-            particles = self._owned(begin(noise), follower.capacity)
+            begun = self._begin(follower, keep, noise, *course[1:])
+            particles = self._owned(begun, follower.capacity)
         del noise
 
         show(first, number)
@@ -348,7 +346,7 @@ class Simulation:
             if views is not None:
                 its.sort(key=lambda n: views.scale_factor[n], reverse=bool(ends[-1] < ends[0]))
             stage = jax.tree.map(lambda x, at=at: x[at], course.stages)
-            moved, seen = _advanced(
+            moved, seen = advanced(
                 follower, particles, stage, course.shared, [jnp.int32(n) for n in its]
             )
             particles = self._owned(moved, particles.rows)
@@ -362,6 +360,21 @@ class Simulation:
             a = jnp.asarray(ends[-1], box.dtype)
             yield dataclasses.replace(particles, scale_factor=a, box_size=box)
 
+    @functools.cached_property
+    def _begin(self) -> Callable[..., Particles]:
+        """A course's particles before its first stage, compiled once for all calls."""
+
+        def begin(follower: Follower, keep: bool, noise: RealBlock, *rest: PyTree) -> Particles:
+            start = self.start(noise, keep_displacements=keep)
+            return Course(follower, *rest).begun(start)
+
+        return jax.jit(begin, static_argnums=(0, 1))
+
+    @functools.cached_property
+    def _linear(self) -> Callable[[RealBlock], RealBlock]:
+        """`linear`, compiled once for all calls."""
+        return jax.jit(self.linear)
+
     def _owned(self, particles: Particles, capacity: int) -> Particles:
         """The particles on the ranks that own them, with more room if need be and if it may be."""
         return to_owners_with_room(
@@ -370,7 +383,7 @@ class Simulation:
 
     def _mark(self, noise: RealBlock) -> dict[str, object]:
         """By what this run is known again, on every rank: its choices, and its linear field."""
-        linear = jax.jit(self.linear)(noise)
+        linear = self._linear(noise)
         square = allreduce(jnp.sum(linear.astype(float) ** 2), comm=self.plan.grid.communicator)
         comm = private(self.plan.grid.comm)
         cells = comm.bcast(np.asarray(linear[0, 0, :8], float) if comm.rank == 0 else None)
@@ -387,110 +400,3 @@ class Simulation:
             "rms": float(square / math.prod(self.plan.shape)) ** 0.5,
             "cells": cells,
         }
-
-
-class _Course(NamedTuple):
-    """The stages of a run, and what is wanted of them."""
-
-    follower: Follower
-    stages: Stage
-    first_drift: jax.Array | None
-    shared: Shared
-
-    def begun(self, start: Particles) -> Particles:
-        """The particles before the first stage, on the ranks where they start."""
-        run = Run(Ends.of(start), self.stages, self.first_drift, self.shared)
-        return self.follower.start(run, (start.cell, start.used))
-
-    def mark(self) -> dict[str, object]:
-        """By what the course is known again."""
-        kick, drift, momentum, paths = self.stages
-        views = self.follower.views
-        return {
-            "omega_m": float(self.shared.constants.omega_m),
-            "kick": np.asarray(kick, float),
-            "drift": np.asarray(drift, float),
-            "momentum": np.ones(kick.shape) if momentum is None else np.asarray(momentum, float),
-            # The terms of one stage nearly cancel, and another compiler may round them otherwise.
-            "paths": np.zeros(0) if paths is None else np.asarray(paths, float).sum(1),
-            "first_drift": 0.0 if self.first_drift is None else float(self.first_drift),
-            "outputs": np.asarray(() if views is None else views.scale_factor, float),
-        }
-
-
-def _itself(particles: Particles, _: object) -> Particles:
-    return particles
-
-
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _advanced(
-    follower: Follower,
-    particles: Particles,
-    stage: Stage,
-    shared: Shared,
-    numbers: list[jax.Array],
-) -> tuple[Particles, list[Particles]]:
-    """The particles after a stage, on the ranks that owned them before, and its outputs of these
-    numbers.
-    """
-    return follower.moved(particles, None, stage, shared, numbers, follower.view)[:2]
-
-
-def _bar(rank: int) -> Progress:
-    """A bar on rank 0 that is told how many steps are done."""
-    try:
-        from tqdm import tqdm
-    except ImportError as error:
-        raise ImportError("progress=True needs tqdm: pip install pfftjax[pm]") from error
-    bar = tqdm(disable=rank > 0, unit="step")
-
-    def show(done: int, steps: int) -> None:
-        if bar.total is None:  # what a checkpoint has done took no time
-            bar.total = steps
-            bar.initial = bar.n = done
-        bar.update(done - bar.n)
-        if done == steps:
-            bar.close()
-
-    return show
-
-
-def _stages_done(mark: Mapping[str, Any], found: Mapping[str, Any], course: _Course) -> int:
-    """How many stages a checkpoint has done, if it is of the run with this mark.
-
-    Raises:
-        ValueError: it is of another one, or without an output that is wanted.
-
-    """
-    remedy = "give another path, or remove the file"
-    steps = ("kick", "drift", "momentum", "paths", "first_drift")
-    why: dict[str, str] = dict.fromkeys(steps, ", by scale_factors, cosmology and integrator")
-    why |= dict.fromkeys(("rms", "cells"), ", of the linear field, by noise and power")
-    done = int(np.asarray(found.get("stages", 0)))
-    for name, value in mark.items():
-        its = found.get(name)
-        if name == "outputs":
-            continue
-        if isinstance(value, str):
-            is_same = its == value
-        else:
-            # Another machine may round otherwise; cells by so much of what cells are, and paths of
-            # the displacements, which grow to about one.
-            mine, other = (np.asarray(() if x is None else x, float) for x in (value, its))
-            of_size = {"cells": mark["rms"], "paths": 1.0}
-            margin = 1e-4 * of_size[name] if name in of_size else 2e-5 * np.abs(mine)
-            is_same = other.shape == mine.shape and bool(np.all(np.abs(other - mine) <= margin))
-        if not is_same:
-            raise ValueError(
-                f"the checkpoint is of another run: {name} is {its} there, and here it is "
-                f"{value}{why.get(name, '')}; {remedy}"
-            )
-    views = course.follower.views
-    for number, stage in enumerate(() if views is None else views.stage):
-        a = views.scale_factor[number] if views is not None else 0.0
-        if stage < done and not np.any(np.abs(np.asarray(found.get("outputs", ())) - a) < 1e-6):
-            raise ValueError(
-                f"the checkpoint is later than the output at {a}, which it was not asked for; "
-                f"{remedy}"
-            )
-    return done

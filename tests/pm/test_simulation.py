@@ -152,6 +152,27 @@ def test_a_run_goes_on_from_its_checkpoint(folder):
     assert path.exists()  # also after the run is complete
 
 
+@pytest.mark.ranks(1)
+def test_another_noise_compiles_nothing(folder):
+    """Neither does a restart, in a process that has done both."""
+    run, compiled = _simulation(grids()[-1]), []
+
+    def listener(name, _, **__):
+        if name.endswith("backend_compile_duration"):
+            compiled.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    try:
+        for seed in (3, 4):
+            path, noise = folder / f"{seed}.h5", small_noise(run.plan, seed)
+            compiled.clear()
+            for _ in range(2):
+                list(run.snapshots(noise, [0.7], checkpoint=io.Checkpoint(path, minutes=0)))
+            assert bool(compiled) == (seed == 3)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listener)
+
+
 def test_a_signal_asks_for_a_checkpoint(folder):
     """One that reaches a single rank, once; a handler from before is called as well."""
     run, path, heard = _simulation(grids()[-1]), folder / "run.h5", []
