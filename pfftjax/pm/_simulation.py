@@ -292,8 +292,7 @@ class Simulation:
                 f"{here}: checkpoint must be a pfftjax.io.Checkpoint(path), got {checkpoint!r}"
             )
         show = progress_bar(grid.comm.rank) if progress is True else progress or (lambda *_: None)
-        begin = functools.partial(self.start, keep_displacements=self.order > 1)
-        start = jax.eval_shape(begin, noise)
+        start = self._start.eval_shape(noise, keep_displacements=self.order > 1)
         dtype = start.offset.dtype
         stages, first_drift, shifts, views = stages_of(
             self.integrator, self.cosmology, self.scale_factors, outputs, dtype, here
@@ -362,18 +361,23 @@ class Simulation:
 
     @functools.cached_property
     def _begin(self) -> Callable[..., Particles]:
-        """A course's particles before its first stage, compiled once for all calls."""
+        """A course's particles before its first stage. As what follows it is a function of the
+        simulation's, which compiles once for all calls of `snapshots`.
+        """
 
         def begin(follower: Follower, keep: bool, noise: RealBlock, *rest: PyTree) -> Particles:
-            start = self.start(noise, keep_displacements=keep)
+            start = self._start(noise, keep_displacements=keep)
             return Course(follower, *rest).begun(start)
 
         return jax.jit(begin, static_argnums=(0, 1))
 
     @functools.cached_property
     def _linear(self) -> Callable[[RealBlock], RealBlock]:
-        """`linear`, compiled once for all calls."""
         return jax.jit(self.linear)
+
+    @functools.cached_property
+    def _start(self):
+        return jax.jit(self.start, static_argnames="keep_displacements")
 
     def _owned(self, particles: Particles, capacity: int) -> Particles:
         """The particles on the ranks that own them, with more room if need be and if it may be."""
