@@ -189,6 +189,7 @@ def endurance() -> str:
     early, late, grown = (found[name] for name in ("after_first_third", "at_the_end", "grown"))
     names = {
         "mebibytes": "memory of rank 0, MiB",
+        "malloc_mebibytes": "which malloc has given away",
         "files": "open files",
         "threads": "threads",
         "shared_bytes": "shared memory of its node, bytes",
