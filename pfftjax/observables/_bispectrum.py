@@ -51,9 +51,13 @@ class Bispectrum(NamedTuple):
     @property
     def reduced(self) -> Series:
         """Q = B / (P1 P2 + P2 P3 + P3 P1), which depends little on scale and time."""
-        p1, p2, p3 = self.power.T
+        # In float32 products of spectra, and B, may be larger than any number.
+        most = jax.lax.stop_gradient(jnp.max(self.power, axis=1))
+        most = jnp.where(most > 0, most, 1)
+        p1, p2, p3 = (self.power / most[:, None]).T
         square = p1 * p2 + p2 * p3 + p3 * p1
-        return jnp.where(square > 0, self.bispectrum / jnp.where(square > 0, square, 1), 0)
+        part = self.bispectrum / most / most
+        return jnp.where(square > 0, part / jnp.where(square > 0, square, 1), 0)
 
 
 def bispectrum(

@@ -164,14 +164,11 @@ def _spread(x: jax.Array) -> jax.Array:
 
 
 class _Ring(NamedTuple):
-    """Rings of pixels: the first pixel of each, how many, by how much of one they are shifted, and
-    their colatitude from the north pole.
-    """
+    """Rings of pixels: the first pixel of each, how many, by how much of one they are shifted."""
 
     start: jax.Array
     pixels: jax.Array
     shift: jax.Array
-    theta: jax.Array
 
 
 def _ring(number: jax.Array, n: int, dtype: np.dtype) -> _Ring:
@@ -183,7 +180,7 @@ def _ring(number: jax.Array, n: int, dtype: np.dtype) -> _Ring:
     count = 4 * jnp.minimum(i, n)
     start = jnp.where(is_south, 12 * n**2 - first - count, first)
     shift = jnp.where(is_cap | (((i - n) & 1) == 0), 0.5, 0.0).astype(dtype)
-    return _Ring(start, count, shift, jnp.asarray(_colatitudes(n), dtype)[number])
+    return _Ring(start, count, shift)
 
 
 @functools.cache
@@ -198,9 +195,10 @@ def _colatitudes(n: int) -> np.ndarray:
 def interpolation_weights(vectors: RealsLike, nside: int) -> tuple[Indices, Reals]:
     """The four pixels around each vector and their weights, linear in colatitude and longitude.
 
-    They are those of healpy's `get_interp_weights` in the order of rings: two neighbours on the
-    ring above and two on the ring below, and around a pole the four pixels of its ring. Weights
-    add up to one and are differentiable in the vectors; they are continuous from pixel to pixel.
+    They are those of healpy's `get_interp_weights`, of maps in the order of rings: two neighbours
+    on the ring above and two on the ring below, and around a pole the four pixels of its ring.
+    The ring of even number comes first, and on each ring the pixel of even number. Weights add up
+    to one and are differentiable in the vectors; they are continuous from pixel to pixel.
 
     Args:
         vectors: (..., 3), of any length.
@@ -215,7 +213,7 @@ def interpolation_weights(vectors: RealsLike, nside: int) -> tuple[Indices, Real
     Example:
         >>> pixels, weights = interpolation_weights(jnp.array([1.0, 0.2, 0.1]), 16)
         >>> pixels.tolist(), bool(jnp.isclose(weights.sum(), 1))
-        ([1314, 1315, 1377, 1378], True)
+        ([1378, 1377, 1314, 1315], True)
 
     """
     n = checked_nside(nside, "interpolation_weights")
@@ -231,35 +229,42 @@ def interpolation_weights(vectors: RealsLike, nside: int) -> tuple[Indices, Real
     in_cap = jnp.where(at.z > 0, in_cap, 4 * n - 1 - in_cap)
     above = jnp.where(jnp.abs(at.z) <= 2 / 3, in_belt, in_cap)
     above = jnp.clip(above, 0, 4 * n - 1).astype(jnp.int32)
+    # The poles, 0 and 4 nside, are of the even ones.
+    even, odd = above + (above & 1), above | 1
 
-    def along(number: jax.Array) -> tuple[_Ring, jax.Array, jax.Array]:
-        """A ring, its two pixels beside each longitude, and their weights."""
+    def along(number: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The two pixels of a ring beside each longitude, and their weights."""
         ring = _ring(number, n, dtype)
         place = at.longitude * (ring.pixels / (2 * np.pi)).astype(dtype) - ring.shift
         left = jnp.floor(place)
-        part = place - jax.lax.stop_gradient(left)
-        left = left.astype(jnp.int32)
-        pair = jnp.stack([left, left + 1], -1)
+        pair, part = by_parity(left.astype(jnp.int32), place - jax.lax.stop_gradient(left))
         # Rounding leads at most one pixel around. Remainders would take a third of all time.
         count = ring.pixels[..., None]
         pair = pair + jnp.where(pair < 0, count, 0) - jnp.where(pair >= count, count, 0)
-        return ring, ring.start[..., None] + pair, jnp.stack([1 - part, part], -1)
+        return ring.start[..., None] + pair, part
 
-    upper, of_upper, upper_weights = along(jnp.maximum(above, 1))
-    lower, of_lower, lower_weights = along(jnp.minimum(above + 1, 4 * n - 1))
-    is_first, is_last = above == 0, above == 4 * n - 1
-    start = jnp.where(is_first, 0, upper.theta)
-    end = jnp.where(is_last, np.pi, lower.theta)
-    down = ((theta - start) / (end - start))[..., None]
-    # A pole is the mean of the four pixels around it.
-    is_first, is_last = is_first[..., None], is_last[..., None]
-    north, south = 0.25 * (1 - down), 0.25 * down
-    pixels = [
-        jnp.where(is_first, (of_lower + 2) & 3, of_upper),
-        jnp.where(is_last, ((of_upper + 2) & 3) + 12 * n**2 - 4, of_lower),
-    ]
-    weights = [
-        jnp.where(is_first, north, (1 - down) * upper_weights + jnp.where(is_last, south, 0)),
-        jnp.where(is_last, south, down * lower_weights + jnp.where(is_first, north, 0)),
-    ]
-    return jnp.concatenate(pixels, -1), jnp.concatenate(weights, -1)
+    theta_of = jnp.asarray(_colatitudes(n), dtype)
+    start, end = theta_of[above], theta_of[above + 1]
+    down = by_parity(above, (theta - start) / (end - start))[1]
+    of_odd, odd_weights = along(odd)
+    of_even, even_weights = along(jnp.clip(even, 2, 4 * n - 2))
+    # A pole is the mean of the four pixels around it: those of the odd ring, and two more.
+    is_pole = ((even == 0) | (even == 4 * n))[..., None]
+    begin = jnp.where(even == 0, 0, 12 * n**2 - 4)[..., None]
+    of_even = jnp.where(is_pole, begin + ((of_odd - begin + 2) & 3), of_even)
+    of_pole = 0.25 * down[..., :1]
+    even_weights = jnp.where(is_pole, of_pole, down[..., :1] * even_weights)
+    odd_weights = down[..., 1:] * odd_weights + jnp.where(is_pole, of_pole, 0)
+    return jnp.concatenate([of_even, of_odd], -1), jnp.concatenate([even_weights, odd_weights], -1)
+
+
+def by_parity(left: jax.Array, part: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(..., 2), the even and the odd one of `left` and `left` + 1, and the weight of each between
+    which something lies that is `part` of the way from one to the other.
+
+    Compilers may compute what lies on one of them twice, and find it on either side. Here that
+    changes the index of what has no weight, whichever of the two is used where.
+    """
+    is_odd = (left & 1) == 1
+    even, odd = jnp.where(is_odd, part, 1 - part), jnp.where(is_odd, 1 - part, part)
+    return jnp.stack([left + (left & 1), left | 1], -1), jnp.stack([even, odd], -1)

@@ -15,7 +15,7 @@ from pfftjax.pm import Particles
 from pfftjax.pm.internal import Passage
 
 from ._crossings import Passed, added, copies, if_any
-from ._healpix import checked_nside, interpolation_weights, pixels_of
+from ._healpix import by_parity, checked_nside, interpolation_weights, pixels_of
 
 Interpolation = Literal["linear", "nearest"]
 
@@ -32,8 +32,8 @@ class LightCone:
 
     Attributes:
         edges: (shells + 1,) comoving distances [Mpc/h] that grow; numbers that are known while a
-            program is traced. What light passes before the run begins or after it ends is not
-            seen: let them be within `comoving_distance` of its scale factors.
+            program is traced. A run refuses those that light passes before it begins or after it
+            ends: let them be within `comoving_distance` of its scale factors.
         nside: a map has 12 nside^2 pixels, in the order of rings (healpy's).
         observer: where the observer is, in the coordinates of the particles [Mpc/h]; None for the
             centre of the box.
@@ -81,6 +81,11 @@ class LightCone:
         return len(self.edges) - 1
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """The first and the last of the edges [Mpc/h]."""
+        return self.edges[0], self.edges[-1]
+
+    @property
     def pixels(self) -> int:
         """How many pixels a map has."""
         return 12 * self.nside**2
@@ -103,10 +108,12 @@ class LightCone:
         return (is_its * value[..., None]).sum(-2)
 
     def _is_seen(self, distance: Reals) -> jax.Array:
-        return (distance >= self.edges[0]) & (distance < self.edges[-1])
+        return (distance >= self.ends[0]) & (distance < self.ends[1])
 
     def _beside(self, distance: Reals) -> tuple[jax.Array, jax.Array]:
-        """(..., 2), the shells whose centres are beside a distance, and the part in each."""
+        """(..., 2), the shells whose centres are beside a distance, and the part in each: first
+        the one of even number.
+        """
         centres = jnp.asarray(self.centres, distance.dtype)
         if self.shells == 1:
             part = jnp.stack([jnp.ones_like(distance), jnp.zeros_like(distance)], -1)
@@ -114,7 +121,7 @@ class LightCone:
         left = (distance[..., None] >= centres[1:-1]).sum(-1, dtype=jnp.int32)
         start, end = centres[left], centres[left + 1]
         part = jnp.clip((distance - start) / (end - start), 0, 1)
-        return jnp.stack([left, left + 1], -1), jnp.stack([1 - part, part], -1)
+        return by_parity(left, part)
 
     def _deposit(self, distance: Reals, vector: Vectors) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Shells, pixels and values (particles, n) of particles."""
@@ -159,8 +166,7 @@ class LightCone:
     ) -> Reals:
         """The maps, and what is seen in a passage of this rank's particles."""
         observer = self.observer_in(sides)
-        shifts = copies(sides, observer, self.edges[-1])
-        ends = self.edges[0], self.edges[-1]
+        shifts = copies(sides, observer, self.ends[1])
         dtype = particles.offset.dtype
 
         def look(particles: Particles, pull: Vectors, passage: Passage, seen: Reals) -> Reals:
@@ -171,13 +177,13 @@ class LightCone:
                 passed,
                 particles.used,
                 shifts,
-                ends,
+                self.ends,
                 self._deposit,
                 shares=8 if self.interpolation == "linear" else 1,
             )
 
         return jax.lax.cond(
-            (passage.near <= ends[1]) & (passage.far >= ends[0]),
+            (passage.near <= self.ends[1]) & (passage.far >= self.ends[0]),
             look,
             lambda *operands: operands[-1],
             particles,

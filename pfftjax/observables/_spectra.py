@@ -1,7 +1,7 @@
 """Power spectra by the direction of modes, and of two fields."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -77,12 +77,15 @@ class CrossSpectrum(NamedTuple):
     @property
     def correlation(self) -> Series:
         """The correlation coefficient, from -1 to 1, and 0 where a field has no power."""
-        return _ratio(self.power, self.field_power * self.other_power, jnp.sqrt)
+        # One root after the other: in float32 the product of both spectra may be too large.
+        return _ratio(_ratio(self.power, _root(self.field_power)), _root(self.other_power))
 
     @property
     def transfer(self) -> Series:
-        """The amplitude of `field` over that of `other`, sqrt(P / P_other)."""
-        return jnp.sqrt(_ratio(self.field_power, self.other_power, lambda x: x))
+        """The amplitude of `field` over that of `other`, sqrt(P / P_other), and 0 where one of
+        them has no power.
+        """
+        return _ratio(_root(self.field_power), _root(self.other_power))
 
 
 def power_multipoles(
@@ -290,6 +293,11 @@ def _legendre(order: int, square: jax.Array) -> jax.Array:
     return jnp.polyval(jnp.asarray(coefficients[::-1], square.dtype), square)
 
 
-def _ratio(a: jax.Array, b: jax.Array, of: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Return a / of(b), and 0 where b is not positive, in derivatives too."""
-    return jnp.where(b > 0, a / of(jnp.where(b > 0, b, 1)), 0)
+def _ratio(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return a / b, and 0 where b is not positive, in derivatives too."""
+    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
+
+
+def _root(a: jax.Array) -> jax.Array:
+    """The square root, and 0 where a is not positive, in derivatives too."""
+    return jnp.where(a > 0, jnp.sqrt(jnp.where(a > 0, a, 1)), 0)

@@ -86,6 +86,11 @@ class Passage(NamedTuple):
 class Observer(Protocol):
     """One who sees particles when light passes them, as `pfftjax.observables.LightCone`."""
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The smallest and the largest distance [Mpc/h] from which it sees light."""
+        ...
+
     def blank(self, sides: tuple[float, ...], dtype: np.dtype, here: str) -> PyTree:
         """What there is before anything has been seen, in a box with these sides."""
         ...

@@ -26,7 +26,7 @@ from pfftjax.spectral.internal import sides
 from ._assignment import Kernel, assignment_of
 from ._capacity import default_capacity, room_for
 from ._exchange import Route
-from ._expected import as_known
+from ._expected import as_known, expect
 from ._from_coordinates import machine_order
 from ._gravity import Gradient, checked_gradient
 from ._growth import Cosmology, check_cosmology
@@ -346,8 +346,9 @@ def simulate(
 
     Raises:
         ValueError, TypeError: what does not fit; particles of another box, or at another scale
-            factor than the first one. Where these are not known before the program runs, a
-            jax.errors.JaxRuntimeError then.
+            factor than the first one; a light cone with edges from where no light comes within the
+            run. Where these are not known before the program runs, a jax.errors.JaxRuntimeError
+            then.
         jax.errors.JaxRuntimeError: when it runs, on every rank: some rank has no room for all of
             its particles; the text says which capacity would do. Of a gradient with the
             reversible adjoint: rounding has grown so much that the way back does not meet the
@@ -436,6 +437,21 @@ def _sights(
             "light_cone=, give a box_size that is known"
         )
     stage, passages = passages_of(integrator, cosmology, scale_factors, dtype, here)
+    # Maps beyond the run would be empty, and a universe of lenses with less mass than it has.
+    near, far = observer.ends
+    of_run = jnp.minimum(far, passages.far[0]) - jnp.maximum(near, passages.near[-1])
+    near_of_run = expect(
+        passages.near,
+        far - near,
+        jnp.maximum(of_run, 1e-9 * (far - near)),
+        operation="simulate",
+        what="the distance [Mpc/h] from the first to the last edge of the light cone",
+        but="that of which light comes from within the run",
+        remedy="let edges be within comoving_distance of the first and the last of scale_factors",
+        tolerance=1e-3,
+        comm=motion.plan.grid.communicator,
+    )
+    passages = passages._replace(near=near_of_run)
     sights = Sights(stage, observer, tuple(float(x) for x in motion.sides))
     jax.eval_shape(lambda: sights.blank(dtype, here))
     return sights, passages

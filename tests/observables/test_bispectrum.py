@@ -176,6 +176,19 @@ def test_meshes_with_fewer_planes_than_ranks():
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("scale", [1e9, 1e-9])
+def test_reduced_bispectra_of_large_and_small_fields(scale):
+    """In float32 the products of spectra would be infinite, or zero: Q falls with the field."""
+    plan = PencilFFT((8, 8, 8), grids()[0], real=True)
+    x = plan.input.local_block(random(plan.shape, "float32", 1))
+    one, other = (bispectrum(x * np.float32(s), plan, 100.0) for s in (1, scale))
+    assert one.reduced.dtype == jnp.float32
+    np.testing.assert_allclose(other.reduced * np.float32(scale), one.reduced, rtol=1e-4)
+    slope = jax.grad(lambda s: bispectrum(s * x, plan, 100.0).reduced.sum())(jnp.float32(1))
+    np.testing.assert_allclose(slope, -one.reduced.sum(), rtol=1e-4)
+
+
 def test_smoothing_is_divided_out():
     shape, side = (9, 10, 8), 100.0
     plan = PencilFFT(shape, grids()[0], real=True)

@@ -88,6 +88,34 @@ def test_weights_are_continuous_and_differentiable():
     assert np.isfinite(np.asarray(polar)).all()
 
 
+@pytest.mark.parametrize("nside", [1, 4])
+def test_vectors_on_meridians_and_rings_stay_there_in_programs(nside):
+    """XLA may find a vector on a boundary on either side of it, and the weights on the other."""
+    along = np.arange(-12, 13, dtype="float32")
+    vectors = np.stack(np.meshgrid(along, along, along, indexing="ij"), -1).reshape(-1, 3)
+    vectors = vectors[np.any(vectors != 0, axis=1)]
+
+    def counts(vectors):
+        pixels, weights = interpolation_weights(vectors, nside)
+        return jnp.zeros(12 * nside**2, weights.dtype).at[pixels.ravel()].add(weights.ravel())
+
+    exact = np.zeros(12 * nside**2)
+    np.add.at(exact, *map(np.asarray, interpolation_weights(vectors.astype("float64"), nside)))
+    # Tests compile without them, to be quick.
+    optimizations = {
+        "xla_backend_optimization_level": 3,
+        "xla_llvm_disable_expensive_passes": False,
+        "xla_cpu_use_fusion_emitters": True,
+    }
+    compiled = jax.jit(counts, compiler_options=optimizations)
+    many = jax.jit(jax.vmap(counts), compiler_options=optimizations)
+    for found in (counts(vectors), compiled(vectors), many(vectors[None])[0]):
+        np.testing.assert_allclose(found, exact, rtol=0, atol=0.02)
+    # The lattice is as it was when it is turned about the axis, or upside down.
+    np.testing.assert_allclose(exact[:4], exact[0], rtol=1e-12)
+    np.testing.assert_allclose(exact[-4:], exact[0], rtol=1e-12)
+
+
 @pytest.mark.wrong_types
 @pytest.mark.ranks(2)
 def test_what_is_refused():

@@ -12,6 +12,7 @@ import pytest
 
 import pfftjax
 from pfftjax import PencilFFT, pm
+from pfftjax.collectives import recover
 from pfftjax.observables import LightCone, interpolation_weights, pixels_of
 from tests.distributed import alone, grids
 from tests.helpers import CONTROL, assert_close, random
@@ -204,6 +205,27 @@ def test_a_light_cone_makes_no_copy_of_the_particles():
         return len(re.findall(rf"= f64\[{start.offset.shape[0]},3\]\S* copy\(", text))
 
     assert copies_with(light_cone=_cone()) == copies_with()
+
+
+@pytest.mark.parametrize(
+    ("ends", "edges"), [(ENDS, (100.0, 400.0, 900.0)), (ENDS - 0.08, (100.0, 500.0))]
+)
+def test_shells_beyond_the_run_are_refused(ends, edges):
+    """On the far side, and on the near one of a run that ends before today."""
+    simulation = dataclasses.replace(_simulation(grids()[0]), scale_factors=ends)
+    noise = _noise(simulation)
+
+    def run(noise, edges):
+        return simulation.run(noise, light_cone=LightCone(edges, NSIDE))[1].counts
+
+    far, near = pm.comoving_distance(simulation.cosmology, ends[[0, -1]])
+    assert run(noise, (float(near), float(far))).sum() > 0
+    text = r"edge of the light cone is [48]00(\.0)?, but that of which light comes from within"
+    with pytest.raises(ValueError, match=text):
+        run(noise, edges)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=text):
+        jax.block_until_ready(jax.jit(run, static_argnums=1)(noise, edges))
+    recover()
 
 
 @pytest.mark.wrong_types

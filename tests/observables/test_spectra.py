@@ -284,6 +284,37 @@ def test_derivatives():
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("scale", [1e11, 1e-12])
+def test_correlations_of_large_and_small_fields(scale):
+    """In float32 the product of two spectra would be infinite, or zero."""
+    plan = PencilFFT((8, 8, 8), grids()[0], real=True)
+    x = plan.input.local_block(random(plan.shape, "float32", 1))
+    y = x + plan.input.local_block(random(plan.shape, "float32", 2)) / 10
+
+    def found(scale):
+        cross = cross_spectrum(x * np.float32(scale), y * np.float32(scale), plan, 100.0)
+        return cross.correlation, cross.transfer
+
+    for given, expected in zip(found(scale), found(1), strict=True):
+        assert given.dtype == jnp.float32
+        np.testing.assert_allclose(given, expected, rtol=1e-5)
+
+
+@pytest.mark.ranks(1)
+def test_derivatives_where_a_field_has_no_power():
+    plan = PencilFFT((8, 8, 8), grids()[0], real=True)
+    y = jnp.asarray(plan.input.local_block(random(plan.shape, "float64", 1)))
+    for name in ("correlation", "transfer"):
+        for first in (True, False):
+
+            def of(x, name=name, first=first):
+                cross = cross_spectrum(*((x, y) if first else (y, x)), plan, 100.0)
+                return jnp.sum(getattr(cross, name))
+
+            assert np.isfinite(jax.grad(of)(jnp.zeros_like(y))).all()
+
+
 def test_under_vmap():
     plan = PencilFFT((6, 6, 6), grids()[0], real=True)
     several = jnp.stack([plan.input.local_block(random((6, 6, 6), seed=s)) for s in range(3)])
