@@ -237,7 +237,7 @@ NB_MODULE(_native, m) {
       [](std::int64_t number, const std::string& operation, const std::string& line) {
         ThrowOn(MakePrivateStart(Known(number), operation, line), "duplicate");
       },
-      nb::arg("number"), nb::arg("operation"), nb::arg("line") = "");
+      nb::arg("number"), nb::arg("operation"), nb::arg("line"));
   m.def("duplicate_poll", [](std::int64_t number) {
     bool done = false;
     ThrowOn(MakePrivatePoll(Known(number), &done), "duplicate");
@@ -376,5 +376,5 @@ NB_MODULE(_native, m) {
       "Empty if `text` is the same on all ranks, else how it differs. Collective.");
   m.def("note_thread", &NoteThread,
         "Says that this process has another thread of Python's, which may communicate.");
-  m.def("abort_job", [](const std::string& text) { AbortJob(text.c_str()); }, nb::arg("text"));
+  m.def("abort_job", &AbortJob, nb::arg("text"));
 }

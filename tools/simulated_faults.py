@@ -61,14 +61,14 @@ FAULTS = [
     Fault(
         "a rank that has left its program is taken to make no calls any more",
         "runtime/departure.cc",
-        "  if (!departure.completed) CompleteDeparture();\n",
+        "  if (!departure.completed) ++*completed_departures;\n",
         "",
     ),
     Fault(
         "a call in its check is taken for one that a leaving rank never makes",
         "runtime/watch.cc",
-        "const std::int64_t made = there.passed + (there.stage == Stage::kChecking ? 1 : 0);",
-        "const std::int64_t made = there.passed;",
+        "there.IsLeaving() && there.Wanted() < wanted",
+        "there.IsLeaving() && there.passed < wanted",
     ),
     Fault(
         "the time for which a job is stopped counts as waiting",
@@ -300,7 +300,7 @@ FAULTS = [
     Fault(
         "nobody says that a rank has ended",
         "runtime/departure.cc",
-        "  AnnounceDeparture();\n",
+        "  ++*announced_departures;\n",
         "",
     ),
     Fault(

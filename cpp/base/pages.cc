@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/alignment.h"
 #include "base/memory_in_use.h"
 
 namespace pfftjax {
@@ -92,7 +93,7 @@ Keeper& TheKeeper() {
 
 void PrepareToWrite(void* data, std::size_t bytes) {
   constexpr std::uintptr_t page = std::uintptr_t{2} << 20;
-  const auto begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
+  const auto begin = RoundUp(reinterpret_cast<std::uintptr_t>(data), page);
   const auto end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
   // A kernel without huge pages refuses; nothing is lost then.
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);

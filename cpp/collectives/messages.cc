@@ -77,123 +77,153 @@ class Waits {
   Awaited piece_;
 };
 
-// Sends `out` and receives `in`, one of which may be nothing, into `y`. Where nothing arrives the
-// result is that of the template, or zero without one. Unless `is_exact`, a message may be shorter
-// than its buffer.
-ffi::Error Exchange(const CallSite& site, const Side& out, const Side& in, const Operand* y,
-                    const void* recv_template = nullptr, std::int64_t status = kNoStatus,
-                    bool is_exact = true) {
-  void* const recv = y ? y->untyped_data() : nullptr;
-  if (y) PrepareToWrite(recv, y->size_bytes());
-  const Communicator* registered = FindCommunicator(site.comm);
-  const Payload payload{out.IsNothing() ? in.element : out.element,
-                        out.IsNothing() ? in.count : out.count,
-                        {},
-                        0,
-                        in.Partner(registered),
-                        out.Partner(registered),
-                        out.tag,
-                        in.tag};
-  return Run(site, payload, [&](Communicator& comm) {
-    Channel channel;
-    if (!PointToPoint(comm, out.tag, in.IsNothing() ? out.tag : in.tag, &channel)) {
-      return Failed(site.operation, comm,
+// Where a message arrives. What it does not fill is that of the template, or zero without one.
+struct Buffer {
+  const Operand* y = nullptr;
+  const void* recv_template = nullptr;
+  std::int64_t status = kNoStatus;
+  bool is_exact = true;  // a message that is shorter is an error
+
+  void* data() const { return y ? y->untyped_data() : nullptr; }
+};
+
+// A call that sends `out` and receives `in`, one of which may be nothing.
+class Exchanged {
+ public:
+  Exchanged(const CallSite& site, Communicator& comm, const Side& out, const Side& in)
+      : site_(site), comm_(comm), out_(out), in_(in) {}
+
+  ffi::Error Into(const Buffer& buffer) {
+    if (!PointToPoint(comm_, out_.tag, in_.IsNothing() ? out_.tag : in_.tag, &channel_)) {
+      return Failed(site_.operation, comm_,
                     "tag MPI.ANY_TAG on a communicator that pfftjax has no private duplicate of "
                     "would take other libraries' messages; give the tag, or call "
                     "pfftjax.collectives.duplicate(comm) once on all ranks of the communicator");
     }
-    if (in.IsNothing() && out.Rank(comm) == comm.rank) {
-      // A copy travels in the background: this rank itself is to receive it, later.
-      const std::int64_t size = out.count * InfoOf(out.element).bytes;
-      auto pending = std::make_shared<Pending>(site.comm, 0, static_cast<std::size_t>(size), 0);
-      std::memcpy(pending->outgoing.data(), out.data, static_cast<std::size_t>(size));
-      const int code = pending->PostPieces(channel.comm, comm.rank, channel.send_tag, size,
-                                           ChunkElements(out.element) * InfoOf(out.element).bytes);
-      if (code != 0) return MpiFailed(site.operation, comm, out.element, out.count, code);
-      Detach(std::move(pending));
-      return ffi::Error::Success();
-    }
-    const std::int64_t bytes = InfoOf(in.element).bytes;
-    const std::int64_t send_limit = ChunkElements(out.element);
-    const std::int64_t recv_limit = ChunkElements(in.element);
-    const std::int64_t sends = out.Pieces();
-    std::int64_t recvs = in.Pieces();
-    int source = in.Rank(comm);
-    int recv_tag = channel.recv_tag;
-    Envelope all{Mpi()->proc_null, Mpi()->any_tag, 0};  // what MPI says of a receive from nobody
+    if (in_.IsNothing() && out_.Rank(comm_) == comm_.rank) return SendToSelf();
+    if (ffi::Error error = MovePieces(buffer.data()); error.failure()) return error;
+    if (!in_.IsNothing() && arrived_.count != in_.count && buffer.is_exact) return IsShort();
+    FillRest(buffer);
+    return buffer.status == kNoStatus ? ffi::Error::Success() : WriteStatus(buffer.status);
+  }
+
+ private:
+  // A copy travels in the background: this rank itself is to receive it, later.
+  ffi::Error SendToSelf() {
+    const std::int64_t size = out_.count * InfoOf(out_.element).bytes;
+    auto pending = std::make_shared<Pending>(site_.comm, 0, static_cast<std::size_t>(size), 0);
+    std::memcpy(pending->outgoing.data(), out_.data, static_cast<std::size_t>(size));
+    const int code = pending->PostPieces(channel_.comm, comm_.rank, channel_.send_tag, size,
+                                         ChunkElements(out_.element) * InfoOf(out_.element).bytes);
+    if (code != 0) return MpiFailed(site_.operation, comm_, out_.element, out_.count, code);
+    Detach(std::move(pending));
+    return ffi::Error::Success();
+  }
+
+  ffi::Error MovePieces(void* recv) {
+    const std::int64_t send_limit = ChunkElements(out_.element);
+    const std::int64_t recv_limit = ChunkElements(in_.element);
+    const std::int64_t sends = out_.Pieces();
+    std::int64_t recvs = in_.Pieces();
+    int source = in_.Rank(comm_);
+    int recv_tag = channel_.recv_tag;
     for (std::int64_t i = 0; i < std::max(sends, recvs); ++i) {
       const bool sending = i < sends;
       const bool receiving = i < recvs;
-      const std::int64_t sent = sending ? std::min(send_limit, out.count - i * send_limit) : 0;
-      const std::int64_t room = receiving ? std::min(recv_limit, in.count - i * recv_limit) : 0;
-      Envelope arrived;
-      Waits waits{comm.progress, Awaited::Piece(i, sending, receiving)};
+      const std::int64_t sent = sending ? std::min(send_limit, out_.count - i * send_limit) : 0;
+      const std::int64_t room = receiving ? std::min(recv_limit, in_.count - i * recv_limit) : 0;
+      Envelope piece;
+      Waits waits{comm_.progress, Awaited::Piece(i, sending, receiving)};
       const int code =
-          Mpi()->sendrecv(At(out.data, sending ? i * send_limit : 0, out.element), sent,
-                          out.element, sending ? out.Rank(comm) : Mpi()->proc_null,
-                          channel.send_tag, At(recv, receiving ? i * recv_limit : 0, in.element),
-                          room, in.element, receiving ? source : Mpi()->proc_null, recv_tag,
-                          channel.comm, &arrived, {Waits::HalfEnded, &waits});
-      if (code != 0) {
-        return Failed(
-            site.operation, comm,
-            ReasonOf(code, comm) +
-                (receiving ? std::string("; if the message is longer than the ") +
-                                 std::to_string(in.count) + " " + InfoOf(in.element).name +
-                                 " elements of " + in.name + ", give " + in.name +
-                                 " the shape that is sent (under jax.vmap: with its batch)"
-                           : std::string()));
-      }
+          Mpi()->sendrecv(At(out_.data, sending ? i * send_limit : 0, out_.element), sent,
+                          out_.element, sending ? out_.Rank(comm_) : Mpi()->proc_null,
+                          channel_.send_tag, At(recv, receiving ? i * recv_limit : 0, in_.element),
+                          room, in_.element, receiving ? source : Mpi()->proc_null, recv_tag,
+                          channel_.comm, &piece, {Waits::HalfEnded, &waits});
+      if (code != 0) return HasFailed(code, receiving);
       if (!receiving) continue;
-      if (arrived.count < 0) {
-        return Failed(site.operation, comm,
-                      "rank " + std::to_string(arrived.source) +
-                          " sent bytes that are no whole number of " + InfoOf(in.element).name +
-                          " elements; give " + in.name + " the dtype that is sent");
+      if (piece.count < 0) {
+        return Failed(site_.operation, comm_,
+                      "rank " + std::to_string(piece.source) +
+                          " sent bytes that are no whole number of " + InfoOf(in_.element).name +
+                          " elements; give " + in_.name + " the dtype that is sent");
       }
       // The other pieces come from the one whose message this is.
-      source = arrived.source;
-      recv_tag = arrived.tag;
-      all = {arrived.source, arrived.tag, all.count + arrived.count};
-      if (arrived.count < recv_limit) recvs = i + 1;
-    }
-    if (!in.IsNothing() && all.count != in.count && is_exact) {
-      return Failed(
-          site.operation, comm,
-          "rank " + std::to_string(all.source) + " sent " + std::to_string(all.count) +
-              " elements where " + in.name + " has " + std::to_string(in.count) + " " +
-              InfoOf(in.element).name + "; give " + in.name +
-              " the shape that is sent (a shorter message is possible by status=, outside of "
-              "jax.vmap and of derivatives)");
-    }
-    if (recv && all.count < in.count) {
-      char* rest = At(recv, all.count, in.element);
-      const auto size = static_cast<std::size_t>((in.count - all.count) * bytes);
-      if (recv_template) {
-        std::memcpy(rest, At(recv_template, all.count, in.element), size);
-      } else {
-        std::memset(rest, 0, size);
-      }
-    }
-    if (status != kNoStatus) {
-      void* address =
-          status < kMaxStatuses ? statuses[status].load(std::memory_order_acquire) : nullptr;
-      if (!address) {
-        return Failed(site.operation, comm,
-                      "this process has not made the MPI.Status that the program writes to; "
-                      "programs from jax.export cannot have one");
-      }
-      if (channel.comm == comm.user && all.tag >= 0) all.tag -= channel.tag_base;
-      Mpi()->write_status(address, all, in.element);
+      source = piece.source;
+      recv_tag = piece.tag;
+      arrived_ = {piece.source, piece.tag, arrived_.count + piece.count};
+      if (piece.count < recv_limit) recvs = i + 1;
     }
     return ffi::Error::Success();
-  });
+  }
+
+  ffi::Error HasFailed(int code, bool receiving) const {
+    const std::string remedy = std::string("; if the message is longer than the ") +
+                               std::to_string(in_.count) + " " + InfoOf(in_.element).name +
+                               " elements of " + in_.name + ", give " + in_.name +
+                               " the shape that is sent (under jax.vmap: with its batch)";
+    return Failed(site_.operation, comm_, ReasonOf(code, comm_) + (receiving ? remedy : ""));
+  }
+
+  ffi::Error IsShort() const {
+    return Failed(site_.operation, comm_,
+                  "rank " + std::to_string(arrived_.source) + " sent " +
+                      std::to_string(arrived_.count) + " elements where " + in_.name + " has " +
+                      std::to_string(in_.count) + " " + InfoOf(in_.element).name + "; give " +
+                      in_.name +
+                      " the shape that is sent (a shorter message is possible by status=, outside "
+                      "of jax.vmap and of derivatives)");
+  }
+
+  void FillRest(const Buffer& buffer) const {
+    if (!buffer.y || arrived_.count >= in_.count) return;
+    char* const rest = At(buffer.data(), arrived_.count, in_.element);
+    const std::int64_t size = (in_.count - arrived_.count) * InfoOf(in_.element).bytes;
+    if (buffer.recv_template) {
+      std::memcpy(rest, At(buffer.recv_template, arrived_.count, in_.element),
+                  static_cast<std::size_t>(size));
+    } else {
+      Clear(rest, static_cast<std::size_t>(size));
+    }
+  }
+
+  ffi::Error WriteStatus(std::int64_t status) const {
+    void* const address =
+        status < kMaxStatuses ? statuses[status].load(std::memory_order_acquire) : nullptr;
+    if (!address) {
+      return Failed(site_.operation, comm_,
+                    "this process has not made the MPI.Status that the program writes to; "
+                    "programs from jax.export cannot have one");
+    }
+    Envelope all = arrived_;
+    if (channel_.comm == comm_.user && all.tag >= 0) all.tag -= channel_.tag_base;
+    Mpi()->write_status(address, all, in_.element);
+    return ffi::Error::Success();
+  }
+
+  const CallSite& site_;
+  Communicator& comm_;
+  const Side& out_;
+  const Side& in_;
+  Channel channel_;
+  Envelope arrived_{Mpi()->proc_null, Mpi()->any_tag, 0};  // what MPI says where nobody sends
+};
+
+ffi::Error Exchange(const CallSite& site, const Side& out, const Side& in, const Buffer& buffer) {
+  if (buffer.y) PrepareToWrite(buffer.data(), buffer.y->size_bytes());
+  const Communicator* registered = FindCommunicator(site.comm);
+  const Side& one = out.IsNothing() ? in : out;
+  const Payload payload{
+      one.element, one.count, {}, 0, in.Partner(registered), out.Partner(registered),
+      out.tag,     in.tag};
+  return Run(site, payload,
+             [&](Communicator& comm) { return Exchanged(site, comm, out, in).Into(buffer); });
 }
 
 ffi::Error Sendrecv(const CallSite& site, std::int32_t source, std::int32_t dest,
                     std::int32_t send_tag, std::int32_t recv_tag, Operand x, Token, Result y,
                     TokenResult) {
-  return Exchange(site, {"sendbuf", x, dest, send_tag}, {"recvbuf", *y, source, recv_tag}, &*y);
+  return Exchange(site, {"sendbuf", x, dest, send_tag}, {"recvbuf", *y, source, recv_tag}, {&*y});
 }
 
 // The status takes messages that are shorter than the buffer: the rest is the template's.
@@ -202,8 +232,8 @@ ffi::Error SendrecvStatus(const CallSite& site, std::int32_t source, std::int32_
                           bool exact, Operand x, Operand recv_template, Token, Result y,
                           TokenResult) {
   return Exchange(site, {"sendbuf", x, dest, send_tag},
-                  {"recvbuf", recv_template, source, recv_tag}, &*y, recv_template.untyped_data(),
-                  status, exact);
+                  {"recvbuf", recv_template, source, recv_tag},
+                  {&*y, recv_template.untyped_data(), status, exact});
 }
 
 // A sendrecv that all ranks of the communicator make, those without a partner too: by exchanges
@@ -224,13 +254,13 @@ ffi::Error SendrecvAll(const CallSite& site, std::int32_t source, std::int32_t d
 
 ffi::Error Send(const CallSite& site, std::int32_t dest, std::int32_t tag, Operand x, Token,
                 TokenResult) {
-  return Exchange(site, {"x", x, dest, tag}, {}, nullptr);
+  return Exchange(site, {"x", x, dest, tag}, {}, {});
 }
 
 ffi::Error Recv(const CallSite& site, std::int32_t source, std::int32_t tag, std::int64_t status,
                 bool exact, Operand recv_template, Token, Result y, TokenResult) {
-  return Exchange(site, {}, {"x", recv_template, source, tag}, &*y, recv_template.untyped_data(),
-                  status, exact);
+  return Exchange(site, {}, {"x", recv_template, source, tag},
+                  {&*y, recv_template.untyped_data(), status, exact});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <string>
 
+#include "base/alignment.h"
 #include "base/options.h"
 #include "collectives/exchange.h"
 
@@ -17,9 +18,8 @@ namespace {
 constexpr std::int64_t kChunkBytes = std::int64_t{512} << 10;
 constexpr std::int64_t kBytesOnTheirWay = std::int64_t{1} << 20;
 
-std::int64_t RoundUp(std::int64_t bytes) {
-  constexpr auto line = static_cast<std::int64_t>(kCacheLine);
-  return (bytes + line - 1) / line * line;
+std::int64_t InLines(std::int64_t bytes) {
+  return RoundUp(bytes, static_cast<std::int64_t>(kCacheLine));
 }
 
 }  // namespace
@@ -32,8 +32,8 @@ std::int64_t NodeExchange::WindowBytes(const Nodes& nodes, const Pieces& pieces)
     const auto here = static_cast<std::int64_t>(nodes.RanksOn(node).size());
     std::int64_t bytes = 0;
     for (const Moved& moved : pieces) {
-      const std::int64_t most = RoundUp(moved.volume.Most(nodes.size()));
-      bytes += (here - 1) * RoundUp(moved.local);
+      const std::int64_t most = InLines(moved.volume.Most(nodes.size()));
+      bytes += (here - 1) * InLines(moved.local);
       bytes += nodes.MostSends(node) * (kHeaderBytes + here * most);
       bytes += (nodes.count() - 1) * kHeaderBytes + (nodes.size() - here) * most;
     }
@@ -53,12 +53,12 @@ NodeExchange::NodeExchange(Communicator& comm, Window& window, const Nodes& node
   const int here = nodes.Of(comm.rank);
   const auto count = static_cast<std::int64_t>(nodes.RanksOn(here).size());
   const auto region = [&](const Moved& moved) {
-    return kHeaderBytes + count * RoundUp(moved.volume.Most(comm.size));
+    return kHeaderBytes + count * InLines(moved.volume.Most(comm.size));
   };
   Stride local;
   Stride regions;
   for (const Moved& moved : pieces) {
-    local.all += RoundUp(moved.local);
+    local.all += InLines(moved.local);
     regions.all += region(moved);
   }
   const std::int64_t to_neighbours = (count - 1) * local.all;
@@ -68,7 +68,7 @@ NodeExchange::NodeExchange(Communicator& comm, Window& window, const Nodes& node
     PlaceForNeighbours(piece, window, nodes, local);
     PlaceOutgoing(piece, window, nodes, moved.volume, to_neighbours, regions);
     arriving = PlaceIncoming(piece, arriving, nodes, moved.volume);
-    local.before += RoundUp(moved.local);
+    local.before += InLines(moved.local);
     regions.before += region(moved);
   }
 }
@@ -102,8 +102,8 @@ void NodeExchange::PlaceOutgoing(int piece, Window& window, const Nodes& nodes,
         ranks,
         std::lower_bound(neighbours.begin(), neighbours.end(), larger_ranks) - neighbours.begin());
     const int last = comm_.size - 1;
-    return larger * RoundUp(volume.Between(0, to, comm_.size)) +
-           (ranks - larger) * RoundUp(volume.Between(last, to, comm_.size));
+    return larger * InLines(volume.Between(0, to, comm_.size)) +
+           (ranks - larger) * InLines(volume.Between(last, to, comm_.size));
   };
   // Each node begins with the one after it: if all began with the first one, its link would be all
   // that is busy.
@@ -128,7 +128,7 @@ char* NodeExchange::PlaceIncoming(int piece, char* region, const Nodes& nodes,
     char* at = region + kHeaderBytes;
     for (const int rank : nodes.RanksOn(node)) {
       from_[Index(rank, piece)] = at;
-      at += RoundUp(volume.Between(rank, comm_.rank, comm_.size));
+      at += InLines(volume.Between(rank, comm_.rank, comm_.size));
     }
     AddChunks(&incoming_, region, at - region - kHeaderBytes, nodes.SenderTo(comm_.rank, node));
     region = at;

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/alignment.h"
 #include "base/distribution.h"
 #include "runtime/communicator.h"
 #include "runtime/nodes.h"

@@ -13,12 +13,11 @@
 namespace pfftjax {
 
 // `body(communicator, element, elements in a row)` moves the rows of x, which follow each other
-// along its first axes.
+// along its first axis.
 template <typename Body>
-ffi::Error RunOnRows(const CallSite& site, const Operand& x, Body&& body, std::size_t axes = 1) {
+ffi::Error RunOnRows(const CallSite& site, const Operand& x, Body&& body) {
   const Element element = ElementOf(x.element_type());
-  std::int64_t width = 1;
-  for (std::size_t i = axes; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
+  const std::int64_t width = WidthOf(x, 1);
   return Run(site, Payload{element, width},
              [&](Communicator& comm) { return body(comm, element, width); });
 }

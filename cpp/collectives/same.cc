@@ -198,17 +198,6 @@ bool IsZero(const void* data, std::size_t bytes) {
   return std::all_of(p, p + bytes, [](unsigned char byte) { return byte == 0; });
 }
 
-// Finds whether the bytes are equal on all ranks; returns an MPI code.
-int CompareBytes(const Communicator& comm, const Operand& x, bool* are_equal) {
-  const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
-  const std::array<std::int64_t, 2> mine = {hash, ~hash};
-  std::array<std::int64_t, 2> most{};
-  const int code =
-      Mpi()->allreduce(mine.data(), most.data(), 2, Element::kS64, Reduction::kMax, comm.control);
-  *are_equal = most[0] == ~most[1];
-  return code;
-}
-
 // Finds how this rank's values differ from those of rank 0, which are sent to all; returns an MPI
 // code.
 int CompareWithFirst(const Communicator& comm, const Operand& x, Element element,
@@ -276,7 +265,8 @@ std::string CompareValues(Communicator& comm, const Operand& x, Element element,
                           const std::string& what, std::string_view labels,
                           const std::string& remedy, int* code) {
   bool are_equal = true;
-  *code = CompareBytes(comm, x, &are_equal);
+  const std::uint64_t hash = Hash(x.untyped_data(), x.size_bytes());
+  *code = AreEqual(comm, static_cast<std::int64_t>(hash), &are_equal);
   if (*code != 0) return {};
   if (expected == Expected::kDifferent) {
     if (are_equal && !IsZero(x.untyped_data(), x.size_bytes())) Warn(comm, what, "; " + remedy);

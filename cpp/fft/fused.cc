@@ -283,10 +283,6 @@ int InOnePass(const Task<T>& task, const Passage<T>& passage, const Buffers& buf
   return 0;
 }
 
-bool IsDouble(const Operand& x) {
-  return x.element_type() == ffi::DataType::F64 || x.element_type() == ffi::DataType::C128;
-}
-
 // In one pass where the ranks of a node have the memory for that, and says so.
 template <typename T>
 int ExchangeOnNode(Communicator& comm, const Task<T>& task, const Passage<T>& passage,

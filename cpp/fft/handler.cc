@@ -42,10 +42,8 @@ ffi::Error Fft(std::int32_t kind, std::int32_t axes, std::int64_t n, double scal
                ffi::ThreadPool pool, Operand x, Result y) {
   const Timed timed(Operation::kFftOfLines, BytesOf(x));
   PrepareToWrite(y->untyped_data(), y->size_bytes());
-  const bool is_double =
-      x.element_type() == ffi::DataType::F64 || x.element_type() == ffi::DataType::C128;
-  return is_double ? Transform<double>(static_cast<Kind>(kind), axes, n, scale, pool, x, y)
-                   : Transform<float>(static_cast<Kind>(kind), axes, n, scale, pool, x, y);
+  return IsDouble(x) ? Transform<double>(static_cast<Kind>(kind), axes, n, scale, pool, x, y)
+                     : Transform<float>(static_cast<Kind>(kind), axes, n, scale, pool, x, y);
 }
 
 }  // namespace

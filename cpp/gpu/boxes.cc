@@ -1,5 +1,7 @@
 #include "gpu/boxes.h"
 
+#include "base/alignment.h"
+
 namespace pfftjax::gpu {
 namespace {
 
@@ -8,7 +10,7 @@ template <typename Body>
 void Pack(const std::vector<Box>& boxes, std::int64_t element_bytes, Packed* packed, int rank,
           Body&& add) {
   std::int64_t& bytes = packed->bytes;
-  bytes = (bytes + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
+  bytes = RoundUp(bytes, kPackedAlignment);
   const std::int64_t begin = bytes;
   for (const Box& box : boxes) {
     Box place = Contiguous(box);

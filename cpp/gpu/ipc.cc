@@ -14,6 +14,7 @@
 #include <array>
 #include <atomic>
 
+#include "base/alignment.h"
 #include "gpu/transport.h"
 #include "runtime/node.h"
 #include "runtime/shared_memory.h"
@@ -310,7 +311,7 @@ void Ipc::Leave(const Communicator& comm, Traffic& traffic, Queue& queue) {
                Direction::kOnDevice);
     readers_[half][dest] = 1;
     sent += bytes;
-    offset += (bytes + kAlign - 1) / kAlign * kAlign;
+    offset += RoundUp(bytes, kAlign);
     has_more |= sent < block.count;
   }
   if (receivers > 0) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "base/alignment.h"
+
 namespace pfftjax::gpu {
 namespace {
 
@@ -12,10 +14,10 @@ constexpr std::int64_t kStep = std::int64_t{32} << 20;
 constexpr int kKept = 2;
 
 // Sizes double while they are small, so that slowly growing arrays pin rarely.
-std::int64_t RoundUp(std::int64_t bytes) {
+std::int64_t PinnedSize(std::int64_t bytes) {
   std::int64_t size = kLeast;
   while (size < bytes && size < kStep) size *= 2;
-  return size >= bytes ? size : (bytes + kStep - 1) / kStep * kStep;
+  return size >= bytes ? size : RoundUp(bytes, kStep);
 }
 
 }  // namespace
@@ -80,7 +82,7 @@ Mirror::Mirror(std::int64_t bytes) {
     memory_ = pool.Take(bytes, device, &waiting);
     if (memory_) return;
   }
-  const std::int64_t size = RoundUp(bytes);
+  const std::int64_t size = PinnedSize(bytes);
   pool.Free(size);  // they would never be large enough again
   memory_ = std::make_unique<Memory>(size, device);
 }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -14,6 +13,7 @@
 #include "gpu/probe.h"
 #include "gpu/transport.h"
 #include "runtime/abort.h"
+#include "runtime/inquiry.h"
 #include "runtime/watch.h"
 
 namespace pfftjax::gpu {
@@ -264,14 +264,10 @@ class Nccl final : public Transport {
     if (timeout <= 0) return;
     const std::optional<InFlight::Unfinished> unfinished = in_flight_.Look();
     if (!unfinished || unfinished->seconds <= timeout) return;
-    std::array<char, 64> head{};
-    std::snprintf(head.data(), head.size(), "after %.1f s (PFFTJAX_TIMEOUT) ",
-                  unfinished->seconds);
-    AbortJob((head.data() + who_ + " is on its GPU in " + unfinished->what + ", by " +
-              nccl::Name() + ", which says '" + api_.get_error_string(error) +
-              "': another rank is lost, or its GPU has not come that far (NCCL_DEBUG=INFO says "
-              "more)")
-                 .c_str());
+    AbortJob(After(unfinished->seconds) + who_ + " is on its GPU in " + unfinished->what +
+             ", by " + nccl::Name() + ", which says '" + api_.get_error_string(error) +
+             "': another rank is lost, or its GPU has not come that far (NCCL_DEBUG=INFO says "
+             "more)");
   }
 
   void Check(nccl::Result result, const char* what) {
@@ -298,7 +294,7 @@ class Nccl final : public Transport {
   // Kernels that NCCL gives up end like others: what is computed from them would be taken for
   // good. So the job ends before anything goes on.
   [[noreturn]] void Lost(nccl::Result error) {
-    AbortJob((who_ + ": " + Say(error, "an earlier exchange between GPUs")).c_str());
+    AbortJob(who_ + ": " + Say(error, "an earlier exchange between GPUs"));
   }
 
   static bool IsTrouble(nccl::Result result) {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 
+#include "base/alignment.h"
 #include "base/process.h"
 #include "base/stepped_clock.h"
 #include "runtime/abort.h"
@@ -103,9 +104,9 @@ class Trial {
   };
 
   static std::int64_t Append(std::string& all, std::int64_t bytes) {
-    const std::size_t offset = (all.size() + kPartAlign - 1) / kPartAlign * kPartAlign;
-    all.resize(offset + static_cast<std::size_t>(bytes));
-    return static_cast<std::int64_t>(offset);
+    const std::int64_t offset = RoundUp(static_cast<std::int64_t>(all.size()), kPartAlign);
+    all.resize(static_cast<std::size_t>(offset + bytes));
+    return offset;
   }
 
   // Appends a message, of bytes that no other one of this trial has.
@@ -324,9 +325,8 @@ void ComeOut(Communicator& comm, const std::string& failure, const std::string& 
   for (int done = 0; code == 0 && !done; sched_yield()) {
     code = Mpi()->test(&request, &done, nullptr);
     if (!done && !failure.empty() && clock.Look() > patience) {
-      AbortJob(("on " + comm.Where() + " " + failure + ", and others wait in it for this one; " +
-                remedy)
-                   .c_str());
+      AbortJob("on " + comm.Where() + " " + failure + ", and others wait in it for this one; " +
+               remedy);
     }
   }
   if (code != 0) throw std::runtime_error("MPI's barrier failed while a transport was set up");

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/alignment.h"
 #include "gpu/queue.h"
 #include "gpu/slots.h"
 
@@ -25,14 +26,16 @@ class Ring {
  public:
   // So many of the largest pieces fit, and of smaller ones at most kPieces.
   static constexpr std::int64_t kLargest = 4;
-  static std::int64_t BytesFor(std::int64_t largest) { return kLargest * RoundUp(largest); }
+  static std::int64_t BytesFor(std::int64_t largest) {
+    return kLargest * RoundUp(largest, kAlign);
+  }
 
   Ring(char* data, std::int64_t bytes) : data_(data), bytes_(bytes), pieces_(kPieces) {}
 
   // Null where there is no room before others are freed.
   Piece* Take(std::int64_t bytes) {
     if (IsFull()) return nullptr;
-    std::int64_t begin = RoundUp(end_);
+    std::int64_t begin = RoundUp(end_, kAlign);
     if (begin % bytes_ + bytes > bytes_) begin = (begin / bytes_ + 1) * bytes_;
     const std::int64_t oldest = freed_ == taken_ ? begin : At(freed_).begin;
     if (begin + bytes - oldest > bytes_) return nullptr;
@@ -66,11 +69,7 @@ class Ring {
     Piece piece;
     std::int64_t begin = 0;  // in the ring, as if that went on for ever
   };
-  // Pieces begin where copies are fastest.
-  static std::int64_t RoundUp(std::int64_t bytes) {
-    constexpr std::int64_t alignment = 256;
-    return (bytes + alignment - 1) / alignment * alignment;
-  }
+  static constexpr std::int64_t kAlign = 256;  // where copies are fastest
   bool IsFull() const { return taken_ - freed_ == kPieces; }
   Slot& At(std::int64_t number) { return pieces_[static_cast<std::size_t>(number % kPieces)]; }
   Piece& Add(std::int64_t begin, char* data, std::int64_t bytes) {

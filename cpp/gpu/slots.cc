@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/alignment.h"
 #include "base/pages.h"
 #include "gpu/transport.h"
 
@@ -13,8 +14,6 @@ namespace {
 constexpr auto kPageBytes = static_cast<std::int64_t>(kPage);
 // Each process pins the rings of all ranks of its node, and keeps counts for all pairs.
 constexpr std::int64_t kMostRanks = 64;
-
-std::int64_t RoundUp(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/alignment.h"
 #include "runtime/communicator.h"
 #include "runtime/shared_memory.h"
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/alignment.h"
 #include "gpu/context.h"
 #include "gpu/mirror.h"
 #include "runtime/handlers.h"
@@ -33,13 +34,13 @@ struct Mirrored {
   std::vector<Entry> entries;
 
   Mirrored(void** originals, std::int64_t count, std::int64_t* total) {
-    constexpr std::int64_t alignment = 256;
+    constexpr std::int64_t kAlign = 256;
     for (std::int64_t i = 0; i < count; ++i) {
       const auto& original = *static_cast<const XLA_FFI_Buffer*>(originals[i]);
       const std::int64_t bytes = BytesOf(original);
       buffers.push_back(original);
       entries.push_back({original.data, bytes, *total});
-      *total += (bytes + alignment - 1) / alignment * alignment;
+      *total += RoundUp(bytes, kAlign);
     }
     for (XLA_FFI_Buffer& buffer : buffers) pointers.push_back(&buffer);
   }

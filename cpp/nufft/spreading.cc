@@ -389,12 +389,17 @@ bool ReadTiles(ffi::ThreadPool& pool, const Tiles& tiles, const Given<T>& given,
 
 // ---- Handlers ----------------------------------------------------------------------------------
 
-// Spreads (kRead: reads). `values` are those of points, `blocks` the mesh with its ghosts.
+// Spreads values of points to the mesh with its ghosts (kRead: reads them there).
 template <bool kRead>
-ffi::Error Transfer(const char* operation, const On& on, ffi::ThreadPool& pool,
-                    ffi::Span<const double> coefficients, const Cells& cells,
-                    const Operand& offsets, const Count& used, const Order& order,
-                    const Operand& values, const Operand& blocks) {
+ffi::Error Transfer(const On& on, ffi::ThreadPool pool, ffi::Span<const double> coefficients,
+                    Cells cells, Operand offsets, Count used, Order order, Operand from,
+                    Result result) {
+  constexpr const char* operation = kRead ? "nufft_interpolate" : "nufft_spread";
+  const Timed timed(kRead ? Operation::kNufftInterpolate : Operation::kNufftSpread, BytesOf(from));
+  PrepareToWrite(result->untyped_data(), result->size_bytes());
+  if (!kRead) Clear(result->untyped_data(), result->size_bytes());
+  const Operand& values = kRead ? *result : from;
+  const Operand& blocks = kRead ? from : *result;
   return WithTiles(operation, on, cells, offsets, used, [&](const Tiles& tiles, auto zero) {
     using T = decltype(zero);
     const auto shape = values.dimensions();
@@ -426,25 +431,6 @@ ffi::Error Transfer(const char* operation, const On& on, ffi::ThreadPool& pool,
   });
 }
 
-ffi::Error SpreadPoints(const On& on, ffi::ThreadPool pool, ffi::Span<const double> coefficients,
-                        Cells cells, Operand offsets, Count used, Order order, Operand values,
-                        Result blocks) {
-  const Timed timed(Operation::kNufftSpread, BytesOf(values));
-  PrepareToWrite(blocks->untyped_data(), blocks->size_bytes());
-  Clear(blocks->untyped_data(), blocks->size_bytes());
-  return Transfer<false>("nufft_spread", on, pool, coefficients, cells, offsets, used, order,
-                         values, *blocks);
-}
-
-ffi::Error InterpolatePoints(const On& on, ffi::ThreadPool pool,
-                             ffi::Span<const double> coefficients, Cells cells, Operand offsets,
-                             Count used, Order order, Operand blocks, Result values) {
-  const Timed timed(Operation::kNufftInterpolate, BytesOf(blocks));
-  PrepareToWrite(values->untyped_data(), values->size_bytes());
-  return Transfer<true>("nufft_interpolate", on, pool, coefficients, cells, offsets, used, order,
-                        *values, blocks);
-}
-
 template <auto kRun, typename... Names>
 Registration MeshHandler(const char* name, Names... further) {
   return Handler<&OnMesh<kRun>::Run>(name, "n0", "n1", "n2", "rows_comm", "columns_comm", "width",
@@ -456,8 +442,8 @@ Registration MeshHandler(const char* name, Names... further) {
 
 std::vector<Registration> NufftHandlers() {
   return {MeshHandler<OrderPoints>("pfftjax_nufft_order"),
-          MeshHandler<SpreadPoints>("pfftjax_nufft_spread", "coefficients"),
-          MeshHandler<InterpolatePoints>("pfftjax_nufft_interpolate", "coefficients")};
+          MeshHandler<Transfer<false>>("pfftjax_nufft_spread", "coefficients"),
+          MeshHandler<Transfer<true>>("pfftjax_nufft_interpolate", "coefficients")};
 }
 
 }  // namespace pfftjax

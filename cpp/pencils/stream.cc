@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "base/alignment.h"
 #include "base/copies.h"
 #include "base/options.h"
 #include "base/scratch.h"
@@ -107,8 +108,7 @@ void Deliver(const void* source, const Box& from, void* target, const Box& to, E
 
 // Parts for the others begin on cache lines, in the order of the ranks.
 std::int64_t PartBytes(std::int64_t most, Element element) {
-  constexpr std::int64_t line = 64;
-  return (most * InfoOf(element).bytes + line - 1) / line * line;
+  return RoundUp(most * InfoOf(element).bytes, static_cast<std::int64_t>(kCacheLine));
 }
 std::int64_t PlaceOf(int source, int dest) { return dest < source ? dest : dest - 1; }
 

@@ -388,13 +388,6 @@ class Mover {
   std::int64_t row_bytes_ = 0;
 };
 
-// The number of elements in a row of an array whose rows are the last of `axes`.
-std::int64_t WidthOf(const Operand& x, std::size_t axes) {
-  std::int64_t width = 1;
-  for (std::size_t i = axes; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
-  return width;
-}
-
 // The arrays of a call, or nothing if their rows do not fit the order, or each other.
 struct RowArrays {
   std::vector<RowArray> all;

@@ -2,16 +2,14 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <string>
 
 #include "base/process.h"
 #include "runtime/communicator.h"
 
 namespace pfftjax {
 
-void AbortJob(const char* text) {
-  const std::string line = std::string("pfftjax: ") + text + "\npfftjax: ending the job\n";
-  process::WriteError(line);
+void AbortJob(const std::string& text) {
+  process::WriteError("pfftjax: " + text + "\npfftjax: ending the job\n");
   // Launchers kill at once, before they have passed on what was written (MPICH's does).
   process::SleepFor(std::chrono::milliseconds(300));
   Mpi()->abort(1);

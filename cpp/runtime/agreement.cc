@@ -58,12 +58,7 @@ struct Comparison {
 Comparison Compare(Communicator& comm, std::int64_t hash,
                    const std::function<std::string()>& say) {
   Comparison found;
-  // The maximum of the hash and of its complement: equal to one's own on all ranks or on none.
-  const std::array<std::int64_t, 2> mine = {hash, ~hash};
-  std::array<std::int64_t, 2> most{};
-  int code =
-      Mpi()->allreduce(mine.data(), most.data(), 2, Element::kS64, Reduction::kMax, comm.control);
-  found.is_equal = code == 0 && most[0] == ~most[1];
+  int code = AreEqual(comm, hash, &found.is_equal);
   if (found.is_equal) return found;
 
   const std::string text = say();
@@ -101,6 +96,16 @@ Parameters& Parameters::Add(const char* name, const std::int64_t* values, std::s
 
 std::string Disagreement(Communicator& comm, std::int64_t hash, const std::string& text) {
   return Disagreement(comm, hash, [&] { return text; });
+}
+
+int AreEqual(const Communicator& comm, std::int64_t hash, bool* are_equal) {
+  // The maximum of the hash and of its complement: equal to one's own on all ranks or on none.
+  const std::array<std::int64_t, 2> mine = {hash, ~hash};
+  std::array<std::int64_t, 2> most{};
+  const int code =
+      Mpi()->allreduce(mine.data(), most.data(), 2, Element::kS64, Reduction::kMax, comm.control);
+  *are_equal = code == 0 && most[0] == ~most[1];
+  return code;
 }
 
 std::string Disagreement(Communicator& comm, std::int64_t hash,

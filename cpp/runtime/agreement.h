@@ -35,6 +35,9 @@ class Parameters {
   std::string words_;
 };
 
+// Finds whether `hash` is the same on all ranks; an MPI code. Collective.
+int AreEqual(const Communicator& comm, std::int64_t hash, bool* are_equal);
+
 // Compares `hash` over the ranks of `comm`; where they differ, compares `text`, a list of lines,
 // and names the first rank that differs from rank 0 and the first line in which it does. What
 // follows a tabulator in a line is not compared, but named. Collective. Returns an empty string

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "base/alignment.h"
 #include "base/chunks.h"
 #include "base/pages.h"
 
@@ -117,7 +118,7 @@ MessageMemory::MessageMemory(std::size_t bytes) {
   }
   constexpr std::size_t kHuge = std::size_t{2} << 20;
   const std::size_t page = bytes < kHuge ? 4096 : kHuge;
-  bytes_ = (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
+  bytes_ = RoundUp(std::max<std::size_t>(bytes, 1), page);
   data_ = static_cast<char*>(std::aligned_alloc(page, bytes_));
   if (!data_) throw std::bad_alloc();
   PrepareToWrite(data_, bytes_);

@@ -10,6 +10,7 @@
 #include "runtime/background.h"
 #include "runtime/communicator.h"
 #include "runtime/profile.h"
+#include "runtime/state.h"
 #include "runtime/watch.h"
 
 namespace pfftjax {
@@ -55,11 +56,10 @@ const Communicator* UnderWay() {
 }
 
 void AbortUnder(const Communicator& comm) {
-  const std::string text = comm.Where() + " ends while one of its threads waits in " +
-                           NameOf(comm.progress.operation.load()) + " (communicator " +
-                           std::to_string(comm.number) +
-                           "): join threads that communicate before the program ends";
-  AbortJob(text.c_str());
+  AbortJob(comm.Where() + " ends while one of its threads waits in " +
+           NameOf(comm.progress.operation.load()) + " (communicator " +
+           std::to_string(comm.number) +
+           "): join threads that communicate before the program ends");
 }
 
 void Join(Departure& departure) {
@@ -76,7 +76,7 @@ void Start(Departure& departure) {
   if (departure.started) return;
   departure.started = true;
   departure.clock.Look();
-  AnnounceDeparture();
+  ++*announced_departures;
 }
 
 bool Poll(Departure& departure) {
@@ -100,7 +100,7 @@ bool Poll(Departure& departure) {
     departure.has_lost_rank |= code != 0;
     departure.barriers.pop_back();
   }
-  if (!departure.completed) CompleteDeparture();
+  if (!departure.completed) ++*completed_departures;
   if (!departure.completed && !departure.has_lost_rank) ReportProfile();
   departure.completed = true;
   return true;

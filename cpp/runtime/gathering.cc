@@ -139,11 +139,10 @@ void Gatherings::Hear(int world_rank, const State& answer) {
     inquiry.Postpone(gathering.waited);
   }
   if (times < kRounds) return;
-  AbortJob((Gathers(*comm) + ", but " + Member(*comm, rank) +
-            " has ended; every rank of a communicator must make the same collectives: let all "
-            "of them call " +
-            comm->gathers_for + ", or make a communicator of those that do")
-               .c_str());
+  AbortJob(Gathers(*comm) + ", but " + Member(*comm, rank) +
+           " has ended; every rank of a communicator must make the same collectives: let all "
+           "of them call " +
+           comm->gathers_for + ", or make a communicator of those that do");
 }
 
 void Gatherings::AbortIfAllAreThere(const Communicator& comm, const Gathering& gathering) {
@@ -158,10 +157,9 @@ void Gatherings::AbortIfAllAreThere(const Communicator& comm, const Gathering& g
     if (others.empty()) others = Member(comm, rank) + " " + there.SayAnywhere();
   }
   if (HasThreads()) return;
-  AbortJob((Gathers(comm) + ", and so do all of these for a communicator of the same ranks, but " +
-            "not for this one: " + others +
-            ". Make every rank call on the same communicators in the same order")
-               .c_str());
+  AbortJob(Gathers(comm) + ", and so do all of these for a communicator of the same ranks, but " +
+           "not for this one: " + others +
+           ". Make every rank call on the same communicators in the same order");
 }
 
 void Gatherings::Report(const Communicator& comm, const Gathering& gathering) {
@@ -169,7 +167,7 @@ void Gatherings::Report(const Communicator& comm, const Gathering& gathering) {
   for (const auto& [rank, state] : gathering.inquiry.answers) {
     text += "\n  " + Member(comm, rank) + " " + state.SayAnywhere();
   }
-  AbortJob(text.c_str());
+  AbortJob(text);
 }
 
 }  // namespace pfftjax

@@ -58,6 +58,15 @@ inline std::int64_t CountOf(const Operand& x) {
   return static_cast<std::int64_t>(x.element_count());
 }
 inline std::int64_t BytesOf(const Operand& x) { return static_cast<std::int64_t>(x.size_bytes()); }
+inline bool IsDouble(const Operand& x) {
+  return x.element_type() == ffi::DataType::F64 || x.element_type() == ffi::DataType::C128;
+}
+// The number of elements in a row of an array whose rows are along the first `axes`.
+inline std::int64_t WidthOf(const Operand& x, std::size_t axes) {
+  std::int64_t width = 1;
+  for (std::size_t i = axes; i < x.dimensions().size(); ++i) width *= x.dimensions()[i];
+  return width;
+}
 
 // Throws std::runtime_error for a type that cannot be sent; Python refuses those when it traces.
 Element ElementOf(ffi::DataType type);

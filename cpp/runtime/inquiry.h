@@ -23,7 +23,7 @@ class Inquiry {
   bool HasTimedOut(double waited);
   // Says whether to ask now. A round follows soon where it may confirm what an earlier one has
   // shown, as `is_urgent` says of more than suspicions; the others are ever rarer.
-  bool IsTimeToAsk(double waited, bool is_urgent = false);
+  bool IsTimeToAsk(double waited, bool is_urgent);
   // The next round waits: what another rank sent before it gave rise to a suspicion may take that
   // long to come.
   void Postpone(double waited);

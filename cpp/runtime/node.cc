@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/alignment.h"
 #include "base/copies.h"
 #include "base/options.h"
 #include "base/pages.h"
@@ -52,7 +53,7 @@ struct Node::Note {
 
 std::size_t Node::HeaderBytes(int ranks) {
   const std::size_t notes = static_cast<std::size_t>(ranks) * kSlots * ranks * sizeof(Note);
-  return (kChoiceEnd + notes + kPage - 1) / kPage * kPage;
+  return RoundUp(kChoiceEnd + notes, kPage);
 }
 
 std::unique_ptr<Node> Node::Make(Communicator& comm) {

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/options.h"
@@ -39,53 +40,109 @@ std::uint64_t MachineNumber() {
   return Hash(id.data(), id.size());
 }
 
-// A file without a name: it goes when the last rank has gone, however that ends.
-int MakeFile(std::size_t bytes) {
-  const int file = memfd_create("pfftjax", MFD_CLOEXEC);
-  if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0) {
-    close(file);
-    return -1;
+// A rank's mapping of the memory of its node, and the file that the memory is while ranks map it.
+class Mapping {
+ public:
+  explicit Mapping(std::size_t bytes) : bytes_(bytes) {}
+  ~Mapping() {
+    if (base_) munmap(base_, bytes_);
+    if (file_ >= 0) close(file_);
   }
-  return file;
-}
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
 
-// Takes memory for this part of a file, near this process. Where the system has none left this
-// fails, while a later write to the file would end the process (SIGBUS).
-bool Reserve(int file, std::size_t from, std::size_t to) {
-  // A signal undoes the call that it interrupts: pieces are short, so that each succeeds some
-  // time.
-  constexpr std::size_t kPiece = std::size_t{8} << 20;
-  while (from < to) {
-    const std::size_t piece = std::min(kPiece, to - from);
-    if (fallocate(file, 0, static_cast<off_t>(from), static_cast<off_t>(piece)) == 0) {
-      from += piece;
-    } else if (errno == EOPNOTSUPP || errno == ENOSYS) {
-      return true;  // such a system cannot say
-    } else if (errno != EINTR) {
-      return false;
+  // Makes a file without a name, which goes when the last rank has gone, however that ends. The
+  // first bytes of it are taken for good, and begin with `secret`.
+  void Make(std::size_t taken, std::uint64_t secret) {
+    file_ = memfd_create("pfftjax", MFD_CLOEXEC);
+    if (file_ < 0 || ftruncate(file_, static_cast<off_t>(bytes_)) != 0) return;
+    if (Take(0, taken)) Map();
+    if (base_) std::memcpy(base_, &secret, sizeof secret);
+  }
+
+  // Opens the file of another rank. /proc may lead to another file than that.
+  void Open(const Offer& offer) {
+    const std::string path =
+        "/proc/" + std::to_string(offer.process) + "/fd/" + std::to_string(offer.file);
+    file_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    struct stat status{};
+    if (file_ < 0 || fstat(file_, &status) != 0 || !S_ISREG(status.st_mode) ||
+        status.st_size < static_cast<off_t>(bytes_)) {
+      return;
     }
+    Map();
+    if (!base_ || std::memcmp(base_, &offer.secret, sizeof offer.secret) == 0) return;
+    munmap(base_, bytes_);
+    base_ = nullptr;
   }
-  return true;
-}
 
-// Says whether it is one of ours, and as large: /proc may lead to another one.
-bool IsFileOf(int file, std::size_t bytes) {
-  struct stat status{};
-  return file >= 0 && fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
-         status.st_size >= static_cast<off_t>(bytes);
-}
+  // What others open, or -1.
+  int file() const { return base_ ? file_ : -1; }
 
-void* MapFile(int file, std::size_t bytes) {
-  void* base =
-      file < 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  return base == MAP_FAILED ? nullptr : base;
-}
+  // Takes memory for this part of it, near this process. Where there is none left this fails,
+  // while a later write would end the process (SIGBUS).
+  bool Reserve(std::size_t from, std::size_t to) const { return base_ && Take(from, to); }
+
+  char* Release() { return static_cast<char*>(std::exchange(base_, nullptr)); }
+
+ private:
+  bool Take(std::size_t from, std::size_t to) const {
+    // A signal undoes the call that it interrupts: pieces are short, so that each succeeds some
+    // time.
+    constexpr std::size_t kPiece = std::size_t{8} << 20;
+    while (from < to) {
+      const std::size_t piece = std::min(kPiece, to - from);
+      if (fallocate(file_, 0, static_cast<off_t>(from), static_cast<off_t>(piece)) == 0) {
+        from += piece;
+      } else if (errno == EOPNOTSUPP || errno == ENOSYS) {
+        return true;  // such a system cannot say
+      } else if (errno != EINTR) {
+        return false;
+      }
+    }
+    return true;
+  }
+  void Map() {
+    void* const base = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    if (base != MAP_FAILED) base_ = base;
+  }
+
+  const std::size_t bytes_;
+  int file_ = -1;
+  void* base_ = nullptr;
+};
 
 cpu_set_t Cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   sched_getaffinity(0, sizeof set, &set);
   return set;
+}
+
+// Says whether the ranks of a node are more than the cores that they may use.
+bool IsCrowded(const std::vector<Offer>& offers, const std::vector<int>& nodes, int node) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  int ranks = 0;
+  for (std::size_t rank = 0; rank < offers.size(); ++rank) {
+    if (nodes[rank] != node) continue;
+    CPU_OR(&cores, &cores, &offers[rank].cores);
+    ++ranks;
+  }
+  // Ranks of other communicators want cores as well.
+  if (CPU_COUNT(&offers[node].cores) == CPU_COUNT(&cores)) {
+    ranks = std::max(ranks, GetOptions().local_ranks);
+  }
+  return CPU_COUNT(&cores) < ranks;
+}
+
+// Says on all ranks whether all of them can. None returns before all have come here.
+bool AllCan(const Communicator& comm, bool can) {
+  const std::int64_t mine = can;
+  std::int64_t least = 0;
+  const int code =
+      Mpi()->allreduce(&mine, &least, 1, Element::kS64, Reduction::kMin, comm.control);
+  return code == 0 && least != 0;
 }
 
 }  // namespace
@@ -113,7 +170,6 @@ std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm, std::
 std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm,
                                                  const std::vector<int>& nodes, std::size_t bytes,
                                                  std::size_t bytes_a_rank) {
-  const MpiApi& mpi = *Mpi();
   const int node = nodes[comm.rank];
   const bool is_wanted = bytes > 0;
   bytes += kBefore;
@@ -121,59 +177,25 @@ std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm,
   const auto place =
       static_cast<std::size_t>(std::count(nodes.begin(), nodes.begin() + comm.rank, node));
   const std::size_t parts = bytes - on_node * bytes_a_rank;  // where they begin
+  const std::size_t part = parts + place * bytes_a_rank;
+  Mapping mapping(bytes);
   Offer mine;
   mine.process = getpid();
   mine.cores = Cores();
-  void* base = nullptr;
-  int file = -1;
   if (is_wanted && comm.rank == node) {
     std::random_device random;
     mine.secret = (std::uint64_t{random()} << 32) | random();
-    file = MakeFile(bytes);
-    if (file >= 0 && Reserve(file, 0, parts)) base = MapFile(file, bytes);
-    if (base) {
-      mine.file = file;
-      std::memcpy(base, &mine.secret, sizeof mine.secret);
-    }
+    mapping.Make(parts, mine.secret);
+    mine.file = mapping.file();
   }
   std::vector<Offer> all(static_cast<std::size_t>(comm.size));
-  bool ok = mpi.allgather(&mine, all.data(), sizeof mine, Element::kU8, comm.control) == 0;
-
-  const Offer& first = all[node];
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  int ranks = 0;
-  for (int rank = 0; rank < comm.size; ++rank) {
-    if (nodes[rank] != node) continue;
-    CPU_OR(&cores, &cores, &all[rank].cores);
-    ++ranks;
-  }
-  if (ok && is_wanted && comm.rank != node && first.file >= 0) {
-    const std::string path =
-        "/proc/" + std::to_string(first.process) + "/fd/" + std::to_string(first.file);
-    file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-    if (IsFileOf(file, bytes)) base = MapFile(file, bytes);
-    ok = base && std::memcmp(base, &first.secret, sizeof first.secret) == 0;
-  }
-  const std::size_t part = parts + place * bytes_a_rank;
-  ok &= !is_wanted || (base && Reserve(file, part, part + bytes_a_rank));
-  // This is a barrier, too: the first rank's file is open until all have it.
-  std::int64_t able = ok;
-  std::int64_t all_able = 0;
-  const int code =
-      mpi.allreduce(&able, &all_able, 1, Element::kS64, Reduction::kMin, comm.control);
-  if (file >= 0) close(file);
-  if (code != 0 || !all_able || !is_wanted) {
-    if (base) munmap(base, bytes);
-    return nullptr;
-  }
-  // Ranks of other communicators want cores as well.
-  if (CPU_COUNT(&first.cores) == CPU_COUNT(&cores)) {
-    ranks = std::max(ranks, GetOptions().local_ranks);
-  }
-  const bool is_crowded = CPU_COUNT(&cores) < ranks;
+  const int code = Mpi()->allgather(&mine, all.data(), sizeof mine, Element::kU8, comm.control);
+  if (code == 0 && is_wanted && comm.rank != node && all[node].file >= 0) mapping.Open(all[node]);
+  const bool can = code == 0 && (!is_wanted || mapping.Reserve(part, part + bytes_a_rank));
+  // The first rank's file is open until all have opened it.
+  if (!AllCan(comm, can) || !is_wanted) return nullptr;
   return std::unique_ptr<SharedMemory>(
-      new SharedMemory(static_cast<char*>(base), bytes, is_crowded));
+      new SharedMemory(mapping.Release(), bytes, IsCrowded(all, nodes, node)));
 }
 
 SharedMemory::~SharedMemory() { munmap(base_, bytes_); }

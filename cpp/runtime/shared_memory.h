@@ -7,11 +7,10 @@
 #include <memory>
 #include <vector>
 
+#include "base/alignment.h"
 #include "runtime/communicator.h"
 
 namespace pfftjax {
-
-inline constexpr std::size_t kCacheLine = 64;
 
 // For each rank of `comm` the first one on its node, itself included: of one kernel, and of one
 // name space of processes, and in tests of one `GetOptions().node`. Alike on all ranks.

@@ -14,7 +14,8 @@
 
 namespace pfftjax {
 
-// The departures (departure.h) that this rank has announced, and that all ranks have come to.
+// The departures (departure.h) that this rank has announced, and that all ranks have come to. In
+// between it makes no further calls, and its answers say so.
 inline process::Own<process::Atomic<int>> announced_departures;
 inline process::Own<process::Atomic<int>> completed_departures;
 

@@ -201,7 +201,7 @@ class Watch {
                                ? (here.awaited.IsReceive() && Suspected(watched, comm, from)) ||
                                      (here.awaited.IsSend() && Suspected(watched, comm, to))
                                : times >= kRounds;
-      if (times >= kRounds && certain) AbortJob((Waits(comm, here) + ", but " + why).c_str());
+      if (times >= kRounds && certain) AbortJob(Waits(comm, here) + ", but " + why);
     }
   }
 
@@ -224,7 +224,7 @@ class Watch {
     text += "; and that rank waits for rank " + std::to_string(comm.rank) +
             ": none of them can go on. Look at ranks and tags, or let one of them come to the "
             "other's call first; sendrecv sends and receives at once";
-    AbortJob(text.c_str());
+    AbortJob(text);
   }
 
   // Twice: the first time the other rank already had its own answer from this one.
@@ -235,11 +235,10 @@ class Watch {
     const bool is_first = there.is_gathering || WorldRank(comm, comm.rank) < WorldRank(comm, rank);
     if (HasThreads() || there.has_threads) return;
     if (watched.crossings.Times(rank) < kRounds + (is_first ? 0 : 1)) return;
-    AbortJob((Waits(comm, here) + "; it waits for rank " + std::to_string(rank) + ", which " +
-              there.Say() +
-              ", and waits there for this rank: neither can go on. Let all ranks of " +
-              "a communicator make its calls, in one order with those on other communicators")
-                 .c_str());
+    AbortJob(Waits(comm, here) + "; it waits for rank " + std::to_string(rank) + ", which " +
+             there.Say() +
+             ", and waits there for this rank: neither can go on. Let all ranks of " +
+             "a communicator make its calls, in one order with those on other communicators");
   }
 
   // A rank that receives from itself waits for nobody: what it has sent before is there, and has
@@ -253,10 +252,9 @@ class Watch {
                           here.operation != Operation::kSend && here.source == kNobody &&
                           here.dest == kNobody;
     if (!is_alone || comm.progress.entered != watched.entered) return;
-    AbortJob((Waits(comm, here) +
-              ", and waits for a message from itself that it has not sent: let the send come "
-              "first; sendrecv sends and receives at once")
-                 .c_str());
+    AbortJob(Waits(comm, here) +
+             ", and waits for a message from itself that it has not sent: let the send come "
+             "first; sendrecv sends and receives at once");
   }
 
   // Says whether nothing can come from (or be taken by) `rank`, which may be kNobody or kAnybody.
@@ -294,8 +292,7 @@ class Watch {
     // The collective waited for is number `here.passed + 1` while checking, `here.passed` after.
     const std::int64_t wanted = here.Wanted();
     // A call under way is still made by a rank that is about to leave.
-    const std::int64_t made = there.passed + (there.stage == Stage::kChecking ? 1 : 0);
-    if (there.IsLeaving() && made < wanted) {
+    if (there.IsLeaving() && there.Wanted() < wanted) {
       return who + there.Say() + "; every rank of a communicator must make the same collectives";
     }
     // A rank that has taken part in this comparison, and has only come out of it first, is no
@@ -416,7 +413,7 @@ class Watch {
           "\n  the other ranks asked gave no answer: they have not used this communicator "
           "yet, or their process is stopped or gone";
     }
-    AbortJob(text.c_str());
+    AbortJob(text);
   }
 
   process::Mutex mutex_;
@@ -446,9 +443,5 @@ void StartWatch() { TheWatch().Start(); }
 void AlsoWatch(std::function<void()> look) { TheWatch().Also(std::move(look)); }
 
 void StopWatch() { TheWatch().Stop(); }
-
-void AnnounceDeparture() { ++*announced_departures; }
-
-void CompleteDeparture() { ++*completed_departures; }
 
 }  // namespace pfftjax

@@ -21,9 +21,4 @@ void AlsoWatch(std::function<void()> look);
 // Ends it and waits for it. Called before MPI_Finalize.
 void StopWatch();
 
-// This rank makes no further calls before all ranks have come to this departure (departure.h);
-// answers say so from now on, until they have.
-void AnnounceDeparture();
-void CompleteDeparture();
-
 }  // namespace pfftjax

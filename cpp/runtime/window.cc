@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/alignment.h"
 #include "base/options.h"
 #include "base/pages.h"
 #include "runtime/errors.h"
@@ -21,8 +22,6 @@ constexpr std::int64_t kStep = process::Size(std::int64_t{1} << 20);
 std::uint64_t Growth(std::int64_t bytes_a_rank) {
   return 2 * static_cast<std::uint64_t>(bytes_a_rank);
 }
-
-std::int64_t RoundUp(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
 

@@ -45,7 +45,7 @@ class Window {
     // In place of Publish where this rank cannot leave what it should.
     void GiveUp() { Publish(kGaveUp); }
     // Says whether all ranks have published this piece.
-    bool IsThere(int piece = kMostPieces - 1) const;
+    bool IsThere(int piece) const;
     // Waits for that; kOtherSizes if a rank is in another call, or has given up.
     int WaitForAll(std::uint64_t about, int piece = kMostPieces - 1);
 

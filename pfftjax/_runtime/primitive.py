@@ -339,9 +339,29 @@ def linear(
         batch_along(primitive, batch, batched_params)
 
 
+def transposed_by(primitive: Primitive, other: Primitive, *, communicates: bool) -> None:
+    """Make `other` the transpose of a primitive that is linear in its last operand."""
+
+    def transpose(
+        cotangent: Tangent, *operands: object, **params: object
+    ) -> list[jax.Array | None]:
+        if not communicates and isinstance(cotangent, ad.Zero):
+            return [None] * len(operands)
+        # Where it communicates, the others wait for this rank also if its cotangent is zero.
+        back = other.bind(*operands[:-1], ad.instantiate_zeros(cotangent), **params)
+        return [*[None] * (len(operands) - 1), back]
+
+    ad.primitive_transposes[primitive] = transpose
+
+
 def zero_tangent(y: jax.Array) -> ad.Zero:
     """The tangent of a result that does not depend on what is differentiated."""
     return ad.Zero(jax.typeof(y).to_tangent_aval())
+
+
+def with_tangent(y: jax.Array, terms: Sequence[jax.Array]) -> tuple[jax.Array, Tangent]:
+    """A result, and its tangent: the sum of `terms`."""
+    return y, sum(terms[1:], terms[0]) if terms else zero_tangent(y)
 
 
 def constant(primitive: Primitive) -> None:

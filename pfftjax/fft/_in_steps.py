@@ -22,7 +22,7 @@ def _moved(x: ComplexBlock, of: Operation) -> ComplexBlock:
     """The change of pencil by itself."""
     if of.comm is None:
         return jax.lax.transpose(x, of.whole_order)
-    refuse_on_gpus("transform", of.method, of.comm, of.precision)
+    refuse_on_gpus(of.method, of.comm, of.precision)
     return transpose_p.bind(x, way=of.way, method=of.method, comm=of.comm)
 
 
@@ -37,7 +37,7 @@ def _through(
     """
     if of.comm is None or of.method != ExchangeMethod.PIPELINED:
         return [end(_moved(begin(operands), of)) for begin, end in zip(begins, ends, strict=True)]
-    refuse_on_gpus("transform", of.method, of.comm, of.precision)
+    refuse_on_gpus(of.method, of.comm, of.precision)
     return overlapped(operands, begins, ends, of.way, of.comm)
 
 
@@ -57,7 +57,7 @@ def _inverse_of_three_axes(of: Operation) -> Local | None:
 def transform_in_steps(x: Block, *, of: Operation) -> list[Block]:
     """The transform of one array."""
     if of.comm is not None and of.method == ExchangeMethod.PIPELINED:
-        refuse_on_gpus("transform", of.method, of.comm, of.precision)
+        refuse_on_gpus(of.method, of.comm, of.precision)
         y = in_chunks(x, of.first, of.second, of.way, of.comm)
         if y is not None:
             return [y]

@@ -31,7 +31,7 @@ from jax.interpreters import ad, batching, mlir
 
 from pfftjax._runtime.arrays import Operands
 from pfftjax._runtime.ordering import EFFECTS
-from pfftjax._runtime.primitive import zero_tangent
+from pfftjax._runtime.primitive import transposed_by, with_tangent
 from pfftjax._runtime.rematerialization import recompute
 from pfftjax.fft import PencilFFT
 from pfftjax.fft.internal import forward_steps, inverse_steps, wavenumbers_along
@@ -41,10 +41,6 @@ from pfftjax.pm.internal import Assignment, one_by_one
 
 from ._kernel import deconvolution
 from ._spreading import interpolate_p, spread_p
-
-
-def _sum(terms: Sequence[jax.Array]) -> jax.Array:
-    return functools.reduce(jnp.add, terms)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +89,7 @@ class Meshes:
     def divergence(self, f: jax.Array, sign: int) -> jax.Array:
         """The sum over a of modes (components, 3, ...) times these factors: its transpose."""
         factors = self._slopes(jnp.finfo(f.dtype).dtype, sign)
-        return _sum([x * f[:, axis] for axis, x in enumerate(factors)])
+        return functools.reduce(jnp.add, (x * f[:, axis] for axis, x in enumerate(factors)))
 
 
 def _conjugate_if(condition: bool, x: jax.Array) -> jax.Array:
@@ -172,7 +168,7 @@ def _to_modes_jvp(
         modes = transform(each.reshape(rows, components * 3))
         modes = modes.reshape(components, 3, *modes.shape[1:])
         terms.append(meshes.divergence(modes, sign))
-    return y, _sum(terms) if terms else zero_tangent(y)
+    return with_tangent(y, terms)
 
 
 def _to_points_jvp(
@@ -192,29 +188,15 @@ def _to_points_jvp(
         y = together[:, :components]
         slopes = together[:, components:].reshape(-1, components, 3)
         terms.append((slopes * moving[:, None, :]).sum(-1))
-    return y, _sum(terms) if terms else zero_tangent(y)
+    return with_tangent(y, terms)
 
 
 ad.primitive_jvps[to_modes_p] = _to_modes_jvp
 ad.primitive_jvps[to_points_p] = _to_points_jvp
 
 
-def _transpose_to(primitive: Primitive, other: Primitive) -> None:
-    """Make `other` the transpose of a primitive that is linear in its last operand."""
-
-    def transpose(
-        cotangent: jax.Array | ad.Zero, *operands: Any, **params: Any
-    ) -> list[jax.Array | None]:
-        # Also where it is zero on this rank: the others wait for this one.
-        given = ad.instantiate_zeros(cotangent)
-        back = other.bind(*operands[:-1], given, **params)
-        return [*(None for _ in operands[:-1]), back]
-
-    ad.primitive_transposes[primitive] = transpose
-
-
-_transpose_to(to_modes_p, to_points_p)
-_transpose_to(to_points_p, to_modes_p)
+transposed_by(to_modes_p, to_points_p, communicates=True)
+transposed_by(to_points_p, to_modes_p, communicates=True)
 
 
 def _batch(primitive: Primitive, into: int, out_of: int) -> None:

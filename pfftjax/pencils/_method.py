@@ -113,21 +113,19 @@ def refuse_on_cpus(
 
 
 def refuse_on_gpus(
-    operation: str,
-    method: ExchangeMethod,
-    comm: Communicator,
-    precision: ExchangePrecision = ExchangePrecision.FULL,
+    method: ExchangeMethod, comm: Communicator, precision: ExchangePrecision
 ) -> None:
-    """Raise for a method or a precision that is for arrays on CPUs."""
+    """Raise for a transform by a method or in a precision that is for arrays on CPUs."""
+    here = where("transform", comm)
     if precision != ExchangePrecision.FULL:
         raise ValueError(
-            f"{where(operation, comm)}: {precision} is for exchanges between CPUs, and the arrays "
-            "are on a GPU; take ExchangePrecision.FULL"
+            f"{here}: {precision} is for exchanges between CPUs, and the arrays are on a GPU; "
+            "take ExchangePrecision.FULL"
         )
     if method in _BY_SHARED_MEMORY:
         raise ValueError(
-            f"{where(operation, comm)}: {method} goes through memory that CPUs share, and the "
-            "arrays are on a GPU; take AUTOMATIC"
+            f"{here}: {method} goes through memory that CPUs share, and the arrays are on a GPU; "
+            "take AUTOMATIC"
         )
 
 

@@ -25,7 +25,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import Operands, RealBlock, RealBlockLike, Rows, RowsLike
-from pfftjax._runtime.primitive import local, where, zero_tangent
+from pfftjax._runtime.primitive import local, transposed_by, where, with_tangent
 from pfftjax.pencils import Pencil, halo_exchange, halo_reduce
 
 from ._assignment import Assignment, Kernel, assignment_of
@@ -143,11 +143,6 @@ def changes(
     return jax.jvp(of_moving, [primals[i] for i in moving], [tangents[i] for i in moving])[1]
 
 
-def _total(y: jax.Array, terms: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array | ad.Zero]:
-    """A result, and its tangent: the sum of `terms`."""
-    return y, sum(terms[1:], terms[0]) if terms else zero_tangent(y)
-
-
 def _slope_jvp(primitive: Primitive, summed: int) -> None:
     """Give a primitive its derivatives: those of the slopes (rows, components, 3) that `readout_p`
     gives, times its last operand, summed over axis `summed`.
@@ -168,7 +163,7 @@ def _slope_jvp(primitive: Primitive, summed: int) -> None:
         change = changes(composed, primals, tangents, (1, 3))
         if change is not None:
             terms.append(change)
-        return _total(y, terms)
+        return with_tangent(y, terms)
 
     ad.primitive_jvps[primitive] = jvp
 
@@ -248,7 +243,7 @@ def _readout_jvp(
             for pairs in places
         ]
         terms.append(jnp.stack(each, axis=-1))
-    return _total(y, terms)
+    return with_tangent(y, terms)
 
 
 def _paint_jvp(
@@ -280,7 +275,7 @@ def _paint_jvp(
                     each[h] = each[h] + values[:, :, o] * offset_dot[:, None, axis]
             along = at_orders(*particles, jnp.stack(each, axis=-1), orders=higher)
         terms.append(along)
-    return _total(field, terms)
+    return with_tangent(field, terms)
 
 
 # The derivative of paint along displacements. It is painted by the slopes, but its transposes
@@ -312,7 +307,7 @@ def _paint_along_jvp(
     change = changes(functools.partial(_paint_along, **params), primals, tangents, (1,))
     if change is not None:
         terms.append(change)
-    return _total(paint_along_p.bind(*primals, **params), terms)
+    return with_tangent(paint_along_p.bind(*primals, **params), terms)
 
 
 def _paint_along_transposed(
@@ -336,26 +331,12 @@ ad.primitive_transposes[paint_along_p] = _paint_along_transposed
 batching.primitive_batchers[paint_along_p] = functools.partial(one_by_one, paint_along_p)
 
 
-def _transpose_to(primitive: Primitive, other: Primitive) -> None:
-    """Make `other` the transpose of a primitive that is linear in its last operand."""
-
-    def transpose(
-        cotangent: jax.Array | ad.Zero, *operands: object, **params: object
-    ) -> list[jax.Array | None]:
-        *given, _ = operands
-        if isinstance(cotangent, ad.Zero):
-            return [None] * len(operands)
-        return [*(None for _ in given), other.bind(*given, cotangent, **params)]
-
-    ad.primitive_transposes[primitive] = transpose
-
-
 ad.primitive_jvps[readout_p] = _readout_jvp
 ad.primitive_jvps[paint_p] = _paint_jvp
-_transpose_to(readout_p, paint_p)
-_transpose_to(paint_p, readout_p)
-_transpose_to(along_p, across_p)
-_transpose_to(across_p, along_p)
+transposed_by(readout_p, paint_p, communicates=False)
+transposed_by(paint_p, readout_p, communicates=False)
+transposed_by(along_p, across_p, communicates=False)
+transposed_by(across_p, along_p, communicates=False)
 
 
 def paint(

@@ -14,7 +14,6 @@ from ._growth import are_positive as are_positive
 from ._growth import check_cosmology as check_cosmology
 from ._identity import identities_of as identities_of
 from ._on_host import CRITICAL_DENSITY as CRITICAL_DENSITY
-from ._on_host import OnHost as OnHost
 from ._on_host import on_host as on_host
 from ._painting import on as on
 from ._painting import one_by_one as one_by_one

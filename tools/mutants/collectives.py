@@ -175,9 +175,9 @@ MUTANTS = [
     ),
     Mutant(
         "trap 10: nobody says that a rank has ended",
-        CXX / "runtime" / "watch.cc",
-        "void AnnounceDeparture() { ++*announced_departures; }",
-        "void AnnounceDeparture() {}",
+        CXX / "runtime" / "departure.cc",
+        "  ++*announced_departures;\n",
+        "",
         "tests/jobs/test_failures.py::test_a_rank_that_exits",
         0,
     ),
