@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "base/copies.h"
 #include "base/distribution.h"
 #include "pm/painter.h"
 #include "runtime/handlers.h"
@@ -104,9 +103,10 @@ struct Parts {
 template <typename T, int kPoints, int kShift>
 std::vector<std::int64_t> StartsOf(const Painter<T, kPoints, kShift>& painter, std::int64_t used,
                                    std::int64_t parts) {
-  // A prime: rows in the order of a lattice whose lines have 128 of them would all be in one
-  // plane.
-  constexpr std::int64_t every = 127;
+  // Primes: rows in the order of a lattice whose lines have 128 of them would all be in one plane.
+  // Each is a miss of the cache.
+  constexpr std::int64_t many = std::int64_t{1} << 20;
+  const std::int64_t every = used < many ? 127 : 509;
   const std::int64_t planes = painter.shapes().padded[0];
   std::vector<std::int64_t> particles(planes);
   for (std::int64_t row = 0; row < used; row += every) ++particles[painter.PlanesOf(row).start];
@@ -191,16 +191,28 @@ Parts PartsOf(ffi::ThreadPool& pool, const Painter<T, kPoints, kShift>& painter,
   return parts;
 }
 
+// Zeros in the planes from `low` to `high` of meshes of `width` numbers a point, which lie apart.
+template <typename T>
+void ClearPlanes(const pm::Shapes& shapes, std::int64_t meshes, std::int64_t width,
+                 std::int64_t low, std::int64_t high, T* field) {
+  const std::int64_t plane = shapes.padded[1] * shapes.padded[2] * width;
+  for (std::int64_t mesh = 0; mesh < meshes; ++mesh) {
+    T* const first = field + mesh * shapes.padded[0] * plane;
+    std::fill(first + low * plane, first + high * plane, T{0});
+  }
+}
+
 // paint(begin, end, low, high), as Painter::Paint, of the first `used` rows on several threads.
-// Each task has planes of its own, and paints the rows that reach them in their order: every point
-// is the same sum on any number of threads.
-template <typename T, int kPoints, int kShift, typename PaintRows>
+// Each task has planes of its own, which it clears, and paints the rows that reach them in their
+// order: every point is the same sum on any number of threads.
+template <typename T, int kPoints, int kShift, typename Clear, typename PaintRows>
 std::int64_t PaintOnThreads(ffi::ThreadPool& pool, const Painter<T, kPoints, kShift>& painter,
-                            std::int64_t used, PaintRows paint) {
+                            std::int64_t used, Clear clear, PaintRows paint) {
   const Parts parts = PartsOf(pool, painter, used);
   const std::int64_t count = parts.count();
   std::vector<std::int64_t> lost(count, -1);
   ForEachTask(pool, count, pool.num_threads() - 1, [&](std::int64_t part) {
+    clear(parts.starts[part], parts.starts[part + 1]);
     for (std::size_t at = part; at < parts.runs.size(); at += count) {
       for (const Run& run : parts.runs[at]) {
         const std::int64_t row =
@@ -220,7 +232,6 @@ template <bool kFours>
 ffi::Error Paint(const Particles& particles, ffi::ThreadPool pool, Operand values, Result field) {
   const Timed timed(kFours ? Operation::kPaintFours : Operation::kPaint, BytesOf(values));
   PrepareToWrite(field->untyped_data(), field->size_bytes());
-  Clear(field->untyped_data(), field->size_bytes());
   return WithPainter(kFours ? "paint_fours" : "paint", particles,
                      kFours ? pm::OperandsOfFours(values, *field) : pm::OperandsOf(values, *field),
                      [&](const auto& painter, auto zero) {
@@ -229,6 +240,11 @@ ffi::Error Paint(const Particles& particles, ffi::ThreadPool pool, Operand value
                        T* to = static_cast<T*>(field->untyped_data());
                        return PaintOnThreads(
                            pool, painter, *particles.used.typed_data(),
+                           [=, &painter](std::int64_t low, std::int64_t high) {
+                             const pm::Shapes& shapes = painter.shapes();
+                             ClearPlanes(shapes, kFours ? 1 : shapes.components, kFours ? 4 : 1,
+                                         low, high, to);
+                           },
                            [=, &painter](std::int64_t begin, std::int64_t end, std::int64_t low,
                                          std::int64_t high) {
                              return kFours ? painter.PaintFours(from, begin, end, low, high, to)
