@@ -190,8 +190,8 @@ MUTANTS = [
     Mutant(
         "a thread paints planes of others",
         CXX / "pm" / "painting.cc",
-        "parts.starts[part], parts.starts[part + 1]);",
-        "parts.starts[part], parts.starts.back());",
+        "run.end, parts.starts[part], parts.starts[part + 1]);",
+        "run.end, parts.starts[part], parts.starts.back());",
         "tests/jobs/test_particles.py",
         0,
     ),
