@@ -100,8 +100,9 @@ class Exchanged {
                     "would take other libraries' messages; give the tag, or call "
                     "pfftjax.collectives.duplicate(comm) once on all ranks of the communicator");
     }
-    if (in_.IsNothing() && out_.Rank(comm_) == comm_.rank) return SendToSelf();
-    if (ffi::Error error = MovePieces(buffer.data()); error.failure()) return error;
+    const bool is_to_itself = in_.IsNothing() && out_.Rank(comm_) == comm_.rank;
+    ffi::Error error = is_to_itself ? SendToSelf() : MovePieces(buffer.data());
+    if (error.failure()) return error;
     if (!in_.IsNothing() && arrived_.count != in_.count && buffer.is_exact) return IsShort();
     FillRest(buffer);
     return buffer.status == kNoStatus ? ffi::Error::Success() : WriteStatus(buffer.status);

@@ -104,9 +104,9 @@ template <typename T, int kPoints, int kShift>
 std::vector<std::int64_t> StartsOf(const Painter<T, kPoints, kShift>& painter, std::int64_t used,
                                    std::int64_t parts) {
   // Primes: rows in the order of a lattice whose lines have 128 of them would all be in one plane.
-  // Each is a miss of the cache.
-  constexpr std::int64_t many = std::int64_t{1} << 20;
-  const std::int64_t every = used < many ? 127 : 509;
+  // Each row that is looked at is a miss of the cache, so that no more are than balance the parts.
+  constexpr std::int64_t enough = 64;
+  const std::int64_t every = used / 509 < enough * parts ? 127 : 509;
   const std::int64_t planes = painter.shapes().padded[0];
   std::vector<std::int64_t> particles(planes);
   for (std::int64_t row = 0; row < used; row += every) ++particles[painter.PlanesOf(row).start];

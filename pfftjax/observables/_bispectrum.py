@@ -51,7 +51,7 @@ class Bispectrum(NamedTuple):
     @property
     def reduced(self) -> Series:
         """Q = B / (P1 P2 + P2 P3 + P3 P1), which depends little on scale and time."""
-        # In float32 products of spectra, and B, may be larger than any number.
+        # In float32 the product of two spectra may be larger than any number.
         most = jax.lax.stop_gradient(jnp.max(self.power, axis=1))
         most = jnp.where(most > 0, most, 1)
         p1, p2, p3 = (self.power / most[:, None]).T

@@ -164,14 +164,16 @@ def _spread(x: jax.Array) -> jax.Array:
 
 
 class _Ring(NamedTuple):
-    """Rings of pixels: the first pixel of each, how many, by how much of one they are shifted."""
+    """Rings of pixels: the first pixel of each, how many, and by how many halves of one they are
+    shifted.
+    """
 
     start: jax.Array
     pixels: jax.Array
-    shift: jax.Array
+    halves: jax.Array
 
 
-def _ring(number: jax.Array, n: int, dtype: np.dtype) -> _Ring:
+def _ring(number: jax.Array, n: int) -> _Ring:
     """That of a number from 1 to 4 nside - 1."""
     is_south = number > 2 * n
     i = jnp.where(is_south, 4 * n - number, number)
@@ -179,8 +181,7 @@ def _ring(number: jax.Array, n: int, dtype: np.dtype) -> _Ring:
     first = jnp.where(is_cap, 2 * i * (i - 1), 2 * n * (n - 1) + (i - n) * 4 * n)
     count = 4 * jnp.minimum(i, n)
     start = jnp.where(is_south, 12 * n**2 - first - count, first)
-    shift = jnp.where(is_cap | (((i - n) & 1) == 0), 0.5, 0.0).astype(dtype)
-    return _Ring(start, count, shift)
+    return _Ring(start, count, (is_cap | (((i - n) & 1) == 0)).astype(jnp.int32))
 
 
 @functools.cache
@@ -234,10 +235,12 @@ def interpolation_weights(vectors: RealsLike, nside: int) -> tuple[Indices, Real
 
     def along(number: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The two pixels of a ring beside each longitude, and their weights."""
-        ring = _ring(number, n, dtype)
-        place = at.longitude * (ring.pixels / (2 * np.pi)).astype(dtype) - ring.shift
-        left = jnp.floor(place)
-        pair, part = by_parity(left.astype(jnp.int32), place - jax.lax.stop_gradient(left))
+        ring = _ring(number, n)
+        # In halves of a pixel: a product alone is rounded alike wherever a compiler repeats it,
+        # and with it what it lies between; with a sum it may be rounded once or twice.
+        place = at.longitude * (ring.pixels / np.pi).astype(dtype)
+        left = (jnp.floor(place).astype(jnp.int32) - ring.halves) >> 1
+        pair, part = by_parity(left, (place - (2 * left + ring.halves).astype(dtype)) / 2)
         # Rounding leads at most one pixel around. Remainders would take a third of all time.
         count = ring.pixels[..., None]
         pair = pair + jnp.where(pair < 0, count, 0) - jnp.where(pair >= count, count, 0)
@@ -262,8 +265,8 @@ def by_parity(left: jax.Array, part: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(..., 2), the even and the odd one of `left` and `left` + 1, and the weight of each between
     which something lies that is `part` of the way from one to the other.
 
-    Compilers may compute what lies on one of them twice, and find it on either side. Here that
-    changes the index of what has no weight, whichever of the two is used where.
+    Where a compiler computes what lies on one of them twice, and finds it on either side, that
+    changes the index of what has no weight.
     """
     is_odd = (left & 1) == 1
     even, odd = jnp.where(is_odd, part, 1 - part), jnp.where(is_odd, 1 - part, part)

@@ -439,16 +439,16 @@ def _sights(
     stage, passages = passages_of(integrator, cosmology, scale_factors, dtype, here)
     # Maps beyond the run would be empty, and a universe of lenses with less mass than it has.
     near, far = observer.ends
-    of_run = jnp.minimum(far, passages.far[0]) - jnp.maximum(near, passages.near[-1])
+    beyond = jnp.maximum(far - passages.far[0], 0) + jnp.maximum(passages.near[-1] - near, 0)
     near_of_run = expect(
         passages.near,
-        far - near,
-        jnp.maximum(of_run, 1e-9 * (far - near)),
+        far,
+        jnp.maximum(far - beyond, 1e-9 * far),
         operation="simulate",
-        what="the distance [Mpc/h] from the first to the last edge of the light cone",
-        but="that of which light comes from within the run",
+        what="the last edge of the light cone [Mpc/h]",
+        but="without what is beyond the run",
         remedy="let edges be within comoving_distance of the first and the last of scale_factors",
-        tolerance=1e-3,
+        tolerance=1e-5,
         comm=motion.plan.grid.communicator,
     )
     passages = passages._replace(near=near_of_run)

@@ -30,6 +30,15 @@ def test_from_nobody_comes_recvbuf():
 
 
 @pytest.mark.parametrize("status", [None, MPI.Status()], ids=["plain", "with a status"])
+def test_what_is_sent_to_oneself_leaves_recvbuf_where_nobody_sends(status):
+    x, buf = jnp.arange(4.0), jnp.full(4, 7.0)
+    y = jax.jit(lambda x: pc.sendrecv(x, buf, MPI.PROC_NULL, RANK, status=status))(x)
+    assert_equal(y, buf)
+    assert_equal(jax.jit(lambda: pc.recv(buf, RANK))(), x)
+    assert status is None or status.Get_source() == MPI.PROC_NULL
+
+
+@pytest.mark.parametrize("status", [None, MPI.Status()], ids=["plain", "with a status"])
 def test_gradient_flows_to_recvbuf_where_nobody_sends(status):
     def f(x, buf):
         return pc.sendrecv(x, buf, MPI.PROC_NULL, MPI.PROC_NULL, status=status)

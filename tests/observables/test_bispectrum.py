@@ -175,7 +175,6 @@ def test_meshes_with_fewer_planes_than_ranks():
     assert found.power[0, 0] > 0
 
 
-@pytest.mark.ranks(2)
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("scale", [1e9, 1e-9])
 def test_reduced_bispectra_of_large_and_small_fields(scale):
@@ -189,6 +188,7 @@ def test_reduced_bispectra_of_large_and_small_fields(scale):
     np.testing.assert_allclose(slope, -one.reduced.sum(), rtol=1e-4)
 
 
+@pytest.mark.ranks(2)
 def test_smoothing_is_divided_out():
     shape, side = (9, 10, 8), 100.0
     plan = PencilFFT(shape, grids()[0], real=True)

@@ -88,12 +88,48 @@ def test_weights_are_continuous_and_differentiable():
     assert np.isfinite(np.asarray(polar)).all()
 
 
+# Tests compile without them, to be quick.
+OPTIMIZATIONS = {
+    "xla_backend_optimization_level": 3,
+    "xla_llvm_disable_expensive_passes": False,
+    "xla_cpu_use_fusion_emitters": True,
+}
+
+
+def _lattice(n, dtype):
+    along = np.arange(-n, n + 1)
+    vectors = np.stack(np.meshgrid(along, along, along, indexing="ij"), -1).reshape(-1, 3)
+    return vectors[np.any(vectors != 0, axis=1)].astype(dtype)
+
+
+@pytest.mark.parametrize("nside", [2, 4])
+def test_slopes_on_boundaries_are_those_of_one_side(nside):
+    """Also in programs, where XLA may find a vector on either side, and its slope on the other."""
+    values = np.random.default_rng(1).normal(size=12 * nside**2)
+
+    def slopes(vectors):
+        def interpolated(vectors):
+            pixels, weights = interpolation_weights(vectors, nside)
+            return jnp.sum(jnp.asarray(values, weights.dtype)[pixels] * weights)
+
+        return jax.grad(interpolated)(vectors)
+
+    vectors = _lattice(20, "float64")
+    vectors = vectors[np.any(vectors[:, :2] != 0, axis=1)]
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    around = 1e-9 * np.stack([-vectors[:, 1], vectors[:, 0], 0 * vectors[:, 2]], -1)
+    up = 1e-9 * length * np.array([0, 0, 1])
+    sides = [slopes(vectors + s * around + t * up) for s in (1, -1) for t in (1, -1)]
+    for how in (slopes, jax.jit(slopes, compiler_options=OPTIMIZATIONS)):
+        found = how(vectors.astype("float32"))
+        off = np.min([np.abs(found - side).max(1) for side in sides], axis=0)
+        assert np.max(off * length[:, 0]) < 1e-3
+
+
 @pytest.mark.parametrize("nside", [1, 4])
 def test_vectors_on_meridians_and_rings_stay_there_in_programs(nside):
     """XLA may find a vector on a boundary on either side of it, and the weights on the other."""
-    along = np.arange(-12, 13, dtype="float32")
-    vectors = np.stack(np.meshgrid(along, along, along, indexing="ij"), -1).reshape(-1, 3)
-    vectors = vectors[np.any(vectors != 0, axis=1)]
+    vectors = _lattice(12, "float32")
 
     def counts(vectors):
         pixels, weights = interpolation_weights(vectors, nside)
@@ -101,14 +137,8 @@ def test_vectors_on_meridians_and_rings_stay_there_in_programs(nside):
 
     exact = np.zeros(12 * nside**2)
     np.add.at(exact, *map(np.asarray, interpolation_weights(vectors.astype("float64"), nside)))
-    # Tests compile without them, to be quick.
-    optimizations = {
-        "xla_backend_optimization_level": 3,
-        "xla_llvm_disable_expensive_passes": False,
-        "xla_cpu_use_fusion_emitters": True,
-    }
-    compiled = jax.jit(counts, compiler_options=optimizations)
-    many = jax.jit(jax.vmap(counts), compiler_options=optimizations)
+    compiled = jax.jit(counts, compiler_options=OPTIMIZATIONS)
+    many = jax.jit(jax.vmap(counts), compiler_options=OPTIMIZATIONS)
     for found in (counts(vectors), compiled(vectors), many(vectors[None])[0]):
         np.testing.assert_allclose(found, exact, rtol=0, atol=0.02)
     # The lattice is as it was when it is turned about the axis, or upside down.

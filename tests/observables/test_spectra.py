@@ -283,7 +283,6 @@ def test_derivatives():
     np.testing.assert_allclose(along, difference / (2 * step), rtol=1e-6)
 
 
-@pytest.mark.ranks(2)
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("scale", [1e11, 1e-12])
 def test_correlations_of_large_and_small_fields(scale):
@@ -315,6 +314,7 @@ def test_derivatives_where_a_field_has_no_power():
             assert np.isfinite(jax.grad(of)(jnp.zeros_like(y))).all()
 
 
+@pytest.mark.ranks(2)
 def test_under_vmap():
     plan = PencilFFT((6, 6, 6), grids()[0], real=True)
     several = jnp.stack([plan.input.local_block(random((6, 6, 6), seed=s)) for s in range(3)])
