@@ -103,7 +103,7 @@ class Exchanged {
     const bool is_to_itself = in_.IsNothing() && out_.Rank(comm_) == comm_.rank;
     ffi::Error error = is_to_itself ? SendToSelf() : MovePieces(buffer.data());
     if (error.failure()) return error;
-    if (!in_.IsNothing() && arrived_.count != in_.count && buffer.is_exact) return IsShort();
+    if (!in_.IsNothing() && arrived_.count != in_.count && buffer.is_exact) return TooShort();
     FillRest(buffer);
     return buffer.status == kNoStatus ? ffi::Error::Success() : WriteStatus(buffer.status);
   }
@@ -141,7 +141,7 @@ class Exchanged {
                           channel_.send_tag, At(recv, receiving ? i * recv_limit : 0, in_.element),
                           room, in_.element, receiving ? source : Mpi()->proc_null, recv_tag,
                           channel_.comm, &piece, {Waits::HalfEnded, &waits});
-      if (code != 0) return HasFailed(code, receiving);
+      if (code != 0) return FailureOf(code, receiving);
       if (!receiving) continue;
       if (piece.count < 0) {
         return Failed(site_.operation, comm_,
@@ -158,7 +158,7 @@ class Exchanged {
     return ffi::Error::Success();
   }
 
-  ffi::Error HasFailed(int code, bool receiving) const {
+  ffi::Error FailureOf(int code, bool receiving) const {
     const std::string remedy = std::string("; if the message is longer than the ") +
                                std::to_string(in_.count) + " " + InfoOf(in_.element).name +
                                " elements of " + in_.name + ", give " + in_.name +
@@ -166,7 +166,7 @@ class Exchanged {
     return Failed(site_.operation, comm_, ReasonOf(code, comm_) + (receiving ? remedy : ""));
   }
 
-  ffi::Error IsShort() const {
+  ffi::Error TooShort() const {
     return Failed(site_.operation, comm_,
                   "rank " + std::to_string(arrived_.source) + " sent " +
                       std::to_string(arrived_.count) + " elements where " + in_.name + " has " +
