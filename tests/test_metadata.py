@@ -35,15 +35,17 @@ def test_files_agree_on_version_urls_and_authors():
 def test_an_inconsistency_is_found(monkeypatch):
     read = release.read
     monkeypatch.setattr(
-        release, "read", lambda name: read(name).replace("version: ", "version: 9")
+        release, "read", lambda name: re.sub(r'version: ("?)', r"version: \g<1>9", read(name))
     )
-    (found,) = release.inconsistencies()
-    assert found.startswith("CITATION.cff has version 9")
+    citation, recipe = release.inconsistencies()
+    assert citation.startswith("CITATION.cff has version 9")
+    assert recipe.startswith("packaging/conda/recipe.yaml has version 9")
 
 
 def test_a_release_is_written(tmp_path, monkeypatch):
     """The version, in every file that has it, and the date; twice is as good as once."""
     for name in (*release.VERSIONS, "CHANGELOG.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(release.read(name))
     monkeypatch.setattr(release, "ROOT", tmp_path)
     for _ in range(2):

@@ -25,6 +25,7 @@ from tools.launcher import ROOT
 VERSIONS = {
     "pyproject.toml": r'^version = "(.*)"$',
     "CITATION.cff": r"^version: (.*)$",
+    "packaging/conda/recipe.yaml": r'^  version: "(.*)"$',
 }
 RELEASED = r"^date-released: (.*)$"
 NEXT = "## Unreleased"
