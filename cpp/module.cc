@@ -50,7 +50,7 @@ std::vector<Registration> AllHandlers() {
   std::vector<Registration> all;
   for (const auto& handlers :
        {CollectiveHandlers(), MessageHandlers(), ScanHandlers(), SplitHandlers(), SameHandlers(),
-        ExchangeHandlers(), PencilHandlers(), FftHandlers(), FusedHandlers(), ParticleHandlers(),
+        RowHandlers(), PencilHandlers(), FftHandlers(), FusedHandlers(), ParticleHandlers(),
         PaintingHandlers(), LightHandlers(), NufftHandlers()}) {
     all.insert(all.end(), handlers.begin(), handlers.end());
   }

@@ -5,7 +5,13 @@
 
 A node is what namespaces make it: a host name, a network, processes and shared memory of its own,
 and files that it shares with the others. Ranks of different nodes reach each other by TCP only,
-over a bridge, at `--rate` each way.
+over a bridge, at `--rate` each way. A program that is named here has one core for each rank, as on
+a cluster; the tests run unbound.
+
+A link loses nothing, like those of clusters: its queue holds all that TCP's windows let senders
+have on their way. TCP is told to fill it (Reno). BBR, which a machine may use by itself, leaves a
+link half empty for a tenth of a second where one of two connections pauses; and what a shorter
+queue drops last is sent again after 200 ms.
 """
 
 import argparse
@@ -24,6 +30,15 @@ from tools import launcher
 BRIDGE = "pfftjax0"
 NETWORK = "10.199.0.{}"
 LINK = "PFFTJAX_TEST_LINK"  # Gbit/s, in the environment of ranks
+# The queue of a link: a hundred connections fill 64 MiB with difficulty.
+QUEUE = "64m"
+CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
+# Runs the rest of a command on a core by its rank, as launchers bind the ranks of each node alone.
+ON_A_CORE = (
+    "sh",
+    "-c",
+    'exec taskset --cpu-list $((${OMPI_COMM_WORLD_RANK-$PMI_RANK} % $(nproc))) "$0" "$@"',
+)
 # These tests send data between nodes and within one: by every method, by messages and collectives.
 TESTS = (
     "tests/pencils",
@@ -43,10 +58,13 @@ def _run(*command: str) -> None:
 
 def _start(name: str) -> tuple[subprocess.Popen[str], str]:
     """A process in namespaces of its own, which keeps them; and its number outside of them."""
-    inside = f"hostname {name} && mount -t tmpfs tmpfs /dev/shm && echo up && exec sleep infinity"
+    steps = (
+        *(f"hostname {name}", "mount -t tmpfs tmpfs /dev/shm", f"echo reno > {CONGESTION}"),
+        *("echo up", "exec sleep infinity"),
+    )
     spaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc"]
     holder = subprocess.Popen(
-        ["unshare", *spaces, "--kill-child", "sh", "-c", inside],
+        ["unshare", *spaces, "--kill-child", "sh", "-c", " && ".join(steps)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -78,7 +96,7 @@ def nodes(count: int, rate: str):
             stack.callback(_run, "ip", "link", "delete", port)
             _run("ip", "link", "set", port, "master", BRIDGE, "up")
             if rate:
-                shape = ["tbf", "rate", rate, "burst", "256k", "latency", "50ms"]
+                shape = ["tbf", "rate", rate, "burst", "256k", "limit", QUEUE]
                 _run("tc", "qdisc", "add", "dev", port, "root", *shape)
             within = ["nsenter", "--target", pid, "--net"]
             _run(*within, "ip", "address", "add", f"{address}/24", "dev", "eth0")
@@ -142,9 +160,14 @@ def set_link(
             _run(*_python(*wait_by, node, _REACH, here, str(server.getsockname()[1])))
 
 
-def command(ranks: int, addresses: list[str], ssh: pathlib.Path, *arguments: str) -> list[str]:
+def command(
+    ranks: int, addresses: list[str], ssh: pathlib.Path, *arguments: str, bind: bool = False
+) -> list[str]:
     """The command that runs `python arguments` on so many ranks, in blocks on the nodes."""
     mpirun, *options = launcher.command(ranks, *arguments)
+    if bind:
+        program = options.index(sys.executable)
+        options[program:program] = ON_A_CORE
     parts = [
         ranks * (i + 1) // len(addresses) - ranks * i // len(addresses)
         for i in range(len(addresses))
@@ -211,7 +234,9 @@ def main() -> int:
             settings[LINK] = os.environ[LINK] = str(rate)  # for what measures
         start = time.monotonic()
         status = subprocess.run(
-            command(arguments.ranks, addresses, ssh, *program), env=settings, check=False
+            command(arguments.ranks, addresses, ssh, *program, bind=bool(arguments.program)),
+            env=settings,
+            check=False,
         ).returncode
     print(
         f"{arguments.ranks} ranks on {arguments.nodes} nodes: status {status}, "

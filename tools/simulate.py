@@ -24,8 +24,8 @@ from tools.launcher import ROOT
 SIMULATED = ROOT / "tests" / "cpp" / "simulated"
 # The core without GPUs and transforms, and without the parts for Python and for an MPI library.
 CORE = (
-    "base/memory_in_use base/pages collectives/collectives collectives/exchange "
-    "collectives/messages collectives/node_exchange collectives/same collectives/scan "
+    "base/memory_in_use base/pages collectives/collectives collectives/messages "
+    "collectives/node_exchange collectives/rows collectives/same collectives/scan "
     "collectives/split pencils/box pencils/pencils pencils/redistribute pencils/stream "
     "pm/owners runtime/abort runtime/agreement runtime/call runtime/background "
     "runtime/call_sites runtime/communicator runtime/crossing runtime/deadlock "

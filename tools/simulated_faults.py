@@ -281,7 +281,7 @@ FAULTS = [
     # Agreement, the watch and the way out.
     Fault(
         "overflow is not noticed",
-        "collectives/exchange.cc",
+        "collectives/rows.cc",
         "if (all[kTooMany]) {",
         "if (false) {",
     ),

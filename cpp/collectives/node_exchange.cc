@@ -12,9 +12,8 @@ namespace pfftjax {
 namespace {
 
 // A rank has no more bytes than kBytesOnTheirWay on their way to another one at a time, in
-// messages of about kChunkBytes. Of several MiB that ranks sent at once over TCP, Open MPI 5.0.11
-// kept a link busy for 70 % of the time; of this for nearly all of it, and two messages at a time
-// were not faster.
+// messages of about kChunkBytes. With 4 MiB on their way a transform took a quarter longer over
+// TCP with Open MPI 5.0.11, and as long with MPICH 5.0.2 (docs/design/transforms.md).
 constexpr std::int64_t kChunkBytes = std::int64_t{512} << 10;
 constexpr std::int64_t kBytesOnTheirWay = std::int64_t{1} << 20;
 

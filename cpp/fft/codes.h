@@ -24,20 +24,23 @@ template <>
 struct Code<float> {
   using Mantissa = std::int16_t;
   using Exponent = std::uint8_t;
-  static constexpr std::int64_t kBlockBytes = 1 + 2 * kCodedBlock;
-  static constexpr std::int64_t Bytes(std::int64_t numbers) {
-    return (numbers + kCodedBlock - 1) / kCodedBlock + 2 * numbers;
-  }
 };
 template <>
 struct Code<double> {
   using Mantissa = std::int32_t;
   using Exponent = std::uint16_t;
-  static constexpr std::int64_t kBlockBytes = 2 + 4 * kCodedBlock;
-  static constexpr std::int64_t Bytes(std::int64_t numbers) {
-    return (numbers + kCodedBlock - 1) / kCodedBlock * 2 + 4 * numbers;
-  }
 };
+
+// It is inlined always: lanes.cc is compiled for several processors, and the linker would keep one
+// of its copies for all.
+template <typename T>
+[[gnu::always_inline]] constexpr std::int64_t CodeBytes(std::int64_t numbers) {
+  constexpr std::int64_t exponent = sizeof(typename Code<T>::Exponent);
+  constexpr std::int64_t mantissa = sizeof(typename Code<T>::Mantissa);
+  return (numbers + kCodedBlock - 1) / kCodedBlock * exponent + numbers * mantissa;
+}
+template <typename T>
+inline constexpr std::int64_t kBlockBytes = CodeBytes<T>(kCodedBlock);
 
 // The bytes of a row of complex numbers.
 template <typename T>

@@ -75,7 +75,7 @@ struct Coding {
     }
     most = Largest<kLanes / 2>(most, typename MakeIndices<kLanes>::Type{});
     if (most[0] >= kInfinity) {
-      __builtin_memset(to, 0, Code<T>::kBlockBytes);
+      __builtin_memset(to, 0, kBlockBytes<T>);
       __builtin_memcpy(to, &kNone, sizeof kNone);
       return;
     }
@@ -119,27 +119,27 @@ void EncodeRow(const T* from, std::int64_t numbers, char* to) {
   for (; numbers >= kCodedBlock; numbers -= kCodedBlock) {
     Coding<T>::Encode(from, to);
     from += kCodedBlock;
-    to += Code<T>::kBlockBytes;
+    to += kBlockBytes<T>;
   }
   if (numbers == 0) return;
   T last[kCodedBlock] = {};
-  char coded[Code<T>::kBlockBytes];
+  char coded[kBlockBytes<T>];
   __builtin_memcpy(last, from, numbers * sizeof(T));
   Coding<T>::Encode(last, coded);
-  __builtin_memcpy(to, coded, Code<T>::Bytes(numbers));
+  __builtin_memcpy(to, coded, CodeBytes<T>(numbers));
 }
 
 template <typename T>
 void DecodeRow(const char* from, std::int64_t numbers, T* to) {
   for (; numbers >= kCodedBlock; numbers -= kCodedBlock) {
     Coding<T>::Decode(from, to);
-    from += Code<T>::kBlockBytes;
+    from += kBlockBytes<T>;
     to += kCodedBlock;
   }
   if (numbers == 0) return;
   T last[kCodedBlock];
-  char coded[Code<T>::kBlockBytes] = {};
-  __builtin_memcpy(coded, from, Code<T>::Bytes(numbers));
+  char coded[kBlockBytes<T>] = {};
+  __builtin_memcpy(coded, from, CodeBytes<T>(numbers));
   Coding<T>::Decode(coded, last);
   __builtin_memcpy(to, last, numbers * sizeof(T));
 }

@@ -39,7 +39,7 @@ void LeaveRow(char* to, const T* from, std::int64_t n, const Parcel& parcel) {
                   static_cast<std::size_t>(n) * 2 * sizeof(T));
     return;
   }
-  alignas(64) char code[Code<T>::Bytes(2 * kCodedAtOnce)];
+  alignas(64) char code[CodeBytes<T>(2 * kCodedAtOnce)];
   for (std::int64_t done = 0; done < n; done += kCodedAtOnce) {
     const std::int64_t count = std::min(n - done, kCodedAtOnce);
     ChosenLanes().Encode(from + 2 * done, 2 * count, code);

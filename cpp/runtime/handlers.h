@@ -31,7 +31,7 @@ std::vector<Registration> MessageHandlers();
 std::vector<Registration> SameHandlers();
 std::vector<Registration> ScanHandlers();
 std::vector<Registration> SplitHandlers();
-std::vector<Registration> ExchangeHandlers();
+std::vector<Registration> RowHandlers();
 std::vector<Registration> PencilHandlers();
 std::vector<Registration> FftHandlers();
 std::vector<Registration> FusedHandlers();

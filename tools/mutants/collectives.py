@@ -303,7 +303,7 @@ MUTANTS = [
     ),
     Mutant(
         "of a batch only the last member's room is checked",
-        CXX / "collectives" / "exchange.cc",
+        CXX / "collectives" / "rows.cc",
         "mine[kNeeded] = std::max(mine[kNeeded], arriving);",
         "mine[kNeeded] = arriving;",
         "tests/collectives/test_alltoallv.py::test_overflow_of_one_member_of_a_batch",

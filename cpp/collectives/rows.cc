@@ -1,11 +1,11 @@
 // alltoallv and allgatherv: rows between all pairs of ranks, counted at run time, in results of
 // static size.
-#include "collectives/exchange.h"
+#include "collectives/rows.h"
 
 #include <array>
 #include <cstring>
 
-#include "collectives/rows.h"
+#include "collectives/exchange.h"
 #include "runtime/handlers.h"
 
 namespace pfftjax {
@@ -89,7 +89,7 @@ ffi::Error MoveRows(const CallSite& site, Operand x, ffi::Buffer<ffi::S32> outgo
 
 }  // namespace
 
-std::vector<Registration> ExchangeHandlers() {
+std::vector<Registration> RowHandlers() {
   return {SiteHandler<Operation::kExchangeCounts, ExchangeCounts>("pfftjax_exchange_counts",
                                                                   "rows", "capacity", "what"),
           SiteHandler<Operation::kAllgatherv, MoveRows<true>>("pfftjax_allgatherv"),
