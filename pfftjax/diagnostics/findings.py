@@ -216,8 +216,13 @@ def _cores(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
         each = all_cores // count
         yield Finding(
             f"each of {count} ranks may use one core only, of {all_cores}",
-            f"more ranks, or {each} cores for each, which XLA's threads then use: mpirun --map-by "
-            f"slot:PE={each} (MPICH: -bind-to core:{each}), srun --cpus-per-task={each}",
+            f"more ranks, or {each} cores for each, which XLA's threads then use: "
+            f"{_how_to_bind(each)}",
+        )
+    elif (threads := sum(len(other.cores) for other, _ in ranks)) > len(shared):
+        yield Finding(
+            f"{count} ranks have {threads} threads in all for {_cores_text(shared)}",
+            f"give each rank cores of its own: {_how_to_bind(len(shared) // count)}",
         )
     crowded = [
         (other, observed.xla_threads)
@@ -231,6 +236,14 @@ def _cores(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
             "unset NPROC, unless several of your threads communicate, and let the launcher bind "
             "ranks, before Python starts",
         )
+
+
+def _how_to_bind(cores: int) -> str:
+    """How launchers give each rank so many cores of its own."""
+    return (
+        f"mpirun --map-by slot:PE={cores} (MPICH: -bind-to core:{cores}), "
+        f"srun --cpus-per-task={cores} --cpu-bind=cores"
+    )
 
 
 def _cores_text(cores: tuple[int, ...]) -> str:

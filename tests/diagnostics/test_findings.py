@@ -18,7 +18,6 @@ HEALTHY = dataclasses.replace(
     size=2,
     host="node1",
     local_ranks=2,
-    cores=(0, 1, 2, 3),
     node_cores=4,
     simd="avx2",
     options=Options(),
@@ -31,16 +30,19 @@ HEALTHY = dataclasses.replace(
     platforms=("cpu",),
     mpi_takes_cuda_pointers=False,
 )
-SEEN = Observed(xla_threads=4, reads_neighbour=True)
+SEEN = Observed(xla_threads=2, reads_neighbour=True)
 
 
 def job(each=lambda rank: {}, seen=lambda rank: {}, ranks=2, **rest):
     """A healthy job but for what is given."""
+
+    def place(rank):
+        cores = (2 * rank, 2 * rank + 1)
+        return {"rank": rank, "size": ranks, "launched_ranks": ranks, "cores": cores}
+
     everyone = [
         (
-            dataclasses.replace(
-                HEALTHY, **{"rank": rank, "size": ranks, "launched_ranks": ranks, **each(rank)}
-            ),
+            dataclasses.replace(HEALTHY, **{**place(rank), **each(rank)}),
             dataclasses.replace(SEEN, **seen(rank)),
         )
         for rank in range(ranks)
@@ -159,7 +161,16 @@ def test_one_core_a_rank_where_there_are_more():
 
 def test_more_threads_than_cores():
     finding = one(job(seen=lambda _: {"xla_threads": 16}))
-    assert finding.text == "XLA computes with 16 threads on cores 0-3 of a rank on node1"
+    assert finding.text == "XLA computes with 16 threads on cores 0-1 of a rank on node1"
+
+
+@pytest.mark.parametrize("cores", [(0, 1), (0, 1, 2, 3)])
+def test_ranks_that_are_not_bound(cores):
+    """MPICH's mpirun binds nothing by itself."""
+    finding = one(job(lambda _: {"cores": cores}, lambda _: {"xla_threads": len(cores)}))
+    assert finding.text.startswith(f"2 ranks have {2 * len(cores)} threads in all for cores 0-")
+    assert f"PE={len(cores) // 2} " in finding.remedy
+    assert not finding.wrong
 
 
 def test_huge_pages():
