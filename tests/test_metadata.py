@@ -55,6 +55,9 @@ def test_a_release_is_written(tmp_path, monkeypatch):
         assert release.CHECKS["the version has its date, and its part of CHANGELOG.md"]() is None
         assert release.read("CITATION.cff").count("date-released") == 1
         assert release.read("CHANGELOG.md").count("9.8.7") == 1
+        # The day of the tag is the one that counts.
+        earlier = re.sub(r"## 9.8.7 - .*", "## 9.8.7 - 2001-01-01", release.read("CHANGELOG.md"))
+        (tmp_path / "CHANGELOG.md").write_text(earlier)
     with pytest.raises(SystemExit, match="no version"):
         release.write("v9.8")
 

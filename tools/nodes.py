@@ -1,23 +1,24 @@
 """Several nodes made of this one, and jobs whose ranks they share: `make nodes`; Linux, as root.
 
     python -m tools.nodes                                  the tests of what nodes exchange
-    python -m tools.nodes --ranks 3 --rate 1gbit -- -m pfftjax doctor    anything else
+    python -m tools.nodes --ranks 3 --rate 1gbit -- -m benchmarks.methods    anything else
 
 A node is what namespaces make it: a host name, a network, processes and shared memory of its own,
 and files that it shares with the others. Ranks of different nodes reach each other by TCP only,
-over a bridge, at `--rate` each way. A program that is named here has one core for each rank, as on
-a cluster; the tests run unbound.
+over a bridge, at `--rate` each way. Each rank of a program that is named here is bound to a core,
+which ranks of several nodes may share; with `--unbound`, and in the tests, it may use all.
 
-A link loses nothing, like those of clusters: its queue holds all that TCP's windows let senders
-have on their way. TCP is told to fill it (Reno). BBR, which a machine may use by itself, leaves a
-link half empty for a tenth of a second where one of two connections pauses; and what a shorter
-queue drops last is sent again after 200 ms.
+A link is to lose nothing, like those of clusters, so its queue holds what TCP has on its way over
+some 16 connections, and what it dropped all the same is told at the end. TCP is told to fill it
+(Reno). BBR, which a machine may use by itself, leaves a link half empty for a tenth of a second
+where one of two connections pauses. What a shorter queue drops last is sent again after 200 ms.
 """
 
 import argparse
 import contextlib
 import os
 import pathlib
+import re
 import shlex
 import socket
 import subprocess
@@ -30,15 +31,17 @@ from tools import launcher
 BRIDGE = "pfftjax0"
 NETWORK = "10.199.0.{}"
 LINK = "PFFTJAX_TEST_LINK"  # Gbit/s, in the environment of ranks
-# The queue of a link: a hundred connections fill 64 MiB with difficulty.
-QUEUE = "64m"
+QUEUE = "64m"  # of a link, in bytes
 CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
-# Runs the rest of a command on a core by its rank, as launchers bind the ranks of each node alone.
-ON_A_CORE = (
-    "sh",
-    "-c",
-    'exec taskset --cpu-list $((${OMPI_COMM_WORLD_RANK-$PMI_RANK} % $(nproc))) "$0" "$@"',
-)
+# Binds a rank to a core, and runs the rest of the command. Launchers would count the cores of each
+# node alone, and give the first ranks of all nodes the same one.
+_ON_A_CORE = """
+import os, sys
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+cores = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, {cores[rank % len(cores)]})
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 # These tests send data between nodes and within one: by every method, by messages and collectives.
 TESTS = (
     "tests/pencils",
@@ -166,8 +169,8 @@ def command(
     """The command that runs `python arguments` on so many ranks, in blocks on the nodes."""
     mpirun, *options = launcher.command(ranks, *arguments)
     if bind:
-        program = options.index(sys.executable)
-        options[program:program] = ON_A_CORE
+        after_python = options.index(sys.executable) + 1
+        options[after_python:after_python] = ["-c", _ON_A_CORE]
     parts = [
         ranks * (i + 1) // len(addresses) - ranks * i // len(addresses)
         for i in range(len(addresses))
@@ -199,14 +202,28 @@ print(8e-9 * count / (time.monotonic() - start))
 _SEND = """
 import socket, sys, time
 connection = socket.create_connection((sys.argv[1], 5999))
-end = time.monotonic() + 2
+end = time.monotonic() + 1
 while time.monotonic() < end:
     connection.sendall(bytes(1 << 18))
 """
 
 
 def link_rate(addresses: list[str], ssh: pathlib.Path) -> float:
-    """Gbit/s that one connection from the first node to the second carries."""
+    """Gbit/s that one connection from the first node to the second carries: the best of three."""
+    return max(_rate_once(addresses, ssh) for _ in range(3))
+
+
+def dropped(count: int) -> int:
+    """So many packets the links of the nodes have dropped."""
+    total = 0
+    for number in range(1, count + 1):
+        show = ["tc", "-s", "qdisc", "show", "dev", f"{BRIDGE}p{number}"]
+        said = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+        total += sum(map(int, re.findall(r"dropped (\d+)", said)))
+    return total
+
+
+def _rate_once(addresses: list[str], ssh: pathlib.Path) -> float:
     receive = _python(addresses, ssh, 2, _RECEIVE)
     with subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout is not None
@@ -221,8 +238,10 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--rate", default="", help="of a node's network, as tc has it: 1gbit")
+    parser.add_argument("--unbound", action="store_true", help="ranks may use all cores")
     parser.add_argument("program", nargs="*", help="after --: what Python is to run")
     arguments = parser.parse_args()
+    bind = bool(arguments.program) and not arguments.unbound
     program = arguments.program or ["-m", "pytest", "--with-mpi", "-q", *TESTS]
     fast = {} if arguments.program else {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     settings = environment(**fast)
@@ -234,10 +253,12 @@ def main() -> int:
             settings[LINK] = os.environ[LINK] = str(rate)  # for what measures
         start = time.monotonic()
         status = subprocess.run(
-            command(arguments.ranks, addresses, ssh, *program, bind=bool(arguments.program)),
+            command(arguments.ranks, addresses, ssh, *program, bind=bind),
             env=settings,
             check=False,
         ).returncode
+        if lost := dropped(arguments.nodes):
+            print(f"the links have dropped {lost} packets, which TCP has sent again")
     print(
         f"{arguments.ranks} ranks on {arguments.nodes} nodes: status {status}, "
         f"{time.monotonic() - start:.0f} s"

@@ -78,8 +78,12 @@ def write(version: str) -> None:
         (ROOT / name).write_text(text)
     changes = read("CHANGELOG.md")
     heading = f"## {version} - {today}"
-    if heading not in changes:
-        (ROOT / "CHANGELOG.md").write_text(changes.replace(NEXT, f"{NEXT}\n\n{heading}", 1))
+    dated = re.compile(rf"^## {re.escape(version)} - .*$", re.MULTILINE)
+    if dated.search(changes):
+        changes = dated.sub(heading, changes)
+    else:
+        changes = changes.replace(NEXT, f"{NEXT}\n\n{heading}", 1)
+    (ROOT / "CHANGELOG.md").write_text(changes)
 
 
 def _git(*arguments: str) -> str:

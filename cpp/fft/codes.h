@@ -31,8 +31,8 @@ struct Code<double> {
   using Exponent = std::uint16_t;
 };
 
-// It is inlined always: lanes.cc is compiled for several processors, and the linker would keep one
-// of its copies for all.
+// `CodeBytes` is inlined always: lanes.cc is compiled for several processors, and the linker would
+// keep one of its copies for all.
 template <typename T>
 [[gnu::always_inline]] constexpr std::int64_t CodeBytes(std::int64_t numbers) {
   constexpr std::int64_t exponent = sizeof(typename Code<T>::Exponent);

@@ -216,13 +216,14 @@ def _cores(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
         each = all_cores // count
         yield Finding(
             f"each of {count} ranks may use one core only, of {all_cores}",
-            f"more ranks, or {each} cores for each, which XLA's threads then use: "
-            f"{_how_to_bind(each)}",
+            f"more ranks, or {each} cores for each, which XLA's threads then use: mpirun --map-by "
+            f"slot:PE={each} (MPICH: -bind-to core:{each}), srun --cpus-per-task={each}",
         )
-    elif (threads := sum(len(other.cores) for other, _ in ranks)) > len(shared):
+    elif not info.gpus and (threads := sum(_threads(*rank) for rank in ranks)) > len(shared):
         yield Finding(
             f"{count} ranks have {threads} threads in all for {_cores_text(shared)}",
-            f"give each rank cores of its own: {_how_to_bind(len(shared) // count)}",
+            "give each rank n cores of its own: mpirun --map-by slot:PE=n (MPICH: "
+            "-bind-to core:n), srun --cpus-per-task=n --cpu-bind=cores",
         )
     crowded = [
         (other, observed.xla_threads)
@@ -238,12 +239,11 @@ def _cores(ranks: Sequence[tuple[Info, Observed]]) -> Iterator[Finding]:
         )
 
 
-def _how_to_bind(cores: int) -> str:
-    """How launchers give each rank so many cores of its own."""
-    return (
-        f"mpirun --map-by slot:PE={cores} (MPICH: -bind-to core:{cores}), "
-        f"srun --cpus-per-task={cores} --cpu-bind=cores"
-    )
+def _threads(info: Info, observed: Observed) -> int:
+    """So many threads of a rank compute at a time, as far as cores let them."""
+    if observed.xla_threads is None:
+        return len(info.cores)
+    return min(observed.xla_threads, len(info.cores))
 
 
 def _cores_text(cores: tuple[int, ...]) -> str:

@@ -169,8 +169,13 @@ def test_ranks_that_are_not_bound(cores):
     """MPICH's mpirun binds nothing by itself."""
     finding = one(job(lambda _: {"cores": cores}, lambda _: {"xla_threads": len(cores)}))
     assert finding.text.startswith(f"2 ranks have {2 * len(cores)} threads in all for cores 0-")
-    assert f"PE={len(cores) // 2} " in finding.remedy
+    assert "-bind-to core" in finding.remedy
     assert not finding.wrong
+    # With NPROC=1, or where GPUs compute, ranks do not get into each other's way.
+    assert findings(job(lambda _: {"cores": cores}, lambda _: {"xla_threads": 1})) == []
+    gpus = {"gpus": ("NVIDIA H100",), "gpu_binding": Binding(device=0, reason="the launcher")}
+    on_gpus = job(lambda _: {"cores": cores, **gpus})
+    assert not any("threads in all" in found.text for found in findings(on_gpus))
 
 
 def test_huge_pages():
