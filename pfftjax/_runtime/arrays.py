@@ -59,9 +59,5 @@ BoxSize: TypeAlias = Number | SeriesLike
 
 # An array, or a container of such, of any depth: types cannot tell how the caller has built it.
 PyTree: TypeAlias = Any
-# JAX hands these to the rules of a primitive, and has no type for them: arrays, constants of a
-# program, and tangents that are known to be zero.
-Operands: TypeAlias = Sequence[Any]
-
 # Fields of pytrees that say so are part of a program: `dataclasses.field(metadata=STATIC)`.
 STATIC = {"static": True}

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import jax
 from jax.interpreters import ad, batching, mlir
 
-from .arrays import Operands
 from .ordering import devices_when_lowered
 from .primitive import local
+from .rules import Operands
 
 on_ranks_p = local("on_ranks", lambda x, **_: x)
 """The identity, which refuses devices that are not where they are expected.

@@ -1,61 +1,29 @@
-"""How every collective is made.
+"""How the primitive of every operation is made: the shape of its result, and how it is lowered.
 
-A linear operation between ranks is a JAX primitive with four rules: the shape of its result, how
-it is lowered (a custom call in communication order), where a batch axis goes, and its adjoint,
-which is another such operation. Forward mode, reverse mode and any nesting of them follow.
+An operation between ranks is lowered to a custom call in communication order. A linear one has two
+more rules, where a batch axis goes and its adjoint, which is another such operation (rules.py).
+Forward mode, reverse mode and any nesting of them follow.
 """
 
 import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import (
-    Any,
-    Concatenate,
-    ParamSpec,
-    Protocol,
-    SupportsIndex,
-    TypeAlias,
-    TypeVar,
-    cast,
-    overload,
-    runtime_checkable,
-)
+from typing import TypeAlias, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
-from jax.typing import ArrayLike
 
 from . import call_sites, first_call
-from .arrays import PyTree
 from .communicators import Communicator
-from .ffi import is_fake_device, native, platforms
+from .ffi import is_fake_device, platforms
 from .ordering import EFFECTS, InPlace, Rule, is_exporting, ordered_ffi_rule, platforms_of
 from .rematerialization import recompute
+from .rules import Operands
 
-_P = ParamSpec("_P")
-_Tree = TypeVar("_Tree")
-
-_DTYPES = frozenset(np.dtype(name) for name in native.elements)
-
-# The parameters of an equation, each of a type of its own.
-Params: TypeAlias = dict[str, Any]
-# JAX hands these to rules: the operands (small constants are NumPy arrays), their tangents, the
-# operands of a linear function, of which some are unknown, and the batch axis of each.
-Operands: TypeAlias = Sequence[jax.Array | np.ndarray]
-Tangent: TypeAlias = jax.Array | ad.Zero
-Tangents: TypeAlias = Sequence[ArrayLike | ad.Zero]
-Primal: TypeAlias = ArrayLike | ad.UndefinedPrimal
-Axes: TypeAlias = Sequence[int | None]
 Agreement: TypeAlias = Callable[..., str | None]
 Attributes: TypeAlias = Mapping[str, Callable[..., object]] | Callable[..., Mapping[str, object]]
-# Axis of the operand to which a batch axis is moved, and axis of the result at which it then
-# appears, or (**params) -> these. One message carries the batch.
-Batch: TypeAlias = tuple[int, int] | Callable[..., tuple[int, int | None]]
-_BatchedParams: TypeAlias = Callable[[int, Params], Params]
 
 
 def elements(x: ShapedArray | jax.Array, *_: object, **__: object) -> str:
@@ -261,214 +229,3 @@ def by_platform(on_cpus: Rule, on_gpus: Rule) -> Rule:
         return on_gpus(ctx, *operands, **params)
 
     return rule
-
-
-def batch_along(
-    primitive: Primitive, batch: Batch, batched_params: _BatchedParams = lambda _, params: params
-) -> None:
-    """Give a primitive of one operand its batching rule; the arguments are those of `linear`."""
-
-    def batched(
-        operands: Operands, axes: Sequence[int], **params: object
-    ) -> tuple[PyTree, int | list[int] | None]:
-        (x,), (axis,) = operands, axes
-        into, out_of = batch(**params) if callable(batch) else batch
-        result = primitive.bind(
-            jnp.moveaxis(x, axis, into), **batched_params(x.shape[axis], params)
-        )
-        return result, [] if primitive.multiple_results else out_of
-
-    batching.primitive_batchers[primitive] = batched
-
-
-def batch_in_front(operands: Operands, axes: Axes) -> tuple[int, list[jax.Array]]:
-    """The size of a batch, and its operands with that axis in front; what has none is repeated."""
-    size = next(x.shape[d] for x, d in zip(operands, axes, strict=True) if d is not None)
-    return size, [
-        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
-        for x, d in zip(operands, axes, strict=True)
-    ]
-
-
-def linear(
-    primitive: Primitive,
-    *,
-    adjoint: Primitive | Callable[..., jax.Array],
-    batch: Batch | None = None,
-    batched_params: _BatchedParams = lambda _, params: params,
-    check_differentiable: Callable[..., None] = lambda **_: None,
-) -> None:
-    """Give a primitive its derivative and batching rules.
-
-    Args:
-        primitive: linear in its first operand; the others (counts, say) have no derivative.
-        adjoint: (cotangent, aval of the operand, *other operands, **params) -> cotangent of the
-            operand, or the primitive which is that with the same parameters. It binds a
-            primitive: a rule that returned the cotangent itself would be wrong one order up.
-        batch: as above; None for a primitive whose batching rule is given elsewhere.
-        batched_params: (size of the batch, params) -> params of the batched operation.
-        check_differentiable: (**params), raises where there is no derivative.
-
-    """
-
-    def jvp(
-        primals: Sequence[ArrayLike], tangents: Tangents, **params: object
-    ) -> tuple[jax.Array, Tangent]:
-        check_differentiable(**params)  # before anything is sent
-        y = primitive.bind(*primals, **params)
-        if isinstance(tangents[0], ad.Zero):
-            return y, zero_tangent(y)
-        return y, primitive.bind(tangents[0], *primals[1:], **params)
-
-    def transpose(
-        cotangent: Tangent, x: ad.UndefinedPrimal, *others: ArrayLike, **params: object
-    ) -> list[jax.Array | None]:
-        # Also for a cotangent that is known to be zero on this rank (a loss on one rank only):
-        # the others wait for this one.
-        cotangent = ad.instantiate_zeros(cotangent)
-        back = (
-            adjoint.bind(cotangent, *others, **params)
-            if isinstance(adjoint, Primitive)
-            else adjoint(cotangent, x.aval, *others, **params)
-        )
-        return [back, *[None] * len(others)]
-
-    ad.primitive_jvps[primitive] = jvp
-    ad.primitive_transposes[primitive] = transpose
-    if batch is not None:
-        batch_along(primitive, batch, batched_params)
-
-
-def transposed_by(primitive: Primitive, other: Primitive, *, communicates: bool) -> None:
-    """Make `other` the transpose of a primitive that is linear in its last operand."""
-
-    def transpose(
-        cotangent: Tangent, *operands: object, **params: object
-    ) -> list[jax.Array | None]:
-        if not communicates and isinstance(cotangent, ad.Zero):
-            return [None] * len(operands)
-        # Where it communicates, the others wait for this rank also if its cotangent is zero.
-        back = other.bind(*operands[:-1], ad.instantiate_zeros(cotangent), **params)
-        return [*[None] * (len(operands) - 1), back]
-
-    ad.primitive_transposes[primitive] = transpose
-
-
-def zero_tangent(y: jax.Array) -> ad.Zero:
-    """The tangent of a result that does not depend on what is differentiated."""
-    return ad.Zero(jax.typeof(y).to_tangent_aval())
-
-
-def with_tangent(y: jax.Array, terms: Sequence[jax.Array]) -> tuple[jax.Array, Tangent]:
-    """A result, and its tangent: the sum of `terms`."""
-    return y, sum(terms[1:], terms[0]) if terms else zero_tangent(y)
-
-
-def constant(primitive: Primitive) -> None:
-    """Give a primitive the derivative of one whose result depends on no value: zero."""
-
-    def jvp(primals: Sequence[ArrayLike], _: object, **params: object) -> tuple[PyTree, PyTree]:
-        y = primitive.bind(*primals, **params)
-        return y, jax.tree.map(zero_tangent, y)
-
-    ad.primitive_jvps[primitive] = jvp
-
-
-def as_array(x: ArrayLike, operation: str, comm: Communicator, *, weak: bool = False) -> jax.Array:
-    """`x` as a JAX array of a dtype that can be sent; with `weak`, a weak type is kept."""
-    array = jnp.asarray(x)
-    check_dtype(array, operation, comm)
-    # A Python number has a weak type, which jitted code would not keep either.
-    return array.astype(array.dtype) if array.weak_type and not weak else array
-
-
-def check_dtype(array: jax.Array, operation: str, comm: Communicator) -> None:
-    """Refuse a dtype that cannot be sent."""
-    if array.dtype not in _DTYPES:
-        remedy = (
-            "send jax.random.key_data(x) and wrap it again"
-            if jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
-            else "cast it first"
-        )
-        raise TypeError(f"{where(operation, comm)}: dtype {array.dtype} cannot be sent; {remedy}")
-
-
-@runtime_checkable
-class OverLeaves(Protocol[_P]):
-    """An operation on one array, or on each array of a pytree, which stays as it is built."""
-
-    @overload
-    def __call__(self, x: ArrayLike, /, *args: _P.args, **kwargs: _P.kwargs) -> jax.Array: ...
-    @overload
-    def __call__(self, x: _Tree, /, *args: _P.args, **kwargs: _P.kwargs) -> _Tree: ...
-
-
-def over_leaves(operation: Callable[Concatenate[ArrayLike, _P], jax.Array]) -> OverLeaves[_P]:
-    """Let `operation`, on one array, take a pytree of arrays: one call for each leaf, in order."""
-
-    @functools.wraps(operation)
-    def on_tree(x: PyTree, *arguments: _P.args, **options: _P.kwargs) -> PyTree:
-        if isinstance(x, jax.Array) or jax.tree_util.all_leaves([x]):
-            return operation(x, *arguments, **options)
-        if x is None:
-            raise TypeError(f"{operation.__name__.strip('_')}: x is None; give an array")
-        return jax.tree.map(lambda leaf: operation(leaf, *arguments, **options), x)
-
-    return on_tree
-
-
-def where(operation: str, comm: Communicator) -> str:
-    """How an error begins: the operation and the rank."""
-    return f"{operation} on rank {comm.rank} of {comm.size}"
-
-
-def static_int(value: object, name: str, operation: str, comm: Communicator) -> int:
-    """`value` as a Python int; it is part of the compiled program."""
-    try:
-        if isinstance(value, SupportsIndex):
-            return operator.index(value)
-    except TypeError:
-        pass
-    raise TypeError(
-        f"{where(operation, comm)}: {name} must be a static integer, got {value!r}; it is part of "
-        "the compiled program (pass it as a Python int, or make it a static argument)"
-    )
-
-
-def static_ints(values: Any, name: str, operation: str, comm: Communicator) -> tuple[int, ...]:
-    """`values` as Python ints; nothing is rounded."""
-    try:
-        return tuple(operator.index(value) for value in values)
-    except TypeError:
-        raise TypeError(
-            f"{where(operation, comm)}: {name} must be static integers, got {values!r}"
-        ) from None
-
-
-def root_rank(root: object, operation: str, comm: Communicator) -> int:
-    """`root`, checked."""
-    root = static_int(root, "root", operation, comm)
-    if not 0 <= root < comm.size:
-        raise ValueError(
-            f"{where(operation, comm)}: root is {root}, but the ranks are 0 to {comm.size - 1}"
-        )
-    return root
-
-
-def on_root_only(result: jax.Array, x: jax.Array, root: int, comm: Communicator) -> jax.Array:
-    """`result` on rank `root`, `x` elsewhere.
-
-    Selected, not returned as it is: the derivative of the message must stay part of the program
-    on every rank, or the root waits.
-    """
-    return result if comm.rank == root else jax.lax.select(np.False_, result, x)
-
-
-def one_entry_a_rank(x: jax.Array, operation: str, comm: Communicator) -> None:
-    """Check that axis 0 of `x` counts the ranks."""
-    if x.ndim < 1 or x.shape[0] != comm.size:
-        raise ValueError(
-            f"{where(operation, comm)}: {operation.capitalize()} input must have shape "
-            f"(nproc, ...), one entry for each of the {comm.size} ranks, got shape {x.shape}; "
-            f"reshape it to ({comm.size}, ...)"
-        )

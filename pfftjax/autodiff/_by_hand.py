@@ -17,9 +17,10 @@ from jax.dtypes import float0
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from pfftjax._runtime.arrays import Operands, PyTree
+from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.ordering import EFFECTS
 from pfftjax._runtime.rematerialization import recompute
+from pfftjax._runtime.rules import Axes, Operands, Tangents
 from pfftjax.collectives.internal import traced, vjp_of_copies
 
 # Both take and return flat lists of arrays; `back` takes `jax.vjp`, or its like, first.
@@ -53,7 +54,7 @@ def differentiated_by_hand(
         return run(moving, fixed)
 
     @function.defjvp
-    def _(primals: Operands, tangents: Operands) -> tuple[PyTree, PyTree]:
+    def _(primals: Operands, tangents: Tangents) -> tuple[PyTree, PyTree]:
         moving, fixed = primals
         (results, others), kept = forward(moving, fixed)
         operands, structure = jax.tree.flatten((moving, fixed, kept))
@@ -105,7 +106,7 @@ recompute(by_hand_p)
 
 
 def _jvp(
-    primals: Operands, tangents: Operands, **params: Any
+    primals: Operands, tangents: Tangents, **params: Any
 ) -> tuple[Sequence[jax.Array], Sequence[jax.Array]]:
     def direction(x: Any, tangent: Any) -> object:
         if not isinstance(tangent, ad.Zero):
@@ -119,7 +120,7 @@ def _jvp(
 
 
 def _transpose(
-    cotangents: Operands,
+    cotangents: Tangents,
     *operands: Any,
     kept: int,
     results: Operands,
@@ -143,7 +144,7 @@ def _transpose(
 
 def _batch(
     operands: Operands,
-    axes: Sequence[int | None],
+    axes: Axes,
     *,
     kept: int,
     results: Operands,

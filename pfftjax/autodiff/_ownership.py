@@ -11,9 +11,9 @@ from typing import SupportsIndex, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Communicator
-from pfftjax._runtime.primitive import where
 from pfftjax._runtime.user_code import stacklevel
 from pfftjax.pencils.internal import is_block, is_distributed
 

@@ -10,14 +10,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import as_array, one_entry_a_rank, over_leaves
 from pfftjax._runtime.communicators import Comm, as_private
-from pfftjax._runtime.primitive import (
-    as_array,
-    communicating,
-    linear,
-    one_entry_a_rank,
-    over_leaves,
-)
+from pfftjax._runtime.primitive import communicating
+from pfftjax._runtime.rules import linear
 
 from ._reduction import SUM, elements_and_op, only_sums, reducible
 

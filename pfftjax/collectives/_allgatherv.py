@@ -8,16 +8,9 @@ from jax.core import ShapedArray
 from jax.interpreters import batching
 from jax.typing import ArrayLike
 
+from pfftjax._runtime.arguments import as_array, static_int, where
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
-from pfftjax._runtime.primitive import (
-    Axes,
-    Operands,
-    as_array,
-    batch_in_front,
-    linear,
-    static_int,
-    where,
-)
+from pfftjax._runtime.rules import Axes, Operands, batch_in_front, linear
 
 from ._alltoallv import (
     MOST_ROWS,

@@ -19,20 +19,13 @@ from jax.interpreters import ad, mlir
 from jax.typing import ArrayLike
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import as_array, over_leaves, where
 from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.first_call import NO_PLACE
 from pfftjax._runtime.options import options
-from pfftjax._runtime.primitive import (
-    Operands,
-    Tangent,
-    Tangents,
-    as_array,
-    communicating,
-    linear,
-    over_leaves,
-    where,
-)
+from pfftjax._runtime.primitive import communicating
+from pfftjax._runtime.rules import Operands, Tangent, Tangents, linear
 
 from ._reduction import MAX, MIN, SUM, elements_and_op, is_location, only_sums, reducible
 from ._same import Expected, report_if_equal

@@ -5,16 +5,12 @@ from jax.interpreters import mlir
 from jax.typing import ArrayLike
 
 from pfftjax._runtime import launcher
+from pfftjax._runtime.arguments import as_array, one_entry_a_rank, over_leaves
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.options import options
 from pfftjax._runtime.ordering import is_temporary
-from pfftjax._runtime.primitive import (
-    as_array,
-    communicating,
-    linear,
-    one_entry_a_rank,
-    over_leaves,
-)
+from pfftjax._runtime.primitive import communicating
+from pfftjax._runtime.rules import linear
 
 
 def _in_place(_: object, x: mlir.ir.Value, *, comm: Communicator, **__: object) -> dict[int, int]:

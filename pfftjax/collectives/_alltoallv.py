@@ -16,19 +16,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching
 from jax.typing import ArrayLike
 
+from pfftjax._runtime.arguments import as_array, one_entry_a_rank, static_int, where
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
-from pfftjax._runtime.primitive import (
-    Axes,
-    Operands,
-    as_array,
-    batch_in_front,
-    communicating,
-    constant,
-    linear,
-    one_entry_a_rank,
-    static_int,
-    where,
-)
+from pfftjax._runtime.primitive import communicating
+from pfftjax._runtime.rules import Axes, Operands, batch_in_front, constant, linear
 
 MOST_ROWS = 2**31 - 1
 

@@ -10,16 +10,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import as_array, over_leaves, root_rank
 from pfftjax._runtime.communicators import Comm, as_private
-from pfftjax._runtime.primitive import (
-    as_array,
-    communicating,
-    elements,
-    linear,
-    on_root_only,
-    over_leaves,
-    root_rank,
-)
+from pfftjax._runtime.primitive import communicating, elements
+from pfftjax._runtime.rules import linear, on_root_only
 
 from ._reduction import SUM, elements_and_op, only_sums, reducible
 

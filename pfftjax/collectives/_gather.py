@@ -10,17 +10,10 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.typing import ArrayLike
 
+from pfftjax._runtime.arguments import as_array, one_entry_a_rank, over_leaves, root_rank
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
-from pfftjax._runtime.primitive import (
-    as_array,
-    communicating,
-    elements,
-    linear,
-    on_root_only,
-    one_entry_a_rank,
-    over_leaves,
-    root_rank,
-)
+from pfftjax._runtime.primitive import communicating, elements
+from pfftjax._runtime.rules import linear, on_root_only
 
 
 def _block(x: ShapedArray, *, root: int, comm: Communicator) -> str:

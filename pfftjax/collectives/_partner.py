@@ -6,9 +6,9 @@ every rank.
 
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import static_int, where
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
-from pfftjax._runtime.primitive import static_int, where
 
 # These stand for MPI.PROC_NULL and MPI.ANY_SOURCE.
 NOBODY = native.shift_to_nobody

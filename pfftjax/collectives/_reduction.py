@@ -7,9 +7,11 @@ from jax.core import ShapedArray
 from jax.typing import ArrayLike
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import as_array, where
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
-from pfftjax._runtime.primitive import Params, as_array, elements, where
+from pfftjax._runtime.primitive import elements
+from pfftjax._runtime.rules import Params
 
 # Name, MPI operation; the index is the number that programs carry.
 _OPS: tuple[tuple[str, MPI.Op], ...] = tuple(

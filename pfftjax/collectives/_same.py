@@ -18,11 +18,13 @@ from jax.interpreters import ad, xla
 from jax.typing import ArrayLike
 
 from pfftjax._runtime import call_sites
+from pfftjax._runtime.arguments import check_dtype
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.first_call import NO_PLACE
 from pfftjax._runtime.options import options
-from pfftjax._runtime.primitive import Tangents, batch_along, check_dtype, communicating, elements
+from pfftjax._runtime.primitive import communicating, elements
+from pfftjax._runtime.rules import Tangents, batch_along
 
 # The members say what the ranks' values are expected to be (cpp/collectives/same.h).
 Expected = native.Expected

@@ -6,8 +6,10 @@ from jax.core import ShapedArray
 from jax.typing import ArrayLike
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import over_leaves
 from pfftjax._runtime.communicators import Comm, as_private
-from pfftjax._runtime.primitive import communicating, linear, over_leaves
+from pfftjax._runtime.primitive import communicating
+from pfftjax._runtime.rules import linear
 
 from ._reduction import elements_and_op, only_sums, reducible
 

@@ -6,21 +6,12 @@ from jax.interpreters import ad
 from jax.typing import ArrayLike
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import as_array, over_leaves, where
 from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Comm, Communicator, as_communicator
-from pfftjax._runtime.primitive import (
-    Operands,
-    Tangent,
-    Tangents,
-    as_array,
-    batch_along,
-    communicating,
-    not_compared,
-    over_leaves,
-    where,
-    zero_tangent,
-)
+from pfftjax._runtime.primitive import communicating, not_compared
 from pfftjax._runtime.rematerialization import never_repeat
+from pfftjax._runtime.rules import Operands, Tangent, Tangents, batch_along, zero_tangent
 
 from ._partner import NOBODY, partner, tag_number
 from ._status import NO_STATUS, with_status

@@ -10,21 +10,19 @@ from jax.core import ShapedArray
 from jax.interpreters import ad, batching
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import as_array, where
 from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import Comm, Communicator, as_communicator, as_private
-from pfftjax._runtime.primitive import (
+from pfftjax._runtime.primitive import communicating, not_compared
+from pfftjax._runtime.rules import (
     Axes,
     Operands,
     Params,
     Primal,
     Tangent,
     Tangents,
-    as_array,
     batch_in_front,
-    communicating,
     linear,
-    not_compared,
-    where,
     zero_tangent,
 )
 

@@ -14,23 +14,20 @@ from jax.core import ShapedArray
 from jax.interpreters import ad, batching
 from jax.typing import ArrayLike
 
+from pfftjax._runtime.arguments import as_array, one_entry_a_rank, where
 from pfftjax._runtime.arrays import STATIC
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
-from pfftjax._runtime.primitive import (
+from pfftjax._runtime.primitive import communicating, elements
+from pfftjax._runtime.rematerialization import never_repeat
+from pfftjax._runtime.rules import (
     Axes,
     Operands,
     Tangent,
     Tangents,
-    as_array,
     batch_along,
-    communicating,
     constant,
-    elements,
-    one_entry_a_rank,
-    where,
     zero_tangent,
 )
-from pfftjax._runtime.rematerialization import never_repeat
 
 from ._allgather import allgather_p
 from ._alltoall import alltoall_p

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import jax
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.ordering import is_tracing
-from pfftjax._runtime.primitive import where
 
 NO_STATUS = -1
 

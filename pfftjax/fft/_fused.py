@@ -27,7 +27,8 @@ from jax.typing import ArrayLike
 from pfftjax._runtime.arrays import Block
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ordering import is_donated, is_temporary, platforms_of
-from pfftjax._runtime.primitive import as_on_gpus, batch_in_front, communicating, local
+from pfftjax._runtime.primitive import as_on_gpus, communicating, local
+from pfftjax._runtime.rules import Axes, batch_in_front
 from pfftjax.pencils import ExchangeMethod, ExchangePrecision, Pencil
 from pfftjax.pencils.internal import change_of, refuse_on_cpus
 
@@ -273,7 +274,7 @@ def _transpose(
 def _batched(
     p: Primitive,
     operands: Sequence[jax.Array],
-    axes: Sequence[int | None],
+    axes: Axes,
     *,
     of: Fused,
     **comm: Communicator,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import static_ints, where
 from pfftjax._runtime.communicators import Communicator, as_communicator
-from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ProcessGrid
 from pfftjax.pencils.internal import checked_grid
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from pfftjax._runtime.arguments import static_ints, where
 from pfftjax._runtime.arrays import Field, FieldLike
-from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import Pencil, transpose
 
 from ._plan import Plan, operand

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.communicators import Communicator
-from pfftjax._runtime.primitive import where
 from pfftjax.pencils import ExchangeMethod, ExchangePrecision, ProcessGrid
 
 from ._grids import shape_and_grid

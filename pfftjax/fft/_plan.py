@@ -11,8 +11,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Number, Reals
-from pfftjax._runtime.primitive import where
 from pfftjax.pencils import (
     ExchangePrecision,
     Pencil,

@@ -19,10 +19,10 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jax.typing import ArrayLike
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import PyTree
 from pfftjax._runtime.communicators import world
 from pfftjax._runtime.placement import check_places, on_ranks
-from pfftjax._runtime.primitive import where
 from pfftjax.collectives.internal import traced
 from pfftjax.pencils import Pencil, ProcessGrid
 from pfftjax.pencils.internal import checked_grid

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, TypeAlias
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import Field
-from pfftjax._runtime.primitive import where
 from pfftjax.pencils import ExchangeMethod, ExchangePrecision, Pencil, ProcessGrid, transpose
 from pfftjax.pencils.internal import change_of
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from pfftjax._runtime.arguments import static_ints, where
 from pfftjax._runtime.arrays import (
     BlockLike,
     BoxSize,
@@ -16,7 +17,6 @@ from pfftjax._runtime.arrays import (
     Reals,
 )
 from pfftjax._runtime.communicators import world
-from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, ExchangePrecision, ProcessGrid
 from pfftjax.pencils.internal import checked_grid
 

@@ -13,9 +13,9 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
-from pfftjax._runtime.primitive import where
 from pfftjax.pencils import ExchangeMethod, ProcessGrid
 from pfftjax.pencils.internal import different_methods
 

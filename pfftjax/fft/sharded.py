@@ -11,9 +11,9 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from pfftjax import pencils
+from pfftjax._runtime.arguments import static_ints, where
 from pfftjax._runtime.arrays import Block, BlockLike, BoxSize, ComplexBlock, RealBlock, RealsLike
 from pfftjax._runtime.communicators import world
-from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.pencils import ExchangeMethod, ExchangePrecision, Pencil, ProcessGrid
 from pfftjax.pencils.internal import Periodic, Width
 

@@ -14,9 +14,9 @@ from jax.extend.core import Primitive
 from jax.typing import DTypeLike
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import BlockLike, ComplexBlock, Reals, Rows, RowsLike, VectorsLike
 from pfftjax._runtime.communicators import Communicator
-from pfftjax._runtime.primitive import where
 from pfftjax.fft import PencilFFT
 from pfftjax.fft.internal import is_length, sides_of, smooth_size
 from pfftjax.pencils import ExchangeMethod, Pencil, ProcessGrid

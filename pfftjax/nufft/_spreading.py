@@ -16,7 +16,8 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.interpreters import batching
 
-from pfftjax._runtime.primitive import constant, local
+from pfftjax._runtime.primitive import local
+from pfftjax._runtime.rules import constant
 from pfftjax.pencils import Pencil
 from pfftjax.pm.internal import Assignment, located, on, one_by_one
 

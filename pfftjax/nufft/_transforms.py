@@ -29,10 +29,9 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from pfftjax._runtime.arrays import Operands
 from pfftjax._runtime.ordering import EFFECTS
-from pfftjax._runtime.primitive import transposed_by, with_tangent
 from pfftjax._runtime.rematerialization import recompute
+from pfftjax._runtime.rules import Operands, Tangent, Tangents, transposed_by, with_tangent
 from pfftjax.fft import PencilFFT
 from pfftjax.fft.internal import forward_steps, inverse_steps, wavenumbers_along
 from pfftjax.fft.internal import run as run_steps
@@ -155,8 +154,8 @@ to_points_p = _transform(
 
 
 def _to_modes_jvp(
-    primals: Operands, tangents: Operands, *, meshes: Meshes, sign: int
-) -> tuple[jax.Array, jax.Array | ad.Zero]:
+    primals: Operands, tangents: Tangents, *, meshes: Meshes, sign: int
+) -> tuple[jax.Array, Tangent]:
     *points, strengths = primals
     _, moving, _, _, change = tangents
     transform = functools.partial(to_modes_p.bind, *points, meshes=meshes, sign=sign)
@@ -172,8 +171,8 @@ def _to_modes_jvp(
 
 
 def _to_points_jvp(
-    primals: Operands, tangents: Operands, *, meshes: Meshes, sign: int
-) -> tuple[jax.Array, jax.Array | ad.Zero]:
+    primals: Operands, tangents: Tangents, *, meshes: Meshes, sign: int
+) -> tuple[jax.Array, Tangent]:
     *points, modes = primals
     _, moving, _, _, change = tangents
     transform = functools.partial(to_points_p.bind, *points, meshes=meshes, sign=sign)
@@ -183,7 +182,7 @@ def _to_points_jvp(
     else:
         # The values and their slopes are components of one transform.
         components, block = modes.shape[0], modes.shape[1:]
-        slopes = meshes.gradient(modes, sign).reshape(components * 3, *block)
+        slopes = meshes.gradient(jnp.asarray(modes), sign).reshape(components * 3, *block)
         together = transform(jnp.concatenate([modes, slopes]))
         y = together[:, :components]
         slopes = together[:, components:].reshape(-1, components, 3)

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfftjax._runtime.arguments import static_ints, where
 from pfftjax._runtime.arrays import BoxSize, RealBlockLike, Reals, Series, SeriesLike
 from pfftjax._runtime.communicators import Communicator
-from pfftjax._runtime.primitive import static_ints, where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT, truncate_spectrum, truncated_forward
 from pfftjax.pm.internal import (

@@ -6,9 +6,9 @@ import numpy as np
 from jax.core import Tracer
 
 from pfftjax._runtime.agreement import private, same_everywhere, together
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import BoxSize, Names, Number
 from pfftjax._runtime.ffi import native
-from pfftjax._runtime.primitive import where
 from pfftjax.fft.internal import is_length
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import checked_pencil

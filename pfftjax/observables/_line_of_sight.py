@@ -8,9 +8,9 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
 
+from pfftjax._runtime.arguments import static_int, where
 from pfftjax._runtime.arrays import SeriesLike
 from pfftjax._runtime.communicators import Communicator
-from pfftjax._runtime.primitive import static_int, where
 from pfftjax.pm.internal import as_known
 
 # The number of an axis, or a vector.

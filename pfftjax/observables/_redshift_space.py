@@ -4,8 +4,8 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import BoxSize, Number
-from pfftjax._runtime.primitive import where
 from pfftjax.fft import PencilFFT
 from pfftjax.pm import Particles, hubble, to_owners
 from pfftjax.pm.internal import (

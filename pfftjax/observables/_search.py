@@ -16,7 +16,8 @@ from jax.core import ShapedArray
 from jax.interpreters import batching, mlir
 
 from pfftjax._runtime.arrays import Displacements, Reals, Vectors
-from pfftjax._runtime.primitive import by_platform, constant, local
+from pfftjax._runtime.primitive import by_platform, local
+from pfftjax._runtime.rules import constant
 from pfftjax.pm.internal import Passage, one_by_one
 
 # Neighbouring rows that are tested together.

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfftjax._runtime.arguments import static_int, static_ints, where
 from pfftjax._runtime.arrays import (
     BoxSize,
     Counts,
@@ -17,7 +18,6 @@ from pfftjax._runtime.arrays import (
     Series,
     SeriesLike,
 )
-from pfftjax._runtime.primitive import static_int, static_ints, where
 from pfftjax.fft import PencilFFT
 from pfftjax.pm.internal import Kernel, Shells, real_plan, shells_of
 

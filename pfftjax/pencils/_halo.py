@@ -10,9 +10,11 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.typing import ArrayLike
 
+from pfftjax._runtime.arguments import as_array, where
 from pfftjax._runtime.arrays import AnyArray, Numbers
 from pfftjax._runtime.communicators import Communicator
-from pfftjax._runtime.primitive import as_array, communicating, linear, where
+from pfftjax._runtime.primitive import communicating
+from pfftjax._runtime.rules import linear
 
 from ._pencil import Pencil, checked_pencil
 

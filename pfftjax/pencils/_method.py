@@ -6,10 +6,11 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
 from pfftjax._runtime.options import options
-from pfftjax._runtime.primitive import as_on_gpus, where
+from pfftjax._runtime.primitive import as_on_gpus
 
 from ._process_grid import ProcessGrid
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfftjax._runtime.arguments import static_ints, where
 from pfftjax._runtime.arrays import Indices
-from pfftjax._runtime.primitive import static_ints, where
 
 from ._coordinate import coordinate
 from ._known import note_block

@@ -10,8 +10,8 @@ import jax
 from mpi4py import MPI
 
 from pfftjax._runtime.agreement import same_everywhere
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.communicators import Comm, Communicator, as_private
-from pfftjax._runtime.primitive import where
 
 Dims: TypeAlias = SupportsIndex | Sequence[SupportsIndex | None] | None
 

@@ -11,10 +11,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
+from pfftjax._runtime.arguments import as_array, where
 from pfftjax._runtime.arrays import AnyArray
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
-from pfftjax._runtime.primitive import as_array, communicating, linear, local, where
+from pfftjax._runtime.primitive import communicating, local
+from pfftjax._runtime.rules import linear
 
 from ._method import ExchangeMethod, checked_method, refuse_on_cpus
 from ._pencil import Pencil, block, change_of, checked_pencil

@@ -5,7 +5,7 @@ They are the B-splines of 1 to 4 points along each axis (Hockney & Eastwood 1988
 
 from typing import NamedTuple
 
-from pfftjax._runtime.primitive import where
+from pfftjax._runtime.arguments import where
 from pfftjax.pencils import Pencil
 from pfftjax.spectral.internal import AssignmentKernel as Kernel
 from pfftjax.spectral.internal import order_of

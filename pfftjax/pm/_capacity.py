@@ -12,8 +12,8 @@ from statistics import NormalDist
 import numpy as np
 from jax.core import Tracer
 
+from pfftjax._runtime.arguments import static_int
 from pfftjax._runtime.arrays import Number
-from pfftjax._runtime.primitive import static_int
 from pfftjax.pencils import Pencil
 
 # This share of all universes has a rank with more particles than there is room for.

@@ -14,10 +14,12 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching
 
+from pfftjax._runtime.arguments import as_array, static_int, where
 from pfftjax._runtime.arrays import STATIC, Count, Counts, PyTree, Rows, RowsLike
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.ffi import native
-from pfftjax._runtime.primitive import as_array, constant, local, static_int, where
+from pfftjax._runtime.primitive import local
+from pfftjax._runtime.rules import constant
 from pfftjax.collectives.internal import MOST_ROWS, exchange_counts_p
 from pfftjax.pencils import Pencil
 

@@ -4,7 +4,7 @@ A redshift in place of a scale factor, or the box of another run, gives numbers 
 What is known while a program is traced is compared at once; the rest when it runs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 from jax.typing import ArrayLike
 
-from pfftjax._runtime.arrays import BoxSize, Operands
+from pfftjax._runtime.arguments import where
+from pfftjax._runtime.arrays import BoxSize
 from pfftjax._runtime.communicators import Communicator, as_private
-from pfftjax._runtime.primitive import batch_in_front, communicating, where
+from pfftjax._runtime.primitive import communicating
+from pfftjax._runtime.rules import Axes, Operands, batch_in_front
 
 # Relative differences. A scale factor may be rounded in a file of parameters: 0.333 for z = 2.
 SCALE_FACTORS_DIFFER = 2e-3
@@ -49,9 +51,7 @@ def _expect_on_gpus(
 expect_p = _expecting(_expect_on_gpus)
 
 
-def _batched(
-    operands: Operands, axes: Sequence[int | None], **params: object
-) -> tuple[jax.Array, int | None]:
+def _batched(operands: Operands, axes: Axes, **params: object) -> tuple[jax.Array, int | None]:
     (passed, value, expected), (axis, *others) = operands, axes
     if others != [None, None]:
         _, (value, expected) = batch_in_front((value, expected), others)

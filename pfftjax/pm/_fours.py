@@ -15,8 +15,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
-from pfftjax._runtime.arrays import Operands
-from pfftjax._runtime.primitive import zero_tangent
+from pfftjax._runtime.rules import Operands, Tangents, zero_tangent
 from pfftjax.pencils import Pencil
 
 from ._assignment import Assignment
@@ -63,7 +62,7 @@ def _differentiated_as(primitive: Primitive, function: Callable[..., list[jax.Ar
     """Give a primitive the derivatives of the function that does the same by others."""
 
     def jvp(
-        primals: Operands, tangents: Operands, **params: object
+        primals: Operands, tangents: Tangents, **params: object
     ) -> tuple[list[jax.Array], list[jax.Array] | list[ad.Zero]]:
         results = primitive.bind(*primals, **params)
         moving = (1, *range(3, len(primals)))  # neither cells nor how many rows are used

@@ -7,8 +7,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
 from pfftjax._runtime.agreement import private, same_everywhere, together
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import BoxSize, Number, VectorsLike
-from pfftjax._runtime.primitive import where
 from pfftjax.fft.internal import sides_of
 from pfftjax.pencils import Pencil
 from pfftjax.pencils.internal import checked_pencil

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from pfftjax._runtime.arguments import static_ints
 from pfftjax._runtime.arrays import RealBlockLike
-from pfftjax._runtime.primitive import static_ints
 from pfftjax.fft import PencilFFT
 from pfftjax.fft.internal import Shards, shards_of
 from pfftjax.pencils import ProcessGrid

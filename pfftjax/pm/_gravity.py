@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import BoxSize, Number, RealBlock, RealBlockLike
-from pfftjax._runtime.primitive import local_pair, where
+from pfftjax._runtime.primitive import local_pair
 from pfftjax.fft import PencilFFT
 from pfftjax.pencils import halo_exchange
 from pfftjax.spectral import gradient as spectral_gradient

@@ -12,8 +12,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
 
+from pfftjax._runtime.arguments import static_ints, where
 from pfftjax._runtime.arrays import BoxSize, Count, Number, RealBlockLike
-from pfftjax._runtime.primitive import static_ints, where
 from pfftjax._runtime.rematerialization import select
 from pfftjax.fft import PencilFFT, padded_inverse, truncated_forward
 from pfftjax.spectral import gradient

@@ -11,9 +11,9 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import PRNGKeyArray
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import RealBlock, RealBlockLike, Reals
 from pfftjax._runtime.communicators import Communicator
-from pfftjax._runtime.primitive import where
 from pfftjax._runtime.rematerialization import select
 from pfftjax.collectives.internal import same
 from pfftjax.fft import PencilFFT

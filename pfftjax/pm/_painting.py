@@ -14,7 +14,7 @@ ranks that own their cells, and the field has ghosts.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
-from pfftjax._runtime.arrays import Operands, RealBlock, RealBlockLike, Rows, RowsLike
-from pfftjax._runtime.primitive import local, transposed_by, where, with_tangent
+from pfftjax._runtime.arguments import where
+from pfftjax._runtime.arrays import RealBlock, RealBlockLike, Rows, RowsLike
+from pfftjax._runtime.primitive import local
+from pfftjax._runtime.rules import Axes, Operands, Tangent, Tangents, transposed_by, with_tangent
 from pfftjax.pencils import Pencil, halo_exchange, halo_reduce
 
 from ._assignment import Assignment, Kernel, assignment_of
@@ -75,7 +77,7 @@ def on(pencil: Pencil) -> dict[str, np.int64]:
 
 
 def one_by_one(
-    primitive: Primitive, operands: Operands, axes: Sequence[int | None], **params: object
+    primitive: Primitive, operands: Operands, axes: Axes, **params: object
 ) -> tuple[jax.Array | list[jax.Array], int | list[int]]:
     """Batching rule that takes the members of the batch one after the other."""
     batched = [d is not None for d in axes]
@@ -127,7 +129,7 @@ across_p = of_particles(
 
 
 def changes(
-    function: Callable[..., Any], primals: Operands, tangents: Operands, among: Sequence[int]
+    function: Callable[..., Any], primals: Operands, tangents: Tangents, among: Sequence[int]
 ) -> Any:
     """The tangents of a function's results, of operands of these numbers; None if none moves."""
     moving = [i for i in among if not isinstance(tangents[i], ad.Zero)]
@@ -148,9 +150,7 @@ def _slope_jvp(primitive: Primitive, summed: int) -> None:
     gives, times its last operand, summed over axis `summed`.
     """
 
-    def jvp(
-        primals: Operands, tangents: Operands, **params: object
-    ) -> tuple[jax.Array, jax.Array | ad.Zero]:
+    def jvp(primals: Operands, tangents: Tangents, **params: object) -> tuple[jax.Array, Tangent]:
         y = primitive.bind(*primals, **params)
         terms = []
         if not isinstance(tangents[4], ad.Zero):
@@ -202,7 +202,7 @@ def check_slopes(assignment: Assignment) -> None:
         )
 
 
-def _is_moving(offset_dot: object, assignment: Assignment) -> bool:
+def _is_moving(offset_dot: object, assignment: Assignment) -> TypeGuard[jax.Array]:
     """Whether positions have a tangent."""
     if isinstance(offset_dot, ad.Zero):
         return False
@@ -212,12 +212,12 @@ def _is_moving(offset_dot: object, assignment: Assignment) -> bool:
 
 def _readout_jvp(
     primals: Operands,
-    tangents: Operands,
+    tangents: Tangents,
     *,
     orders: Orders,
     assignment: Assignment,
     pencil: Pencil,
-) -> tuple[jax.Array, jax.Array | ad.Zero]:
+) -> tuple[jax.Array, Tangent]:
     *particles, field = primals
     _, offset_dot, _, field_dot = tangents
     at_orders = functools.partial(readout_p.bind, assignment=assignment, pencil=pencil)
@@ -248,12 +248,12 @@ def _readout_jvp(
 
 def _paint_jvp(
     primals: Operands,
-    tangents: Operands,
+    tangents: Tangents,
     *,
     orders: Orders,
     assignment: Assignment,
     pencil: Pencil,
-) -> tuple[jax.Array, jax.Array | ad.Zero]:
+) -> tuple[jax.Array, Tangent]:
     *particles, values = primals
     _, offset_dot, _, values_dot = tangents
     at_orders = functools.partial(paint_p.bind, assignment=assignment, pencil=pencil)
@@ -296,13 +296,14 @@ def _paint_along(*operands: ArrayLike, **params: Any) -> jax.Array:
 
 
 def _paint_along_jvp(
-    primals: Operands, tangents: Operands, **params: object
-) -> tuple[jax.Array, jax.Array | ad.Zero]:
+    primals: Operands, tangents: Tangents, **params: object
+) -> tuple[jax.Array, Tangent]:
     terms = []
     for i in (3, 4):
-        if not isinstance(tangents[i], ad.Zero):
+        tangent = tangents[i]
+        if not isinstance(tangent, ad.Zero):
             operands = [*primals]
-            operands[i] = tangents[i]
+            operands[i] = tangent
             terms.append(paint_along_p.bind(*operands, **params))
     change = changes(functools.partial(_paint_along, **params), primals, tangents, (1,))
     if change is not None:
@@ -311,7 +312,7 @@ def _paint_along_jvp(
 
 
 def _paint_along_transposed(
-    cotangent: jax.Array | ad.Zero,
+    cotangent: Tangent,
     *operands: object,
     **params: object,
 ) -> list[jax.Array | None]:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import (
     STATIC,
     BoxSize,
@@ -23,7 +24,6 @@ from pfftjax._runtime.arrays import (
     Vectors,
 )
 from pfftjax._runtime.communicators import Communicator
-from pfftjax._runtime.primitive import where
 from pfftjax.collectives import recover
 from pfftjax.fft.internal import sides_of
 from pfftjax.pencils import Pencil, note_block, note_type

@@ -4,8 +4,8 @@ from typing import NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import Cells, Count, Vectors, VectorsLike
-from pfftjax._runtime.primitive import where
 from pfftjax.pencils import Pencil, note_type
 
 

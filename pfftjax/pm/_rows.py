@@ -16,14 +16,14 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
-from pfftjax._runtime.primitive import (
+from pfftjax._runtime.primitive import communicating
+from pfftjax._runtime.rules import (
     Axes,
     Operands,
     Primal,
     Tangent,
     Tangents,
     batch_in_front,
-    communicating,
     zero_tangent,
 )
 from pfftjax.collectives.internal import alltoallv_p, rows_axis

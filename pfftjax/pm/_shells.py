@@ -10,8 +10,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import BoxSize, Counts, Numbers, RealBlockLike, Series, SeriesLike
-from pfftjax._runtime.primitive import where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import sides

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import (
     BoxSize,
     Number,
@@ -18,7 +19,6 @@ from pfftjax._runtime.arrays import (
     SeriesLike,
     Vectors,
 )
-from pfftjax._runtime.primitive import where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import sides

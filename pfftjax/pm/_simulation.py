@@ -12,8 +12,8 @@ import numpy as np
 from jax.core import Tracer
 
 from pfftjax._runtime.agreement import private, together
+from pfftjax._runtime.arguments import static_int, where
 from pfftjax._runtime.arrays import BoxSize, Number, PyTree, RealBlock, RealBlockLike, SeriesLike
-from pfftjax._runtime.primitive import static_int, where
 from pfftjax.collectives import allreduce
 from pfftjax.fft import PencilFFT
 from pfftjax.pencils import Pencil

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import Number, PyTree, Scalar
-from pfftjax._runtime.primitive import where
 
 from ._space import Density, Space, scaled
 

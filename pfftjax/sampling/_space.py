@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import PyTree, Scalar, Series
-from pfftjax._runtime.primitive import where
 from pfftjax.autodiff import value_and_grad
 from pfftjax.collectives import allreduce
 from pfftjax.pencils import Pencil, ProcessGrid

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Number, Reals
-from pfftjax._runtime.primitive import where
 from pfftjax._runtime.rematerialization import select
 from pfftjax.fft.internal import Plan, as_complex, sides_of, wavenumbers_along
 from pfftjax.fft.internal import operand as block_of

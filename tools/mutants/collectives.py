@@ -75,7 +75,7 @@ MUTANTS = [
     ),
     Mutant(
         "trap 6: a rank whose cotangent is zero does not take part",
-        RUNTIME / "primitive.py",
+        RUNTIME / "rules.py",
         "        cotangent = ad.instantiate_zeros(cotangent)\n",
         "        if isinstance(cotangent, ad.Zero): return [ad.Zero(x.aval)]\n",
         "tests/collectives/test_adjoint.py::test_loss_on_one_rank_only",
