@@ -110,8 +110,8 @@ FAULTS = [
     Fault(
         "sizes: a round is left before all ranks have come to it",
         "runtime/node.cc",
-        "      result = kOtherSizes;\n",
-        "      return kOtherSizes;\n",
+        "      result = kOtherCall;\n",
+        "      return kOtherCall;\n",
     ),
     Fault(
         "sizes: those of an exchange that goes by MPI are not compared",

@@ -49,10 +49,18 @@ Function: TypeAlias = Callable[..., PyTree]
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """The names of a function's arguments, as far as they can be known."""
+    """The names of a function's arguments, as far as they can be known.
+
+    Attributes:
+        name: of the function.
+        parameters: what may be passed by position.
+        by_keyword: what is passed by keyword only.
+
+    """
 
     name: str
     parameters: tuple[str, ...]
+    by_keyword: tuple[str, ...]
 
     @classmethod
     def of(cls, function: Function) -> "Signature":
@@ -62,7 +70,11 @@ class Signature:
             kinds = ()
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         name = getattr(function, "__name__", None) or type(function).__name__
-        return cls(name, tuple(p.name for p in kinds if p.kind in by_position))
+        return cls(
+            name,
+            tuple(p.name for p in kinds if p.kind in by_position),
+            tuple(p.name for p in kinds if p.kind == inspect.Parameter.KEYWORD_ONLY),
+        )
 
     def called(self, key: Key) -> str:
         """The name of an argument."""
@@ -104,7 +116,7 @@ def declared(
 
     def key(named: object) -> Key:
         if isinstance(named, str):
-            if named in arguments:
+            if named in arguments or named in signature.by_keyword:
                 return named
             if named in signature.parameters:
                 position = signature.parameters.index(named)

@@ -37,7 +37,8 @@ def default_dims(shape: Sequence[int], ranks: int) -> tuple[int, int]:
 
     Slabs, (P, 1), have one exchange where others have two. They need a plane for each rank, and
     messages of 1 / P^2 of the array, whose number matters more than their size below about
-    1 KiB: there, and where planes are too few, the grid is as square as it can be.
+    1 KiB: there, and where planes are too few, the grid is as square as it can be without ranks
+    that hold nothing at some step, if there is such a grid.
 
     Args:
         shape: global shape in real space, of two axes or three.
@@ -49,6 +50,8 @@ def default_dims(shape: Sequence[int], ranks: int) -> tuple[int, int]:
     Example:
         >>> default_dims((256, 256, 256), 64), default_dims((64, 64, 64), 128)
         ((64, 1), (16, 8))
+        >>> default_dims((2, 256, 256), 16)
+        (2, 8)
 
     """
     if len(shape) == 2:
@@ -56,7 +59,11 @@ def default_dims(shape: Sequence[int], ranks: int) -> tuple[int, int]:
     numbers = math.prod(shape) // ranks**2
     if ranks <= min(shape[0], shape[1]) and numbers >= _LEAST_MESSAGE:
         return ranks, 1
-    return min(factorisations(ranks), key=lambda d: (abs(d[0] - d[1]), -d[0]))
+    half = (*shape[:2], shape[2] // 2 + 1)  # the spectrum of a real array, which has less
+    return min(
+        factorisations(ranks),
+        key=lambda d: (not uses_all_ranks(d, shape, half), abs(d[0] - d[1]), -d[0]),
+    )
 
 
 def shape_and_grid(

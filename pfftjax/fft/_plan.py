@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
 from pfftjax._runtime.arguments import where
-from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Number, Reals
+from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Indices, Number, Reals
 from pfftjax.pencils import (
     ExchangePrecision,
     Pencil,
@@ -25,7 +25,6 @@ from ._description import Description, describe
 from ._local import hermitian_weights
 from ._steps import (
     SCALES,
-    Move,
     Steps,
     Transform,
     forward_steps,
@@ -62,16 +61,15 @@ class Plan(Transform):
             raise ValueError(f"{here}: norm must be one of {', '.join(SCALES)}, got {self.norm!r}")
         if self.layout not in ("transposed", "natural"):
             raise ValueError(f"{here}: layout must be transposed or natural, got {self.layout!r}")
-        if self.precision != ExchangePrecision.FULL and any(
-            isinstance(step, Move) and step.is_rounding
-            for steps in (self._forward, self._inverse)
-            for step in steps
-        ):
+        # On every grid alike, also where nothing is sent, or a program fails when it gets ranks.
+        is_of_fourier = len(self.shape) == 3 and {*self.kinds} <= {"fft", "rfft"}
+        is_rounded = self.precision != ExchangePrecision.FULL
+        if is_rounded and not (is_of_fourier and self.layout == "transposed"):
             raise ValueError(
-                f"{here}: {self.precision} rounds what Fourier transforms of three axes leave for "
-                f"each other, and kinds {self.kinds} with layout {self.layout!r} have an exchange "
-                "without them; take layout='transposed' and kinds 'fft' and 'rfft', or "
-                "ExchangePrecision.FULL"
+                f"{here}: {self.precision} is for Fourier transforms of three axes with "
+                f"layout='transposed', got {len(self.shape)} axes of kinds {self.kinds} with "
+                f"layout {self.layout!r}, which has an exchange that is not between two of them; "
+                "take ExchangePrecision.FULL"
             )
 
     def _here(self, method: str = "") -> str:
@@ -197,6 +195,10 @@ class Plan(Transform):
             `numpy.fft.fftfreq(n, 1 / n)`, or `rfftfreq`; of "dct1" and "dct2" pi / side times k,
             of "dst1" and "dst2" times k + 1, and of types 3 and 4 times k + 1/2.
 
+        Raises:
+            ValueError: a box whose sides are not positive, or not as many as axes.
+            TypeError: a dtype that is not floating-point.
+
         Example:
             >>> from pfftjax import PencilFFT, ProcessGrid
             >>> plan = PencilFFT((4, 6, 5), ProcessGrid())
@@ -206,7 +208,7 @@ class Plan(Transform):
 
         """
         here = where("wavenumbers", self.grid.communicator)
-        dtype = wavenumber_dtype(dtype, here)
+        dtype = real_dtype_of(dtype, here, "wavenumbers")
         sides = sides_of(box_size, len(self.shape), here)
         return tuple(
             wavenumbers_along(self, self.output, axis, side, dtype)
@@ -219,11 +221,17 @@ class Plan(Transform):
         For sums over all modes, as in a power spectrum or an inner product: with "rfft" along the
         last axis, of n points, 2, but 1 for coefficient 0 and, where n is even, n / 2; 1 without.
 
+        Args:
+            dtype: floating-point dtype, JAX's default by default.
+
         Returns:
             Array that broadcasts against the block of the spectrum.
 
+        Raises:
+            TypeError: a dtype that is not floating-point.
+
         """
-        dtype = jnp.result_type(float) if dtype is None else dtype
+        dtype = real_dtype_of(dtype, self._here("hermitian_weights"), "weights")
         last = len(self.shape) - 1
         if self.kinds[last] != "rfft":
             return jnp.ones((1,) * len(self.shape), dtype)
@@ -282,7 +290,16 @@ def wavenumbers_along(
     kind, n, index = plan.kinds[axis], plan.shape[axis], pencil.indices(axis)
     if kind in OFFSETS:
         return ((index.astype(dtype) + OFFSETS[kind]) * (np.pi / side)).astype(dtype)
-    signed = jnp.where(index < (n + 1) // 2, index, index - n) if kind == "fft" else index
+    return wavenumbers_of(index, n, side, dtype, is_half=kind == "rfft", odd=odd)
+
+
+def wavenumbers_of(
+    index: Indices, n: int, side: ArrayLike, dtype: np.dtype, *, is_half: bool, odd: bool
+) -> Reals:
+    """Wavenumbers of coefficients by their indices along an axis of n points; `is_half`: of the
+    half spectrum of real lines. `odd` is that of `wavenumbers_along`.
+    """
+    signed = index if is_half else jnp.where(index < (n + 1) // 2, index, index - n)
     if odd and n % 2 == 0:
         signed = jnp.where(index == n // 2, 0, signed)
     return (signed.astype(dtype) * (2 * np.pi / side)).astype(dtype)
@@ -313,9 +330,9 @@ def is_length(x: object, *, or_zero: bool = False) -> bool:
     return 0 < float(value) < math.inf or (or_zero and float(value) == 0)
 
 
-def wavenumber_dtype(dtype: DTypeLike | None, here: str) -> np.dtype:
-    """The dtype of wavenumbers, JAX's default for None."""
+def real_dtype_of(dtype: DTypeLike | None, here: str, what: str) -> np.dtype:
+    """The dtype of `what`, JAX's default for None."""
     dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
     if not jnp.issubdtype(dtype, np.floating):
-        raise TypeError(f"{here}: wavenumbers are floating-point numbers, but dtype is {dtype}")
+        raise TypeError(f"{here}: {what} are floating-point numbers, but dtype is {dtype}")
     return dtype

@@ -56,14 +56,9 @@ class Move:
     method: ExchangeMethod
     precision: ExchangePrecision
 
-    @property
-    def is_rounding(self) -> bool:
-        """Whether the numbers that it sends are to be rounded, which only `Fused` does."""
-        is_full = self.precision == ExchangePrecision.FULL
-        return not is_full and bool(change_of(self.source, self.target).over)
-
     def __call__(self, x: Field) -> Field:
-        if self.is_rounding:
+        is_full = self.precision == ExchangePrecision.FULL
+        if not is_full and change_of(self.source, self.target).over:
             raise ValueError(
                 f"{where('transform', self.source.grid.communicator)}: {self.precision} rounds "
                 "what transforms leave for each other, and no transform is beside this exchange; "

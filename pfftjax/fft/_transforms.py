@@ -16,7 +16,7 @@ from pfftjax._runtime.arrays import (
     RealField,
     Reals,
 )
-from pfftjax._runtime.communicators import world
+from pfftjax._runtime.communicators import Communicator, world
 from pfftjax.pencils import ExchangeMethod, ExchangePrecision, ProcessGrid
 from pfftjax.pencils.internal import checked_grid
 
@@ -71,18 +71,23 @@ def _plan_of(
     return PencilTransform(shape, grid, kinds, norm=norm, layout=layout, method=method)
 
 
+def _communicator(grid: ProcessGrid | None, name: str) -> Communicator:
+    """That of a grid, or of the grid that a global array has by default."""
+    return world if grid is None else checked_grid(grid, name).communicator
+
+
 def _same_shape(
     given: Sequence[int] | None, found: Sequence[int], name: str, grid: ProcessGrid | None
 ) -> None:
     """A global array has a shape; one that is given besides must be the same."""
     if given is None:
         return
-    comm = world if grid is None else checked_grid(grid, name).communicator
+    comm = _communicator(grid, name)
     given = static_ints(given, "shape", name, comm)
     if given != tuple(found):
         raise ValueError(
-            f"{name}: shape is {given}, but the global array is one of {tuple(found)} in "
-            "real space; leave it out, or pass this rank's block"
+            f"{where(name, comm)}: shape is {given}, but the global array is one of "
+            f"{tuple(found)} in real space; leave it out, or pass this rank's block"
         )
 
 
@@ -222,7 +227,12 @@ def irfft3d(
     See `rfft3d` for an example.
 
     """
-    if is_global(y, grid) and shape is not None:
+    if is_global(y, grid):
+        if shape is None:
+            raise ValueError(
+                f"{where('irfft3d', _communicator(grid, 'irfft3d'))}: give shape=(n0, n1, n2), "
+                "that in real space: the spectrum does not say whether n2 is even or odd"
+            )
         return sharded.irfft3d(
             y, grid, shape=shape, norm=norm, layout=layout, method=method, precision=precision
         )

@@ -20,8 +20,10 @@ from pfftjax.pencils import ExchangeMethod, ProcessGrid
 from pfftjax.pencils.internal import different_methods
 
 from . import _tuning_file
+from ._fused import Fused
 from ._grids import default_dims, factorisations, uses_all_ranks
 from ._plan import Plan
+from ._steps import forward_steps
 from ._timings import Timing, Timings, Tuning
 from ._tuning_file import Entry, Key
 
@@ -110,7 +112,9 @@ def tune(
     here = where(operation, comm)
     if not isinstance(tuning, bool | Tuning):
         raise TypeError(f"{here}: tune must be a bool or a Tuning, got {type(tuning).__name__}")
-    tuning = Tuning() if isinstance(tuning, bool) else tuning
+    if tuning is False:
+        return plan, Timings()
+    tuning = Tuning() if tuning is True else tuning
     if not tuning.seconds > 0:
         raise ValueError(f"{here}: Tuning.seconds must be positive, got {tuning.seconds!r}")
     if isinstance(jnp.zeros(()), Tracer):
@@ -144,7 +148,7 @@ def tune(
         if known is not None:
             found, timings = _from_entry(plan, known, comm)
             # The ranks may no longer share memory.
-            if found.method in different_methods(found.grid, plan.method, plan.precision):
+            if found.method in _methods(found, plan.method):
                 return found, timings
 
     dims = [grid.dims]
@@ -197,6 +201,12 @@ def _from_entry(plan: _Plan, entry: Entry, comm: Communicator) -> tuple[_Plan, T
     grid = plan.grid if dims == plan.grid.dims else ProcessGrid(dims, comm)
     method = ExchangeMethod[entry["method"].upper()]
     return dataclasses.replace(plan, grid=grid, method=method), timings
+
+
+def _methods(plan: Plan, method: ExchangeMethod) -> list[ExchangeMethod]:
+    """The methods that differ from each other for `plan`, where `method` is asked for."""
+    is_fused = any(isinstance(step, Fused) for step in forward_steps(plan, plan.shape))
+    return different_methods(plan.grid, method, plan.precision, is_fused=is_fused)
 
 
 def _release(grid: ProcessGrid) -> None:
@@ -279,7 +289,7 @@ def _choose(
             left_out.append((at, method))
             continue
         plan = plan_of((at, method))
-        here = [(at, m) for m in different_methods(plan.grid, method, plan.precision)]
+        here = [(at, m) for m in _methods(plan, method)]
         if here == [rule] and len(dims) == 1:
             return rule, Timings()  # nothing to choose
         for candidate in here:

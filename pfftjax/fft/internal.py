@@ -11,6 +11,7 @@ from ._plan import is_length as is_length
 from ._plan import operand as operand
 from ._plan import sides_of as sides_of
 from ._plan import wavenumbers_along as wavenumbers_along
+from ._plan import wavenumbers_of as wavenumbers_of
 from ._shards import Shards as Shards
 from ._shards import known as known
 from ._shards import rows_of as rows_of

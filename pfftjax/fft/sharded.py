@@ -18,7 +18,7 @@ from pfftjax.pencils import ExchangeMethod, ExchangePrecision, Pencil, ProcessGr
 from pfftjax.pencils.internal import Periodic, Width
 
 from ._pencil_fft import PencilFFT
-from ._plan import sides_of, wavenumber_dtype
+from ._plan import real_dtype_of, sides_of
 from ._shards import shards_of
 from ._steps import Layout, Norm
 
@@ -208,7 +208,7 @@ def wavenumbers(
 
     """
     here = where("wavenumbers", world)
-    dtype = wavenumber_dtype(dtype, here)
+    dtype = real_dtype_of(dtype, here, "wavenumbers")
     sides = sides_of(box_size, 3, here)
     shape = static_ints(shape, "shape", "wavenumbers", world)
     if len(shape) != 3 or min(shape) < 1:

@@ -4,9 +4,11 @@ Contiguous datasets, unless they are compressed: any box of another distribution
 same cost. HDF5 takes 64-bit sizes; data go through in pieces of a bounded size.
 """
 
+import dataclasses
 import math
 import os
 import pathlib
+import pickle
 import re
 import secrets
 import shutil
@@ -125,9 +127,17 @@ def _write_by_mpi(
 ) -> None:
     """All ranks at once, by HDF5 on MPI-IO.
 
-    Creating and closing is collective. The boxes are written independently: in a collective write
-    a rank that fails would leave the others waiting.
+    Creating and closing is collective, of the same things on all ranks: those of rank 0. The boxes
+    are written independently: in a collective write a rank that fails would leave the others
+    waiting.
     """
+    described = [f.name for f in dataclasses.fields(Contents) if f.name != "datasets"]
+    first = on_root(
+        lambda: pickle.dumps({name: getattr(contents, name) for name in described}),
+        comm,
+        operation,
+    )
+    contents = dataclasses.replace(contents, **pickle.loads(first))
     with together(comm, operation):
         with _opened(path, "w", driver="mpio", comm=comm) as file:
             _create(file, contents)

@@ -181,8 +181,8 @@ class PencilNUFFT:
                 any size, or `pfftjax.pm.Positions` in units of cells of a mesh with `shape` cells,
                 as ``particles.positions``, which keep their digits in float32 too. Float32 or
                 float64, which is the precision of the transforms.
-            capacity: how many points a rank has room for, a static integer. By default a quarter
-                more than the mean, if all ranks have as many points as this one. A grid of one
+            capacity: how many points a rank has room for, a static integer. By default that of
+                `pfftjax.pm.to_owners`, if all ranks have as many points as this one. A grid of one
                 rank sends nothing, and has room for all.
 
         Raises:

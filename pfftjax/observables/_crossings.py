@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 
 from pfftjax._runtime.arrays import Displacements, PyTree, Reals, Vectors
 from pfftjax.autodiff.internal import differentiated_by_hand
-from pfftjax.pm.internal import Passage
+from pfftjax.pm.internal import Passage, each_by_itself
 
 from ._search import START, Search
 
@@ -211,14 +211,19 @@ def _values(
         """How far away they are when light comes from a distance."""
         return _length(place + passage.way(distance, *moving))
 
+    def beyond(distance: Reals) -> Reals:
+        """How much farther they are then than what light comes from."""
+        return seen(distance) - distance
+
+    def crossing(beyond: Callable[[Reals], Reals], distance: Reals) -> Reals:
+        distance = jax.lax.fori_loop(0, _ITERATIONS, lambda _, x: seen(x), distance)
+        gap, slope = jax.jvp(beyond, (distance,), (jnp.ones_like(distance),))
+        return distance - gap / slope
+
     def deposited() -> tuple[jax.Array, jax.Array, jax.Array]:
         distance = jnp.clip(_length(place), passage.near, passage.far)
-        distance = jax.lax.fori_loop(0, _ITERATIONS, lambda _, x: seen(x), distance)
-        # Newton's step has the derivatives of the crossing.
-        distance = jax.lax.stop_gradient(distance)
-        gap = seen(distance) - distance
-        slope = jax.jvp(seen, (distance,), (jnp.ones_like(distance),))[1]
-        distance += gap / jax.lax.stop_gradient(1 - slope)
+        # Derivatives of any order are those of the root, whatever the steps that led to it.
+        distance = jax.lax.custom_root(beyond, distance, crossing, each_by_itself)
         shell, pixel, value = deposit(distance, (place + passage.way(distance, *moving)).T)
         return shell, pixel, jnp.where(at.is_there[:, None], value, 0)
 

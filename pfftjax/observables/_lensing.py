@@ -6,7 +6,7 @@ from jax.core import Tracer
 
 from pfftjax._runtime.arrays import Reals, RealsLike, Series
 from pfftjax.pm import comoving_distance, scale_factor_at
-from pfftjax.pm.internal import HUBBLE_DISTANCE, Cosmology
+from pfftjax.pm.internal import HUBBLE_DISTANCE, Cosmology, are_positive
 
 from ._light_cone import LightCone, Shells, radial_rule
 
@@ -29,7 +29,7 @@ def lensing_weights(
             f"{here}: redshift must be one number or a vector, with as many weights, if any; got "
             f"shapes {np.shape(redshift)} and {share.shape}"
         )
-    if not isinstance(z, Tracer) and not np.all(np.asarray(z) > 0):
+    if not are_positive(redshift):
         raise ValueError(f"{here}: redshifts of sources must be positive, got {redshift!r}")
     source = comoving_distance(cosmology, 1 / (1 + z))
     distance, measure = radial_rule(cone)

@@ -111,8 +111,8 @@ def power_multipoles(
 
     In shells of few modes P_0 shows in the other multipoles, as the mean of L_l over the modes of
     a shell is not zero: a theory to be compared is summed over the same modes, or shells are made
-    wider. Modes at a Nyquist frequency have no sign, and count as if it were negative, which
-    matters if the line of sight is no axis.
+    wider. Modes at a Nyquist frequency have no sign. They count as if it were negative along axes
+    0 and 1, and positive along axis 2, which matters if the line of sight is no axis.
 
     Args:
         field: this rank's block, ``(*plan.input.local_shape,)``.

@@ -81,7 +81,9 @@ class ExchangePrecision(enum.IntEnum):
             (float32 and complex64) or 32 (float64 and complex128): 0.52 of the bytes. An exchange
             changes each number by at most 2^-15 (2^-31) of the largest one in its block. A block
             with an infinity or a NaN arrives as NaNs (docs/tuning.md). For Fourier transforms of
-            three axes with the layout "transposed"; not between GPUs.
+            three axes with the layout "transposed"; not between GPUs. What operators redistribute
+            besides (`pad_spectrum`, `truncate_spectrum`, and derivatives from fields to fields)
+            travels as it is.
 
     Example:
         >>> from pfftjax import PencilFFT, ProcessGrid
@@ -159,9 +161,10 @@ def checked_precision(precision: object, operation: str, comm: Communicator) -> 
 
 
 def different_methods(
-    grid: ProcessGrid, method: ExchangeMethod, precision: ExchangePrecision
+    grid: ProcessGrid, method: ExchangeMethod, precision: ExchangePrecision, *, is_fused: bool
 ) -> list[ExchangeMethod]:
-    """The methods that differ from each other where `method` is asked for on `grid`.
+    """The methods that differ from each other where `method` is asked for on `grid`, in exchanges
+    of which some are fused with transforms, or none is.
 
     The first is `method`. The same on all ranks of the grid; collective.
     """
@@ -175,12 +178,15 @@ def different_methods(
     sharing = [bool(native.shares_memory(line.number)) for line in lines]
     nodes = [native.nodes(line.number) for line in lines]
     by_nodes = [options.shared_memory and max(of) > 0 for of in nodes]
-    here = np.array([min(sharing), -max(sharing + by_nodes)], np.int64)
+    here = np.array([min(sharing), -max(sharing), -max(by_nodes)], np.int64)
     grid.comm.Allreduce(MPI.IN_PLACE, here, MPI.MIN)
+    all_share, some_share, some_by_nodes = (bool(x) for x in here)
+    # By itself AUTOMATIC takes shared memory or messages, and with transforms also goes by nodes.
     is_full = precision == ExchangePrecision.FULL  # else SHARED goes as FUSED
-    return [
-        method,
-        *([ExchangeMethod.SHARED] if here[0] == 1 and is_full else []),
-        *([ExchangeMethod.MESSAGES] if here[1] == -1 else []),
-        ExchangeMethod.ALLTOALL,
-    ]
+    differing = {
+        ExchangeMethod.SHARED: all_share and is_full and is_fused,
+        ExchangeMethod.HIERARCHICAL: some_by_nodes and not is_fused,
+        ExchangeMethod.MESSAGES: some_share or (some_by_nodes and is_fused),
+        ExchangeMethod.ALLTOALL: True,
+    }
+    return [method, *(other for other, differs in differing.items() if differs)]

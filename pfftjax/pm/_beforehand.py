@@ -55,6 +55,7 @@ def beforehand(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, 
             found = _kept[key] = _computed(lambda: function(*args, **kwargs))
             while len(_kept) > _MOST_KEPT:
                 _kept.popitem(last=False)
+        _kept.move_to_end(key)
         parts, is_array, structure = found
         # They are arrays of JAX again where the function has such.
         again = [jnp.asarray(x) if a else x for x, a in zip(parts, is_array, strict=True)]

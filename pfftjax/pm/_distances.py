@@ -1,5 +1,7 @@
 """Distances of light that arrives today."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,9 +75,19 @@ def scale_factor_at(cosmology: Cosmology, distance: RealsLike | SeriesLike) -> R
             )
     a = jnp.exp(jnp.interp(-jax.lax.stop_gradient(distance), -known, jnp.log(table)))
     a = jnp.where(distance > known[0], jnp.nan, a)
-    # The last step has the derivative of the inverse.
-    for _ in range(3):
-        a = jax.lax.stop_gradient(a)
-        slope = jax.lax.stop_gradient(HUBBLE_DISTANCE / (a**2 * hubble(cosmology, a)))
-        a = a + (comoving_distance(cosmology, a) - distance) / slope
-    return a
+
+    def excess(a: jax.Array) -> jax.Array:
+        return comoving_distance(cosmology, a) - distance
+
+    def solved(excess: Callable[[jax.Array], jax.Array], a: jax.Array) -> jax.Array:
+        for _ in range(3):
+            a = a + excess(a) * a**2 * hubble(cosmology, a) / HUBBLE_DISTANCE
+        return a
+
+    # Derivatives of any order are those of the root, whatever the steps that led to it.
+    return jax.lax.custom_root(excess, a, solved, each_by_itself)
+
+
+def each_by_itself(linear: Callable[[jax.Array], jax.Array], y: jax.Array) -> jax.Array:
+    """The solution of ``linear(x) = y``, where each number of y depends on that of x alone."""
+    return y / linear(jnp.ones_like(y))

@@ -12,6 +12,7 @@ from pfftjax._runtime.rematerialization import select
 from pfftjax.fft import PencilFFT
 from pfftjax.spectral.internal import here, sides, top_hat
 
+from ._expected import as_known
 from ._growth import Cosmology, are_positive, check_cosmology
 from ._spectral import fields, real_plan
 
@@ -39,14 +40,14 @@ def tabulated(k: SeriesLike, power: SeriesLike) -> Callable[[RealsLike], Reals]:
 
     """
     x, y = jnp.log(jnp.asarray(k, float)), jnp.log(jnp.asarray(power, float))
+    known = as_known(k)
     if x.ndim != 1 or x.shape != y.shape or x.shape[0] < 2:
         raise ValueError(
             f"tabulated: k and power must be vectors of one length, got {x.shape} and {y.shape}"
         )
-
     if not (are_positive(k) and are_positive(power)):
         raise ValueError("tabulated: k and power must be positive, as their logarithms are taken")
-    if not (isinstance(x, Tracer) or are_positive(np.diff(x))):
+    if not (isinstance(known, Tracer) or are_positive(np.diff(known))):
         raise ValueError("tabulated: k must rise from each entry to the next; sort the table")
 
     def interpolated(k: RealsLike) -> Reals:

@@ -17,11 +17,16 @@ from pfftjax._runtime.primitive import as_on_gpus
 # The growing modes are followed from deep in matter domination, where they are known.
 _START = 1e-7
 _STEPS = 512
+# What a Hubble rate depends on.
+_READ = ("Omega_m", "Omega_k", "Omega_de", "w0", "wa")
 
 
 @runtime_checkable
 class Cosmology(Protocol):
-    """A `jax_cosmo.Cosmology`, or what has its parameters: those that are read here."""
+    """A `jax_cosmo.Cosmology`, or another registered pytree of numbers that has its parameters:
+    those below, and what else `jax_cosmo.background` reads (`check_cosmology`). `eisenstein_hu`
+    also reads h, Omega_b, n_s and sigma8.
+    """
 
     @property
     def Omega_m(self) -> Number:
@@ -93,14 +98,16 @@ def checked_scale_factors(a: RealsLike | SeriesLike) -> Reals:
 
 def check_cosmology(cosmology: object, here: str) -> None:
     """Refuse what has no parameters of a cosmology."""
-    if not hasattr(cosmology, "Omega_m"):
+    missing = [name for name in _READ if not hasattr(cosmology, name)]
+    if missing:
         remedy = (
             "jax_cosmo.Cosmology(**parameters)"
             if isinstance(cosmology, dict)
             else "one that is made, as jax_cosmo.Planck15()"
         )
         raise TypeError(
-            f"{here}: cosmology must be a jax_cosmo.Cosmology, got {cosmology!r}; pass {remedy}"
+            f"{here}: cosmology must be a jax_cosmo.Cosmology, got {cosmology!r}, which has no "
+            f"{' and no '.join(missing)}; pass {remedy}"
         )
 
 

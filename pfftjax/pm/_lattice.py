@@ -5,6 +5,7 @@ have therefore stays where their points of the lattice are. The functions send t
 that own their cells, and what they found back.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 
@@ -33,7 +34,7 @@ from ._gravity import Gradient
 from ._growth import Cosmology
 from ._integrators import INTEGRATORS, Integrator, fastpm
 from ._lpt import lpt as lpt_of_block
-from ._particles import Particles, scaled_index, sent_to_owners
+from ._particles import Particles, lattice_points, sent_to_owners
 from ._simulate import Adjoint, checked_motion
 from ._simulate import density_contrast as density_contrast_of_block
 from ._simulate import force as force_of_block
@@ -63,36 +64,28 @@ def _on_mesh(
     lengths: tuple[Number, ...],
 ) -> Particles:
     """The particles of a block of a lattice, in units of the cells of a mesh."""
-    dtype, block = displacement.dtype, lattice.local_shape
-    cells, offsets = [], []
-    for axis, (n, m) in enumerate(zip(lattice.global_shape, plan.shape, strict=True)):
-        index = jnp.broadcast_to(lattice.indices(axis), block).ravel().astype(jnp.int32)
-        cell, rest = scaled_index(index, n, m, dtype)
-        cells.append(cell)
-        per_length = jnp.asarray(m / lengths[axis], dtype)
-        offsets.append(rest + displacement[..., axis].ravel() * per_length)
+    dtype = displacement.dtype
+    cell, at_rest = lattice_points(lattice, plan.shape, dtype)
+    per_cell = jnp.asarray([m / side for m, side in zip(plan.shape, lengths, strict=True)], dtype)
     n0, n1, n2 = plan.shape
     return Particles(
-        jnp.stack(cells, -1),
-        jnp.stack(offsets, -1),
+        cell,
+        at_rest + displacement.reshape(-1, 3) * per_cell,
         momentum.reshape(-1, 3),
-        jnp.int32(cells[0].size),
-        int(np.prod(lattice.global_shape)),
+        jnp.int32(cell.shape[0]),
+        math.prod(lattice.global_shape),
         (n0, n1, n2),
     )
 
 
-def _from_mesh(
-    particles: Particles, lattice: Pencil, lengths: tuple[Number, ...], block: tuple[int, ...]
-) -> Lattice:
+def _from_mesh(particles: Particles, lattice: Pencil, lengths: tuple[Number, ...]) -> Lattice:
     """`_on_mesh` backward, for particles in the rows of the lattice."""
-    dtype, points = particles.offset.dtype, []
-    for axis, (n, m) in enumerate(zip(lattice.global_shape, particles.mesh_shape, strict=True)):
-        index = jnp.broadcast_to(lattice.indices(axis), block).ravel().astype(jnp.int32)
-        _, rest = scaled_index(index, n, m, dtype)
-        points.append((particles.offset[:, axis] - rest) * jnp.asarray(lengths[axis] / m, dtype))
-    displacement = jnp.stack(points, -1).reshape(*block, 3)
-    return Lattice(displacement, particles.momentum.reshape(*block, 3))
+    dtype, sizes = particles.offset.dtype, particles.mesh_shape
+    _, at_rest = lattice_points(lattice, sizes, dtype)
+    cell_sides = jnp.asarray([side / m for m, side in zip(sizes, lengths, strict=True)], dtype)
+    displacement = (particles.offset - at_rest) * cell_sides
+    block = (*lattice.local_shape, 3)
+    return Lattice(displacement.reshape(block), particles.momentum.reshape(block))
 
 
 def _lattice(displacement: jax.Array, shards: Shards) -> Pencil:
@@ -121,7 +114,7 @@ def _lpt(
         delta, plan, box_size, cosmology, scale_factor, order=order, dealias=dealias
     )
     lengths = sides(box_size, plan, "lpt")
-    return _from_mesh(particles, plan.input, lengths, plan.input.local_shape)
+    return _from_mesh(particles, plan.input, lengths)
 
 
 def lpt(
@@ -288,7 +281,7 @@ def _simulate(
         adjoint=adjoint,
         outputs=scale_factors[-1:],
     )
-    return _from_mesh(cast(Particles, end), lattice, lengths, lattice.local_shape)
+    return _from_mesh(cast(Particles, end), lattice, lengths)
 
 
 def simulate(
@@ -316,7 +309,7 @@ def simulate(
         mesh_shape: of the mesh on which forces are computed, any sizes; by default those of the
             lattice. Twice as many along each axis are usual.
         integrator: as for `pfftjax.pm.simulate`, but for `cola`, which needs displacements that a
-            `Lattice` does not keep.
+            `Lattice` does not keep. One of your own takes ``outputs=``: the end is an output.
         kernel: as for `pfftjax.pm.simulate`.
         gradient: as for `pfftjax.pm.simulate`.
         capacity: particles that each rank has room for, by default as there.

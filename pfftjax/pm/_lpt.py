@@ -21,7 +21,7 @@ from pfftjax.spectral.internal import odd_wavenumbers, sides
 
 from ._expected import as_known, expect
 from ._growth import Cosmology, check_cosmology, checked_scale_factors, growths
-from ._particles import Particles, scaled_index
+from ._particles import Particles, lattice_points
 from ._spectral import field, inverse_k2, real_plan
 
 # Later than this perturbation theory starts no simulation; redshifts are mostly larger.
@@ -118,16 +118,10 @@ def lpt(
         jnp.add, [(velocity * rate).astype(dtype) * psi for _, rate, psi in parts]
     )
 
-    cells, starts = [], []
-    for axis, (n, m) in enumerate(zip(plan.shape, shape, strict=True)):
-        whole, rest = scaled_index(plan.input.indices(axis), n, m, dtype)
-        cells.append(jnp.broadcast_to(whole, plan.input.local_shape))
-        starts.append(jnp.broadcast_to(rest, plan.input.local_shape))
+    cell, at_rest = lattice_points(plan.input, shape, dtype)
     per_cell = jnp.asarray([m / side for m, side in zip(shape, lengths, strict=True)])
-    rows = math.prod(plan.input.local_shape)
-    at_rest = jnp.stack(starts, -1).reshape(rows, 3)
     return Particles(
-        cell=jnp.stack(cells, -1).reshape(rows, 3).astype(jnp.int32),
+        cell=cell,
         offset=at_rest + _rows(offset) * per_cell.astype(dtype),
         momentum=_rows(momentum),
         used=used,

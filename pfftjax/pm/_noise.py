@@ -138,16 +138,18 @@ def nested_noise(key: PRNGKeyArray, plan: PencilFFT, dtype: DTypeLike | None = N
     )
     x, y, z = (jnp.broadcast_to(k, sign.shape).astype(jnp.uint32) for k in (x, y, jnp.abs(z)))
     words = _drawn(key, x, (y << 16) | z, "nested_noise", comm)
+    # Complex numbers have no less than 32 bits.
+    of_modes = jnp.promote_types(dtype, "float32")
     real, imaginary = (
-        _normal(word, jnp.zeros_like(word), "float32").astype(dtype) for word in words
+        _normal(word, jnp.zeros_like(word), "float32").astype(of_modes) for word in words
     )
     has_phase = sign != 0
-    part = np.sqrt(0.5).astype(dtype)  # each of the two has half of the variance
+    part = np.sqrt(0.5).astype(of_modes)  # each of the two has half of the variance
     modes = jax.lax.complex(
         jnp.where(has_phase, part * real, real),
-        jnp.where(has_phase, part * sign.astype(dtype) * imaginary, 0),
+        jnp.where(has_phase, part * sign.astype(of_modes) * imaginary, 0),
     )
-    return plan.inverse(modes * np.sqrt(math.prod(plan.shape)).astype(dtype))
+    return plan.inverse(modes * np.sqrt(math.prod(plan.shape)).astype(of_modes)).astype(dtype)
 
 
 def fixed_amplitudes(noise: RealBlockLike, plan: PencilFFT) -> RealBlock:

@@ -120,8 +120,9 @@ class Particles:
         cells = cell + self.offset
         cells = cells - shape * jnp.floor(cells / shape)
         cells = jnp.where(cells < 0, cells + shape, cells)
-        # What is hardly below zero is rounded up to the side of the box.
-        cells = jnp.where((cells < 0) | (cells >= shape), 0, cells)
+        # What is hardly below zero is rounded up to the side of the box: it is at zero, and moves.
+        is_outside = (cells < 0) | (cells >= shape)
+        cells = jnp.where(is_outside, cells - jax.lax.stop_gradient(cells), cells)
         box_size = self.box_size if box_size is None else box_size
         if box_size is None:
             raise ValueError("coordinates: these particles have no box_size of their own; give it")
@@ -195,6 +196,20 @@ class Particles:
         return dataclasses.replace(self, used=used)
 
 
+def lattice_points(
+    lattice: Pencil, mesh_shape: Sequence[int], dtype: DTypeLike
+) -> tuple[Cells, Vectors]:
+    """The points of this rank's block of a lattice, in units of the cells of a mesh: the cell of
+    each, int32 (rows, 3), and the rest, (rows, 3).
+    """
+    cells, rests = [], []
+    for axis, (n, m) in enumerate(zip(lattice.global_shape, mesh_shape, strict=True)):
+        cell, rest = scaled_index(lattice.indices(axis), n, m, dtype)
+        cells.append(jnp.broadcast_to(cell, lattice.local_shape).ravel())
+        rests.append(jnp.broadcast_to(rest, lattice.local_shape).ravel())
+    return jnp.stack(cells, -1).astype(jnp.int32), jnp.stack(rests, -1)
+
+
 def scaled_index(
     index: jax.Array, n: int, m: int, dtype: DTypeLike
 ) -> tuple[jax.Array, jax.Array]:
@@ -230,7 +245,8 @@ def to_owners(particles: Particles, mesh: Pencil, capacity: int | None = None) -
         particles: on any ranks.
         mesh: the mesh, as `PencilFFT.input`.
         capacity: how many particles each rank has room for, a static integer, equal on all ranks
-            for one program to serve them all. By default a quarter more than the mean.
+            for one program to serve them all. By default 1.25 mean + 6 mean^(2/3), where
+            the mean is that of the largest blocks.
 
     Returns:
         `Particles` of `capacity` rows.

@@ -315,8 +315,7 @@ def simulate(
         kernel: "ngp", "cic", "tsc" or "pcs", as in `paint`.
         gradient: of the potential, as in `gravity`.
         capacity: particles that each rank has room for, by default as many as the fullest rank has
-            in 99 of 100 universes of this size; a quarter more than the mean where `box_size` is
-            traced.
+            in 99 of 100 universes of this size; where `box_size` is traced, as of `to_owners`.
         adjoint: how reverse mode finds the particles of each step: "reversible" follows them
             back from the end, at the memory of one step; "stored" keeps them (40 bytes a particle,
             24 more with displacements, and 4 a mesh cell for each step in float32). Forward mode,

@@ -5,6 +5,7 @@ from ._assignment import Kernel as Kernel
 from ._capacity import default_capacity as default_capacity
 from ._capacity import room_for as room_for
 from ._distances import HUBBLE_DISTANCE as HUBBLE_DISTANCE
+from ._distances import each_by_itself as each_by_itself
 from ._exchange import located as located
 from ._expected import as_known as as_known
 from ._expected import expect as expect

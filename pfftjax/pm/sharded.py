@@ -169,8 +169,8 @@ def paint(
         values: what each particle deposits, (N,) or (N, components), sharded likewise; 1 by
             default.
         kernel: as for `pfftjax.pm.paint`.
-        capacity: particles that each rank has room for, a quarter more than in the mean by
-            default.
+        capacity: particles that each rank has room for, by default that of
+            `pfftjax.pm.to_owners`.
         mesh: as for `pfftjax.sharded.fft3d`.
 
     Returns:

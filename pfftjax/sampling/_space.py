@@ -1,5 +1,6 @@
 """What is sampled: which parts of it are distributed, and inner products over the ranks."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import TypeAlias
@@ -168,9 +169,11 @@ class Space:
 
         Returns:
             A function of a position, for BlackJAX and for `mclmc`. Reverse mode can be taken of it
-            once.
+            once. What this function returned for the same space is returned as it is.
 
         """
+        if isinstance(logdensity, _OfAllRanks) and logdensity.space is self:
+            return logdensity
         is_shared = [not isinstance(part, Pencil) for part in self._leaves]
         shared = {0: self._tree.unflatten(is_shared)}
         of_all = value_and_grad(logdensity, shared=shared, comm=self.grid.comm)
@@ -186,7 +189,18 @@ class Space:
             return (jax.tree.map(lambda g: cotangent * g, gradient),)
 
         density.defvjp(forward, backward)
-        return density
+        return _OfAllRanks(density, self)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfAllRanks:
+    """A density whose gradient is that of all ranks' total."""
+
+    density: Density
+    space: Space
+
+    def __call__(self, position: PyTree) -> Scalar:
+        return self.density(position)
 
 
 def _local_shape(part: Part) -> tuple[int, ...]:

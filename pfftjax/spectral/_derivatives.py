@@ -35,6 +35,7 @@ from pfftjax.fft.internal import (
     stages,
     times_i,
     wavenumbers_along,
+    wavenumbers_of,
 )
 from pfftjax.pencils import Pencil, transpose
 
@@ -279,9 +280,7 @@ def _along(x: Field, plan: Plan, axis: int, lengths: Sides) -> Field:
     there, back = (
         (Kind.REAL_TO_COMPLEX, Kind.COMPLEX_TO_REAL) if is_real else (Kind.FORWARD, Kind.BACKWARD)
     )
-    index = np.arange(n // 2 + 1) if is_real else np.fft.fftfreq(n, 1 / n)
-    index = np.where(2 * np.abs(index) == n, 0, index)  # as `odd_wavenumbers`
-    dtype = real_dtype(x)
-    k = (jnp.asarray(index, dtype) * (2 * np.pi / lengths[axis])).astype(dtype)
+    index = jnp.arange(n // 2 + 1 if is_real else n)
+    k = wavenumbers_of(index, n, lengths[axis], real_dtype(x), is_half=is_real, odd=True)
     y = fft_of_lines(x, there, n)
     return fft_of_lines(times_i(k, y), back, n, scale=1 / n)

@@ -1,5 +1,6 @@
 """Derivatives with respect to what all ranks share, against a serial model of all ranks."""
 
+import functools
 import warnings
 
 import jax
@@ -387,6 +388,17 @@ def test_last_digits_may_differ(capfd):
     text = "".join(CONTROL.allgather(capfd.readouterr().err))
     assert "differs in its last digits: t is 1.5000000000000" in text
     assert text.count("differs in its last digits") == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"width": 3.0}])
+def test_arguments_by_keyword_only(given):
+    def loss(x, *, width=2.0):
+        return allreduce(jnp.sum(width * x**2))
+
+    gradient = pfftjax.grad(loss, own=0, shared="width")(x, **given)
+    assert_close(gradient, 2 * given.get("width", 2.0) * x, 1e-12)
+    partial = functools.partial(lambda x, width: loss(x, width=width), width=3.0)
+    assert_close(pfftjax.grad(partial, own=0, shared="width")(x), 6 * x, 1e-12)
 
 
 def test_errors_name_the_remedy():

@@ -26,7 +26,7 @@ from pfftjax import collectives as pc
 from pfftjax._runtime.communicators import world
 from pfftjax._runtime.options import options
 from pfftjax.fft import Timing, Timings, _tuning_file, default_dims, tune
-from pfftjax.fft._tuning import _choose, candidate_dims
+from pfftjax.fft._tuning import _choose, _methods, candidate_dims
 from tests.distributed import assert_block, grids, shares_memory, transformed
 from tests.helpers import CONTROL, RANK, SIZE, random
 
@@ -60,12 +60,31 @@ def test_the_rule():
     assert default_dims((256, 256, 256), 1024) == (32, 32)
     assert default_dims((1024, 1024, 1024), 256) == (256, 1)
     assert default_dims((5, 5), 7) == (7, 1)
+    # Without ranks that hold nothing, where there is such a grid.
+    assert default_dims((2, 4096, 4096), 16) == (2, 8)
+    assert default_dims((4096, 4096, 2), 16) == (16, 1)
+    assert default_dims((2, 2, 2), 16) == (4, 4)
     assert PencilFFT((20, 20, 20), WORLD).grid.dims == (SIZE, 1)
     # The rule's choice comes first, even if ranks idle; then only grids without idle ranks.
     assert candidate_dims((9, 2, 9), (9, 2, 9), 4) == [(2, 2)]
     assert candidate_dims((1, 1, 9), (1, 1, 9), 4) == [(2, 2)]
     assert candidate_dims((64, 64, 64), (64, 64, 33), 16)[:2] == [(16, 1), (4, 4)]
     assert len(candidate_dims((4096,) * 3, (4096,) * 3, 4096)) == 6
+
+
+def test_plans_without_transforms_beside_exchanges_have_other_methods():
+    """The shared window and messages are all that AUTOMATIC takes there."""
+    grid = ProcessGrid((None, 1))
+    fused = PencilFFT((8, 8, 8), grid)
+    assert SIZE == 1 or ExchangeMethod.SHARED in _methods(fused, ExchangeMethod.AUTOMATIC)
+    alone = PencilTransform((8, 8), grid, ("fft", "fft"))
+    expected = [ExchangeMethod.AUTOMATIC, ExchangeMethod.MESSAGES, ExchangeMethod.ALLTOALL]
+    assert _methods(alone, ExchangeMethod.AUTOMATIC) == (expected if SIZE > 1 else expected[:1])
+
+
+def test_no_tuning():
+    plan = PencilFFT((8, 8, 8), WORLD)
+    assert tune(plan, False) == (plan, Timings())
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o002, 0o664)])
@@ -175,7 +194,7 @@ def test_the_fastest_is_chosen_and_small_gains_are_none(monkeypatch):
         def drop(self, candidates):
             pass
 
-    monkeypatch.setattr(_tuning, "different_methods", lambda grid, method, _: [method, alltoall])
+    monkeypatch.setattr(_tuning, "different_methods", lambda *_, **__: [automatic, alltoall])
     base = PencilFFT((8, 8, 8), WORLD)
 
     def chosen(times, cost=0.0):

@@ -339,6 +339,33 @@ def test_with_hdf5_on_mpi(folder, monkeypatch):
     assert_equal(pfftjax.io.load(folder / f"{RANK}.h5", "q", pencil), pencil.local_block(x))
 
 
+@pytest.mark.ranks(2)
+def test_with_hdf5_on_mpi_all_ranks_write_what_rank_0_has(folder, monkeypatch):
+    """What makes a file is collective there, of the same things on all ranks."""
+    written = {}
+
+    class Parallel(h5py.File):
+        def __init__(self, name, mode, **_):
+            super().__init__(f"{name}-{RANK}" if RANK else name, mode)
+
+        def close(self):
+            written.update({name: value for name, value in self.attrs.items()})
+            super().close()
+
+    monkeypatch.setattr(h5py, "File", Parallel)
+    monkeypatch.setattr(h5py, "get_config", lambda: type("Config", (), {"mpi": True}))
+    monkeypatch.setattr(_file, "_to_disk", lambda path: None)
+    pencil = pfftjax.Pencil((4, 5, 6), grids()[0])
+    x = {"q": pencil.local_block(random((4, 5, 6)))}
+    own = {"a": 0.5} if RANK == 0 else None
+    pfftjax.io.save(folder / "x.h5", x, pencil, box_size=1.0 + RANK, attributes=own)
+    assert written["a"] == 0.5
+    assert written["box_size"] == 1.0
+    unknown = {"a": lambda: 0} if RANK == 0 else None
+    with pytest.raises(Exception, match="save on rank 0 of 2: "):
+        pfftjax.io.save(folder / "y.h5", x, pencil, attributes=unknown)
+
+
 def test_without_h5py(folder, monkeypatch):
     pencil = pfftjax.Pencil((4, 5, 6), grids()[0])
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)

@@ -47,6 +47,25 @@ def test_distances_and_their_inverse():
     assert abs(slope - difference) < 1e-6 * abs(difference)
 
 
+def test_second_derivatives_of_the_inverse():
+    """In an Einstein-de Sitter universe a = (1 - d / 2D)^2, and in others by differences."""
+    flat = cosmology(Omega_c=1 - 0.048975)
+    third = jax.grad(jax.grad(jax.grad(lambda d: scale_factor_at(flat, d) ** 2)))
+    distance = 1500.0
+    expected = -24 / (2 * HUBBLE) ** 3 * (1 - distance / (2 * HUBBLE))
+    assert_close(third(distance), expected, 1e-6)
+
+    def slopes(omega_c, distance):
+        inverse = lambda *x: scale_factor_at(cosmology(Omega_c=x[0]), x[1])  # noqa: E731
+        return jnp.stack(jax.grad(inverse, (0, 1))(omega_c, distance))
+
+    step = jnp.asarray([1e-4, 1.0])
+    found = jnp.stack(jax.jacfwd(slopes, (0, 1))(0.26, 1500.0))
+    for n, along in enumerate(jnp.diag(step)):
+        ends = [slopes(*(jnp.asarray([0.26, 1500.0]) + sign * along)) for sign in (1, -1)]
+        assert_close(found[n], (ends[0] - ends[1]) / (2 * step[n]), 1e-5)
+
+
 @pytest.mark.parametrize("interpolation", ["linear", "nearest"])
 def test_convergence_is_the_integral_over_the_shells(interpolation):
     """A density that is the same over each shell but differs from shell to shell, for several

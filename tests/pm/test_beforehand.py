@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pfftjax import pm
+from pfftjax.pm import _beforehand
 from pfftjax.pm._beforehand import beforehand
 
 pytestmark = pytest.mark.ranks(1)
@@ -103,6 +104,20 @@ def test_a_result_is_kept_and_each_precision_has_its_own():
     assert calls == [1.5] * 2
     doubled(1.5)  # outside of programs
     assert calls == [1.5] * 3
+
+
+def test_the_latest_are_kept(monkeypatch):
+    calls = []
+
+    @beforehand
+    def doubled(x):
+        calls.append(x)
+        return jnp.asarray(x) * 2
+
+    monkeypatch.setattr(_beforehand, "_MOST_KEPT", 2)
+    for x in (1.0, 2.0, 1.0, 3.0, 1.0, 2.0):
+        jax.jit(lambda x=x: doubled(x))()
+    assert calls == [1.0, 2.0, 3.0, 2.0]
 
 
 def test_what_is_wrong_raises_as_it_does_elsewhere():

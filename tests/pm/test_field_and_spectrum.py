@@ -186,6 +186,8 @@ def test_tabulated():
     for bad in (k[::-1], np.repeat(k[:2], 2)):
         with pytest.raises(ValueError, match="tabulated: k must rise"):
             tabulated(bad, power[: len(bad)])
+        with pytest.raises(ValueError, match="tabulated: k must rise"):
+            jax.jit(lambda p, bad=bad: tabulated(bad, p)(1.0))(power[: len(bad)])
     for bad in ((k - k[0], power), (k, power - power[3])):
         with pytest.raises(ValueError, match="tabulated: k and power must be positive"):
             tabulated(*bad)

@@ -248,6 +248,15 @@ def test_fixed_amplitudes():
         assert_block(block, expected, plan.input, 1e-12)
 
 
+@on_one_rank
+def test_nested_noise_of_few_digits():
+    """It is that of float32, cast."""
+    plan = PencilFFT((6, 5, 4), grids()[0], real=True)
+    noise = nested_noise(jax.random.key(0), plan, "float32")
+    for dtype in ("float16", "bfloat16"):
+        assert_equal(nested_noise(jax.random.key(0), plan, dtype), noise.astype(dtype))
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.wrong_types
 def test_what_nested_noise_refuses():

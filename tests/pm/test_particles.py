@@ -90,6 +90,9 @@ def test_coordinates_are_in_the_box(shape, dtype):
     assert np.any(expected[:200] == 0)
     found = np.asarray(jax.jit(lambda x: x.coordinates(shape))(particles))
     np.testing.assert_array_equal(found, expected)
+    # Where they are rounded to the side of the box, too, they move as they are moved.
+    slopes = jax.grad(lambda x: dataclasses.replace(particles, offset=x).coordinates(shape).sum())
+    np.testing.assert_array_equal(slopes(particles.offset), 1)
     # Also where numbers do not tell cells apart any more.
     far = dataclasses.replace(particles, offset=jnp.asarray(offset * 1e7, dtype))
     found = np.asarray(jax.jit(lambda x: x.coordinates(shape))(far))

@@ -246,8 +246,8 @@ MUTANTS = [
     Mutant(
         "shared memory: a rank leaves a round that others are in",
         CXX / "runtime" / "node.cc",
-        "result = kOtherSizes;",
-        "return kOtherSizes;",
+        "result = kOtherCall;",
+        "return kOtherCall;",
         "tests/jobs/test_threads.py",
         0,
     ),
