@@ -1,7 +1,6 @@
 #include "base/pages.h"
 
 #include <malloc.h>
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -13,6 +12,7 @@
 #include <optional>
 
 #include "base/alignment.h"
+#include "base/cores.h"
 #include "base/memory_in_use.h"
 
 namespace pfftjax {
@@ -32,7 +32,8 @@ class Keeper {
     // Heaps of other threads than the first, where XLA's arrays may lie, have 64 MiB and go back
     // when they are empty. Many threads that share one would wait for each other.
     constexpr int few = 8;
-    if (has_one_heap && Cores() <= few) mallopt(M_ARENA_MAX, 1);
+    const cpu_set_t cores = AllowedCores();
+    if (has_one_heap && CPU_COUNT(&cores) <= few) mallopt(M_ARENA_MAX, 1);
     keeps_all_ = memory_->Share() < most_in_use_;
     Set();
     is_on_.store(true, std::memory_order_release);
@@ -61,13 +62,6 @@ class Keeper {
 
  private:
   using Clock = std::chrono::steady_clock;
-
-  // How many this process may use.
-  static int Cores() {
-    cpu_set_t set;
-    // A machine with more than such a set holds has many.
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : CPU_SETSIZE;
-  }
 
   void Set() const {
     constexpr int maps_by_default = 65536;

@@ -1,9 +1,11 @@
 // Large memory for the duration of one call, kept for the next: fresh memory costs page faults
-// that rival a transform. What is used at the same time has a tag each.
+// that rival a transform. What is used at the same time has a tag each, or is one of several with
+// one tag, of which a process keeps `kMost`.
 #pragma once
 
 #include <sys/mman.h>
 
+#include <array>
 #include <cstddef>
 #include <mutex>
 #include <new>
@@ -14,15 +16,17 @@
 
 namespace pfftjax {
 
-template <typename For>
+template <typename For, std::size_t kMost = 1>
 class ScratchFor {
  public:
-  // The one that was kept if it is large enough; a second call at the same time gets its own.
+  // One that was kept if it is large enough; more calls than that at the same time get their own.
   explicit ScratchFor(std::size_t bytes) {
     if (bytes == 0) return;
     {
       const std::lock_guard lock(mutex_);
-      std::swap(memory_, Kept());
+      for (Memory& kept : Kept()) {
+        if (!memory_.data) std::swap(memory_, kept);
+      }
     }
     if (memory_.bytes >= bytes) return;
     memory_.Free();
@@ -35,7 +39,9 @@ class ScratchFor {
   ScratchFor& operator=(const ScratchFor&) = delete;
   ~ScratchFor() {
     const std::lock_guard lock(mutex_);
-    if (Kept().bytes < memory_.bytes) std::swap(memory_, Kept());
+    for (Memory& kept : Kept()) {
+      if (kept.bytes < memory_.bytes) std::swap(memory_, kept);
+    }
     memory_.Free();
   }
   void* data() const { return memory_.data; }
@@ -44,7 +50,7 @@ class ScratchFor {
   // Returns retained memory to the operating system.
   static void Release() {
     const std::lock_guard lock(mutex_);
-    Kept().Free();
+    for (Memory& kept : Kept()) kept.Free();
   }
 
  private:
@@ -58,10 +64,12 @@ class ScratchFor {
     std::size_t bytes = 0;
   };
   // What a process keeps, which outlives its static objects.
-  struct KeptMemory : Memory {
-    ~KeptMemory() { this->Free(); }
+  struct KeptMemory : std::array<Memory, kMost> {
+    ~KeptMemory() {
+      for (Memory& kept : *this) kept.Free();
+    }
   };
-  static Memory& Kept() { return process::Lasting<KeptMemory>(); }
+  static std::array<Memory, kMost>& Kept() { return process::Lasting<KeptMemory>(); }
 
   static inline std::mutex mutex_;
   Memory memory_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/chunks.h"
+#include "mpi/tags.h"
 #include "runtime/agreement.h"
 #include "runtime/communicator.h"
 
@@ -14,9 +15,8 @@ namespace pfftjax {
 // mean alike. Ranks that mean different things wait for each other, where the watch finds them,
 // and do not take each other's messages, which may be of one size.
 inline int ExchangeTag(const Communicator& comm) {
-  constexpr std::uint64_t kFirst = 1024;  // beyond all other tags
-  constexpr std::uint64_t kTags = 16381;  // and MPI has 32768 of them at least
-  return static_cast<int>(kFirst + comm.progress.MeaningOf(comm.progress.passed) % kTags);
+  const std::uint64_t meaning = comm.progress.MeaningOf(comm.progress.passed);
+  return kFirstExchangeTag + static_cast<int>(meaning % kExchangeTags);
 }
 
 // What all ranks mean alike by their present collective, as a hash that is odd.

@@ -12,10 +12,10 @@ namespace pfftjax {
 namespace {
 
 // A rank has no more bytes than kBytesOnTheirWay on their way to another one at a time, in
-// messages of about kChunkBytes. With 4 MiB on their way a transform took a quarter longer over
+// messages of kChunkBytes at most. With 4 MiB on their way a transform took a quarter longer over
 // TCP with Open MPI 5.0.11, and as long with MPICH 5.0.2 (docs/design/transforms.md).
-constexpr std::int64_t kChunkBytes = std::int64_t{512} << 10;
-constexpr std::int64_t kBytesOnTheirWay = std::int64_t{1} << 20;
+constexpr std::int64_t kChunkBytes = std::int64_t{256} << 10;
+constexpr std::int64_t kBytesOnTheirWay = std::int64_t{512} << 10;
 
 std::int64_t InLines(std::int64_t bytes) {
   return RoundUp(bytes, static_cast<std::int64_t>(kCacheLine));
@@ -48,6 +48,7 @@ NodeExchange::NodeExchange(Communicator& comm, Window& window, const Nodes& node
       pieces_(static_cast<int>(pieces.size())),
       to_(static_cast<std::size_t>(comm.size) * pieces.size()),
       from_(to_.size()),
+      on_their_way_(static_cast<std::size_t>(comm.size)),
       differs_(kNobody) {
   const int here = nodes.Of(comm.rank);
   const auto count = static_cast<std::int64_t>(nodes.RanksOn(here).size());
@@ -139,7 +140,7 @@ char* NodeExchange::PlaceIncoming(int piece, char* region, const Nodes& nodes,
 void NodeExchange::AddChunks(Messages* messages, char* region, std::int64_t bytes, int rank) {
   // Chunks of about one size, with the header in the first one.
   const std::int64_t all = kHeaderBytes + bytes;
-  const std::int64_t chunks = std::max<std::int64_t>((all + kChunkBytes / 2) / kChunkBytes, 1);
+  const std::int64_t chunks = (all + kChunkBytes - 1) / kChunkBytes;
   const std::int64_t limit =
       std::max(std::min(GetOptions().max_chunk_bytes, (all + chunks - 1) / chunks), kHeaderBytes);
   ForEachChunk(all, limit, [&](std::int64_t offset, std::int64_t count) {
@@ -150,6 +151,8 @@ void NodeExchange::AddChunks(Messages* messages, char* region, std::int64_t byte
 
 NodeExchange::~NodeExchange() {
   if (!has_begun_ || has_ended_) return;
+  incoming_.all.resize(posted_);  // fewer than there are where one could not be
+  std::fill(incoming_.ends.begin(), incoming_.ends.end(), posted_);
   // Ranks of other nodes wait for what this one sends for its node, and what they send to this
   // one wants to be received.
   if (ready_ < pieces_) {
@@ -161,14 +164,15 @@ NodeExchange::~NodeExchange() {
 
 int NodeExchange::Begin() {
   if (const int code = round_.Begin()) return code;
+  has_begun_ = true;
   const int tag = ExchangeTag(comm_);
   for (Message& message : incoming_.all) {
     process::Writes(message.at, static_cast<std::size_t>(message.bytes));
     const int code = Mpi()->receive_start(message.at, message.bytes, message.rank, tag,
                                           comm_.control, &message.request);
     if (code != 0) return code;
+    ++posted_;
   }
-  has_begun_ = true;
   return 0;
 }
 
@@ -180,8 +184,8 @@ int NodeExchange::StartSends() {
     const bool is_whole = started_ < whole_;
     const std::int64_t shortened = message.has_header ? kHeaderBytes : 0;
     const std::int64_t bytes = is_whole ? message.bytes : shortened;
-    if (message.rank != latest_) on_their_way_ = 0;
-    if (on_their_way_ > 0 && on_their_way_ + bytes > kBytesOnTheirWay) break;
+    std::int64_t& on_their_way = on_their_way_[static_cast<std::size_t>(message.rank)];
+    if (on_their_way > 0 && on_their_way + bytes > kBytesOnTheirWay) break;
     if (message.has_header) {
       process::Writes(message.at, sizeof(Header));
       reinterpret_cast<Header*>(message.at)->about =
@@ -192,8 +196,7 @@ int NodeExchange::StartSends() {
         Mpi()->send_start(message.at, bytes, message.rank, tag, comm_.control, &message.request);
     if (code != 0) return code;
     message.bytes = bytes;
-    latest_ = message.rank;
-    on_their_way_ += bytes;
+    on_their_way += bytes;
     ++started_;
   }
   return 0;
@@ -204,7 +207,7 @@ int NodeExchange::MakeReady() {
   here_ = round_.WaitForAll(MeaningOf(comm_), PublishedAs(ready_));
   if (here_ == 0) {
     whole_ = outgoing_.ends[ready_++];
-  } else if (here_ == kOtherSizes) {
+  } else if (here_ == kOtherCall) {
     GiveUpRest();  // so that the ranks of other nodes learn it
   } else {
     return here_;
@@ -252,7 +255,7 @@ int NodeExchange::TestNext() {
 
 void NodeExchange::Sent() {
   const Message& message = outgoing_.all[outgoing_.done++];
-  if (message.rank == latest_) on_their_way_ -= message.bytes;
+  on_their_way_[static_cast<std::size_t>(message.rank)] -= message.bytes;
 }
 
 // Takes note of the message that was to come next.
@@ -304,7 +307,7 @@ int NodeExchange::Arrive(int piece) {
   if (differs_ != kNobody) {
     comm_.difference = "a rank on the node of rank " + std::to_string(differs_) +
                        " has given up this exchange, or is in another one";
-    return kOtherSizes;
+    return kOtherCall;
   }
   return is_short_ ? kShortMessage : 0;
 }

@@ -55,7 +55,7 @@ class NodeExchange {
   // Sends and receives what can be without waiting. To be called now and then between a Send and
   // an Arrive that are far apart: a message gets on while its ends are in calls of MPI.
   int Advance();
-  // Waits until the pieces up to this one are there, after all have been sent; kOtherSizes if a
+  // Waits until the pieces up to this one are there, after all have been sent; kOtherCall if a
   // rank is in another call, or has given up. The last piece waits for all that this rank sends,
   // too.
   int Arrive(int piece = 0);
@@ -126,10 +126,10 @@ class NodeExchange {
   int ready_ = 0;            // so many have been left by all ranks of this node, or given up
   std::size_t whole_ = 0;    // so many messages are sent as they are, those after them given up
   std::size_t started_ = 0;  // so many are, or were
-  int latest_ = kNobody;     // the rank to which the last of them goes, or went
-  std::int64_t on_their_way_ = 0;  // to that rank, in bytes
-  int here_ = 0;                   // how this node's ranks have come together, as a code
-  int differs_;                    // a rank on a node that is in another call, or kNobody
+  std::size_t posted_ = 0;   // so many receives are
+  std::vector<std::int64_t> on_their_way_;  // bytes, to each rank
+  int here_ = 0;                            // how this node's ranks have come together, as a code
+  int differs_;                             // a rank on a node that is in another call, or kNobody
   bool is_short_ = false;
 };
 

@@ -3,8 +3,8 @@
 #include "collectives/rows.h"
 
 #include <array>
-#include <cstring>
 
+#include "base/copies.h"
 #include "collectives/exchange.h"
 #include "runtime/handlers.h"
 
@@ -81,7 +81,7 @@ ffi::Error MoveRows(const CallSite& site, Operand x, ffi::Buffer<ffi::S32> outgo
     const int code = ExchangeBlocks(comm, x.untyped_data(), y->untyped_data(), blocks, element);
     if (code != 0) return MpiFailed(site.operation, comm, element, blocks.sent, code);
     const auto filled = static_cast<std::size_t>(blocks.received * InfoOf(element).bytes);
-    std::memset(static_cast<char*>(y->untyped_data()) + filled, 0, y->size_bytes() - filled);
+    Clear(static_cast<char*>(y->untyped_data()) + filled, y->size_bytes() - filled);
     return ffi::Error::Success();
   };
   return RunOnRows(site, x, move);

@@ -306,7 +306,9 @@ ffi::Error Same(const CallSite& site, std::int64_t place, bool each_call, std::i
     std::string error;
     if (const auto wanted = static_cast<Expected>(expected); wanted == Expected::kSameBits) {
       const auto hash = static_cast<std::int64_t>(Hash(x.untyped_data(), x.size_bytes()));
-      const std::string how = Difference(comm, hash, Written(x, element, hash));
+      int code = 0;
+      const std::string how = Difference(comm, hash, Written(x, element, hash), &code);
+      if (code != 0) return MpiFailed(site.operation, comm, element, CountOf(x), code);
       if (!how.empty()) {
         error = std::string(what) + " must be the same on every rank, but is " + how + "; " +
                 std::string(remedy);

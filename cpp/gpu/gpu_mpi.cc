@@ -4,14 +4,12 @@
 #include <thread>
 
 #include "gpu/transport.h"
+#include "mpi/tags.h"
 
 namespace pfftjax::gpu {
 namespace {
 
 constexpr int kInFlight = 16;  // messages, each way
-// Apart from that of messages of the host: what is left of an exchange that failed on trial is not
-// taken for staging's, which may follow on the same communicator.
-constexpr int kTag = 8;
 
 // Messages of one direction: started in their order, up to kInFlight of them unfinished.
 class Messages {
@@ -63,10 +61,10 @@ class Messages {
     const int rank = pieces_.Rank();
     message.bytes = pieces_.Bytes();
     const MpiApi& mpi = *Mpi();
-    const int code =
-        is_sending_
-            ? mpi.send_start(at, message.bytes, rank, kTag, comm_.control, &message.request)
-            : mpi.receive_start(at, message.bytes, rank, kTag, comm_.control, &message.request);
+    const int code = is_sending_ ? mpi.send_start(at, message.bytes, rank, kGpuAwareTag,
+                                                  comm_.control, &message.request)
+                                 : mpi.receive_start(at, message.bytes, rank, kGpuAwareTag,
+                                                     comm_.control, &message.request);
     if (code != 0) return code;
     pieces_.Advance();
     message.is_active = true;

@@ -225,7 +225,7 @@ int Ipc::Move(Communicator& comm, const void* send, const std::vector<Block>& to
     comm.difference = "rank " + std::to_string(rank) + " sends " +
                       std::to_string(traffic.received[rank]) +
                       " bytes to this rank, which expects " + std::to_string(from[rank].count);
-    return kOtherSizes;
+    return kOtherCall;
   }
   return 0;
 }
@@ -250,7 +250,7 @@ int Ipc::WaitFor(Communicator& comm, int rank, Condition&& condition) {
   });
   if (code != 0 || is_met) return code;
   comm.difference = "rank " + std::to_string(rank) + " has given up an exchange between GPUs";
-  return kOtherSizes;
+  return kOtherCall;
 }
 
 // Until the half is free: on the host that the events are recorded, on the stream for them.
@@ -344,7 +344,7 @@ int Ipc::Take(Communicator& comm, Traffic& traffic, Queue& queue) {
     if (note.bytes > block.count - received) {
       comm.difference = "rank " + std::to_string(source) + " sends more than the " +
                         std::to_string(block.count) + " bytes that this rank expects of it";
-      return kOtherSizes;
+      return kOtherCall;
     }
     const bool is_apart = ranks_ > 2 && note.bytes >= least_apart;
     StreamHandle stream = queue.stream();

@@ -15,13 +15,12 @@
 #include "base/alignment.h"
 #include "base/process.h"
 #include "base/stepped_clock.h"
+#include "mpi/tags.h"
 #include "runtime/abort.h"
 #include "runtime/errors.h"
 
 namespace pfftjax::gpu {
 namespace {
-
-constexpr int kProbeTag = 4;
 
 // Up to so many ranks, all pairs exchange; of more, those at distances that are powers of two, as
 // each pair that is connected takes time, and memory of the devices.
@@ -191,7 +190,7 @@ class Trial {
       queue_.Clear(recv_, static_cast<std::int64_t>(expected_.size()));
       for (const std::function<int()>& step : steps_) {
         if (const int code = step()) {
-          is_echo_ = code == kOtherSizes;
+          is_echo_ = code == kOtherCall;
           return ReasonOf(code, comm_);
         }
       }

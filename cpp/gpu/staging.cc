@@ -9,6 +9,7 @@
 #include "gpu/ring.h"
 #include "gpu/slots.h"
 #include "gpu/transport.h"
+#include "mpi/tags.h"
 #include "runtime/shared_memory.h"
 
 namespace pfftjax::gpu {
@@ -145,7 +146,7 @@ class Staging final : public Transport {
       if (is_there) {
         piece->number = slots_->Expect(rank);
       } else if (const int code =
-                     Mpi()->receive_start(piece->data, piece->bytes, rank, kExchangeTag,
+                     Mpi()->receive_start(piece->data, piece->bytes, rank, kStagingTag,
                                           traffic.comm.control, &piece->request)) {
         return code;
       }
@@ -187,7 +188,7 @@ class Staging final : public Transport {
                         std::to_string(found.bytes) + " bytes in exchange number " +
                         std::to_string(found.exchange) + " between GPUs, and this rank expects " +
                         std::to_string(piece.bytes) + " in number " + std::to_string(exchange_);
-      return kOtherSizes;
+      return kOtherCall;
     }
     piece.data = found.data;
     *is_there = true;
@@ -196,7 +197,7 @@ class Staging final : public Transport {
 
   static int GivenUp(Communicator& comm, int rank) {
     comm.difference = "rank " + std::to_string(rank) + " has given up an exchange between GPUs";
-    return kOtherSizes;
+    return kOtherCall;
   }
 
   // Pieces of `out_` are taken, sent, freed.
@@ -224,7 +225,7 @@ class Staging final : public Transport {
       if (HasSlots(piece.rank)) {
         piece.number = slots_->Fill(piece.rank, piece.data, piece.bytes, exchange_);
       } else if (const int code =
-                     Mpi()->send_start(piece.data, piece.bytes, piece.rank, kExchangeTag,
+                     Mpi()->send_start(piece.data, piece.bytes, piece.rank, kStagingTag,
                                        traffic.comm.control, &piece.request)) {
         return code;
       }

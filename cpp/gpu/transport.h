@@ -151,9 +151,6 @@ std::unique_ptr<Transport> MakeStaging(Communicator& comm, const Devices& device
 
 // ---- For implementations ------------------------------------------------------------------
 
-// The tag of their messages on `control`, apart from all other tags there.
-inline constexpr int kExchangeTag = 3;
-
 // Runs `body()`, which communicates with nobody and returns why it cannot, on all ranks; the first
 // reason, or exception, on all of them, empty if there is none. Collective: what one rank cannot
 // do all must leave, before any of them waits for it.

@@ -3,13 +3,16 @@
 
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <type_traits>
 
 #include "base/half.h"
 #include "mpi/mpi_api.h"
+#include "mpi/tags.h"
 
 namespace pfftjax {
 namespace {
@@ -50,17 +53,25 @@ void CombineAll(void* in, void* inout, int* count, MPI_Datatype*) {
   }
 }
 
-// A NaN wins, as in jnp.minimum and jnp.maximum.
+// A NaN wins, as in jnp.minimum and jnp.maximum, and the negative one of two zeros is less. The
+// bits do not depend on which operand comes first: MPICH has each of two ranks combine what it has
+// with what has arrived, and both must have the same result.
+template <typename Float>
+bool IsLess(Float a, Float b) {
+  return a < b || (a == b && std::signbit(a) && !std::signbit(b));
+}
 struct Minimum {
   template <typename Float>
   Float operator()(Float a, Float b) const {
-    return (a < b || a != a) ? a : b;
+    if (a != a || b != b) return std::numeric_limits<Float>::quiet_NaN();
+    return IsLess(a, b) ? a : b;
   }
 };
 struct Maximum {
   template <typename Float>
   Float operator()(Float a, Float b) const {
-    return (a > b || a != a) ? a : b;
+    if (a != a || b != b) return std::numeric_limits<Float>::quiet_NaN();
+    return IsLess(a, b) ? b : a;
   }
 };
 
@@ -246,12 +257,11 @@ int WriteStatus(void* address, const Envelope& envelope, Element element) {
   status.MPI_SOURCE = envelope.source;
   status.MPI_TAG = envelope.tag;
   status.MPI_ERROR = MPI_SUCCESS;
-  return MPI_Status_set_elements_x(&status, Type(element), envelope.count);
+  // In bytes, as the message went: of types that are made of others Open MPI counts the parts.
+  return MPI_Status_set_elements_x(&status, MPI_BYTE, envelope.count * InfoOf(element).bytes);
 }
 
 int Progress(MpiHandle comm) {
-  // Messages with this tag are never sent.
-  constexpr int kNoTag = 7;
   int found = 0;
   return MPI_Iprobe(MPI_ANY_SOURCE, kNoTag, Comm(comm), &found, MPI_STATUS_IGNORE);
 }

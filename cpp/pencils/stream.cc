@@ -23,19 +23,25 @@ std::int64_t PieceElements(Element element) {
   return std::max<std::int64_t>(bytes / InfoOf(element).bytes, 1);
 }
 
-// The buffers of one exchange.
+// The buffers of one exchange by messages. If it does not end well, MPI may still write to them.
 class PieceBuffers {
  public:
+  ~PieceBuffers() {
+    if (!has_ended_well_) memory_.Lose();
+  }
   char* Sending(int slot) const { return At(slot); }
   char* Receiving(int slot) const { return At(kInFlight + slot); }
-  // After an error MPI may still write to them.
-  void Lose() { memory_.Lose(); }
+  void EndWell() { has_ended_well_ = true; }
 
  private:
   char* At(int slot) const { return static_cast<char*>(memory_.data()) + slot * kPieceBytes; }
 
   ScratchFor<struct ForPieces> memory_{2 * kInFlight * kPieceBytes};
+  bool has_ended_well_ = false;
 };
+
+// Memory for one piece, which each of some threads has at a time.
+using OnePiece = ScratchFor<struct ForOnePiece, 16>;
 
 // All pieces to (or from) the other ranks, nearest first.
 template <bool kTo>
@@ -81,10 +87,10 @@ void ForEachPiece(ffi::ThreadPool& pool, const Box& from, const Box& to, Element
   const std::int64_t threads =
       std::clamp<std::int64_t>(from.count() / limit / worth_a_thread, 1, most);
   ForEachTask(pool, threads, threads - 1, [&](std::int64_t thread) {
-    std::optional<PieceBuffers> buffers;
+    std::optional<OnePiece> memory;
     const auto buffer = [&] {
-      if (!buffers) buffers.emplace();
-      return buffers->Sending(0);
+      if (!memory) memory.emplace(kPieceBytes);
+      return static_cast<char*>(memory->data());
     };
     Pieces of_from(from, limit);
     Pieces of_to(to, limit);
@@ -165,10 +171,6 @@ int StreamBoxes(ffi::ThreadPool& pool, const Communicator& comm, const void* sou
   std::int64_t received_done = 0;
   bool more_out = true;
   bool more_in = true;
-  const auto fail = [&](int code) {
-    buffers.Lose();
-    return code;
-  };
 
   while (true) {
     int rank = 0;
@@ -179,7 +181,7 @@ int StreamBoxes(ffi::ThreadPool& pool, const Communicator& comm, const void* sou
       arriving[slot] = {piece, piece.count() * bytes};
       const int code = mpi.receive_start(buffers.Receiving(slot), arriving[slot].bytes, rank, tag,
                                          comm.control, &receives[slot]);
-      if (code != 0) return fail(code);
+      if (code != 0) return code;
     }
     while (more_out && sent - sent_done < kInFlight) {
       if (!(more_out = outgoing.Next(&rank, &piece))) break;
@@ -187,20 +189,23 @@ int StreamBoxes(ffi::ThreadPool& pool, const Communicator& comm, const void* sou
       CopyBox(source, piece, buffers.Sending(slot), Contiguous(piece), bytes);
       const int code = mpi.send_start(buffers.Sending(slot), piece.count() * bytes, rank, tag,
                                       comm.control, &sends[slot]);
-      if (code != 0) return fail(code);
+      if (code != 0) return code;
     }
     // Whichever of the two oldest comes first: a rank that waited for one kind only, with a full
     // window of the other, could be part of a circle of ranks that wait for each other.
-    if (received_done == received && sent_done == sent) return 0;
+    if (received_done == received && sent_done == sent) {
+      buffers.EndWell();
+      return 0;
+    }
     int is_receive = 0;
     std::int64_t arrived = 0;
     const int code = mpi.wait_either(
         received_done < received ? &receives[received_done % kInFlight] : nullptr,
         sent_done < sent ? &sends[sent_done % kInFlight] : nullptr, &is_receive, &arrived);
-    if (code != 0) return fail(code);
+    if (code != 0) return code;
     if (is_receive) {
       const int slot = static_cast<int>(received_done++ % kInFlight);
-      if (arrived != arriving[slot].bytes) return fail(kShortMessage);
+      if (arrived != arriving[slot].bytes) return kShortMessage;
       const Box& there = arriving[slot].piece;
       Deliver(buffers.Receiving(slot), Contiguous(there), target, there, element, arrival);
     } else {
@@ -266,7 +271,7 @@ int AlltoallBoxes(Communicator& comm, const void* source, void* target, const Bo
   const std::uint64_t meaning = MeaningOf(comm);
   const std::int64_t block = most + kHeaderBytes / bytes;
   const std::int64_t total = block * comm.size;
-  const AlltoallScratch scratch(static_cast<std::size_t>(2 * total * bytes));
+  AlltoallScratch scratch(static_cast<std::size_t>(2 * total * bytes));
   auto* const send = static_cast<char*>(scratch.data());
   char* const recv = send + total * bytes;
   for (int rank = 0; rank < comm.size; ++rank) {
@@ -277,19 +282,22 @@ int AlltoallBoxes(Communicator& comm, const void* source, void* target, const Bo
       CopyBox(source, box, to + kHeaderBytes, Contiguous(box), bytes);
     }
   }
-  const int code = AlltoallInChunks(comm, send, recv, block, element);
-  for (int rank = 0; code == 0 && rank < comm.size; ++rank) {
+  if (const int code = AlltoallInChunks(comm, send, recv, block, element)) {
+    scratch.Lose();  // MPI may still write there
+    return code;
+  }
+  for (int rank = 0; rank < comm.size; ++rank) {
     const char* const from = recv + rank * block * bytes;
     if (std::memcmp(from, &meaning, sizeof meaning) != 0) {
       comm.difference = "rank " + std::to_string(rank) +
                         " makes a transposition of another shape, order or dtype than this rank";
-      return kOtherSizes;
+      return kOtherCall;
     }
     for (const Box& box : boxes.From(rank)) {
       CopyBox(from + kHeaderBytes, Contiguous(box), target, box, bytes);
     }
   }
-  return code;
+  return 0;
 }
 
 }  // namespace pfftjax

@@ -38,7 +38,7 @@ int StreamBoxes(ffi::ThreadPool& pool, const Communicator& comm, const void* sou
 
 // The same by memory that the ranks share: packed into this rank's part of the window, where the
 // others unpack it. `most` is the largest number of elements between two ranks, the same on all
-// ranks. The boxes of a pair are one box. Returns kOtherSizes if another rank is in another call.
+// ranks. The boxes of a pair are one box. Returns kOtherCall if another rank is in another call.
 int ShareBoxes(ffi::ThreadPool& pool, Communicator& comm, Window& window, const void* source,
                void* target, const BoxesOf& boxes, std::int64_t most, Element element);
 // What ShareBoxes needs of the window on so many ranks.

@@ -46,10 +46,14 @@ std::string AllCompared(std::string_view text) {
   return all;
 }
 
+std::string NotCompared(int code) {
+  return "the ranks could not be compared, as MPI failed: " + MpiErrorText(code);
+}
+
 // A comparison over the ranks has found this, the same on every rank.
 struct Comparison {
   bool is_equal = false;
-  std::string failure;    // why there is no answer
+  int code = 0;           // MPI's, where there is no answer
   std::int64_t rank = 0;  // the first one that differs from rank 0; their number where none does
   std::string reference;  // rank 0's text
   std::string other;      // that rank's
@@ -58,11 +62,11 @@ struct Comparison {
 Comparison Compare(Communicator& comm, std::int64_t hash,
                    const std::function<std::string()>& say) {
   Comparison found;
-  int code = AreEqual(comm, hash, &found.is_equal);
-  if (found.is_equal) return found;
+  int code = found.code = AreEqual(comm, hash, &found.is_equal);
+  if (found.is_equal || code != 0) return found;
 
   const std::string text = say();
-  if (code == 0) found.reference = Broadcast(comm, text, 0, &code);
+  found.reference = Broadcast(comm, text, 0, &code);
   const bool differs = AllCompared(text) != AllCompared(found.reference);
   std::int64_t candidate = comm.rank > 0 && differs ? comm.rank : comm.size;
   found.rank = comm.size;
@@ -73,7 +77,7 @@ Comparison Compare(Communicator& comm, std::int64_t hash,
   if (code == 0 && found.rank < comm.size) {
     found.other = Broadcast(comm, text, static_cast<int>(found.rank), &code);
   }
-  if (code != 0) found.failure = "the ranks differ, and the comparison itself failed in MPI";
+  found.code = code;
   return found;
 }
 
@@ -109,10 +113,11 @@ int AreEqual(const Communicator& comm, std::int64_t hash, bool* are_equal) {
 }
 
 std::string Disagreement(Communicator& comm, std::int64_t hash,
-                         const std::function<std::string()>& say) {
+                         const std::function<std::string()>& say, int* code) {
   const Comparison found = Compare(comm, hash, say);
+  if (code) *code = found.code;
   if (found.is_equal) return {};
-  if (!found.failure.empty()) return found.failure;
+  if (found.code != 0) return NotCompared(found.code);
   if (found.rank == comm.size) {
     return "the ranks differ further on than the first collectives listed:\n" +
            AllCompared(found.reference);
@@ -128,10 +133,11 @@ std::string Disagreement(Communicator& comm, std::int64_t hash,
          std::to_string(found.rank) + " and " + Line(expected, at) + " on rank 0";
 }
 
-std::string Difference(Communicator& comm, std::int64_t hash, std::string_view text) {
+std::string Difference(Communicator& comm, std::int64_t hash, std::string_view text, int* code) {
   const Comparison found = Compare(comm, hash, [&] { return std::string(text); });
+  *code = found.code;
   if (found.is_equal) return {};
-  if (!found.failure.empty()) return found.failure;
+  if (found.code != 0) return NotCompared(found.code);
   if (found.rank == comm.size) return "different on some ranks, and written alike on all of them";
   return found.other + " on rank " + std::to_string(found.rank) + " and " + found.reference +
          " on rank 0";
@@ -144,7 +150,7 @@ std::string FirstText(Communicator& comm, std::string_view mine) {
   if (code == 0 && first == comm.size) return {};
   const std::string text =
       code == 0 ? Broadcast(comm, mine, static_cast<int>(first), &code) : std::string{};
-  if (code != 0) return "the ranks could not compare what they found, as MPI failed";
+  if (code != 0) return NotCompared(code);
   return "on rank " + std::to_string(first) + ": " + text;
 }
 

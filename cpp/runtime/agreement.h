@@ -42,13 +42,14 @@ int AreEqual(const Communicator& comm, std::int64_t hash, bool* are_equal);
 // and names the first rank that differs from rank 0 and the first line in which it does. What
 // follows a tabulator in a line is not compared, but named. Collective. Returns an empty string
 // when all agree, and otherwise the same text on every rank.
+// Where MPI fails, `code` is its code, if it is given, and this rank's answer says only that.
 std::string Disagreement(Communicator& comm, std::int64_t hash,
-                         const std::function<std::string()>& text);
+                         const std::function<std::string()>& text, int* code = nullptr);
 std::string Disagreement(Communicator& comm, std::int64_t hash, const std::string& text);
 
 // The same for one value in place of a list: "X on rank 2 and Y on rank 0", of the first rank
 // whose `text` differs from rank 0's, or an empty string. Collective.
-std::string Difference(Communicator& comm, std::int64_t hash, std::string_view text);
+std::string Difference(Communicator& comm, std::int64_t hash, std::string_view text, int* code);
 
 // The text of the first rank that has one, "on rank 2: ...", the same on every rank; empty where
 // no rank has one. Collective.

@@ -11,14 +11,10 @@
 #include "base/alignment.h"
 #include "base/chunks.h"
 #include "base/pages.h"
+#include "mpi/tags.h"
 
 namespace pfftjax {
 namespace {
-
-// Apart from all other tags: exchanges of other kinds go on while these are on their way. The two
-// kinds must not be taken for each other.
-constexpr int kAlltoallTag = 5;
-constexpr int kAllgatherTag = 6;
 
 struct Spare {
   char* data = nullptr;

@@ -119,10 +119,17 @@ int Call::End() {
   return code;
 }
 
-std::string Call::Compare(std::int64_t hash, const std::function<std::string()>& say) {
+ffi::Error Call::Compare(std::int64_t hash, const std::function<std::string()>& say,
+                         const char* what) {
   process::Atomic<std::int64_t>& checks = comm_->progress.checks;
   checks.store(checks.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  return Disagreement(*comm_, hash, say);
+  int code = 0;
+  const std::string how = Disagreement(*comm_, hash, say, &code);
+  if (code != 0) {
+    return MpiFailed(site_.operation, *comm_, payload_.element, payload_.count, code);
+  }
+  if (how.empty()) return ffi::Error::Success();
+  return Failed(site_.operation, *comm_, Differs(what, how));
 }
 
 ffi::Error Call::Check() {
@@ -131,13 +138,11 @@ ffi::Error Call::Check() {
       site_.HasList() && options.first_call ? &comm_->Attached<Verified>() : nullptr;
   if (verified && site_.signature != verified->latest) {
     if (verified->all.count(site_.signature) == 0) {
-      const std::string how = Compare(site_.signature, [&] {
-        return WithLines(*comm_, site_.signature, ListOf(site_.program));
-      });
-      if (!how.empty()) {
-        return Failed(site_.operation, *comm_,
-                      Differs("this program's collectives differ between ranks", how));
-      }
+      ffi::Error error = Compare(
+          site_.signature,
+          [&] { return WithLines(*comm_, site_.signature, ListOf(site_.program)); },
+          "this program's collectives differ between ranks");
+      if (error.failure()) return error;
       verified->all.insert(site_.signature);
     }
     verified->latest = site_.signature;
@@ -153,10 +158,7 @@ ffi::Error Call::Check() {
     const std::string text =
         what + detail + " as collective " + std::to_string(comm_->progress.passed + 1);
     const auto hash = static_cast<std::int64_t>(Hash(text.data(), text.size()));
-    const std::string how = Compare(hash, [&] { return text + "\t" + LinesOf(*comm_); });
-    if (!how.empty()) {
-      return Failed(site_.operation, *comm_, Differs("the ranks' calls differ", how));
-    }
+    return Compare(hash, [&] { return text + "\t" + LinesOf(*comm_); }, "the ranks' calls differ");
   }
   return ffi::Error::Success();
 }

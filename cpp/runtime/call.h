@@ -14,6 +14,7 @@
 
 #include "base/options.h"
 #include "base/pages.h"
+#include "runtime/agreement.h"
 #include "runtime/communicator.h"
 #include "runtime/errors.h"
 #include "runtime/profile.h"
@@ -74,8 +75,8 @@ class Call {
 
  private:
   ffi::Error Check();
-  // How the ranks differ, or nothing; see agreement.h.
-  std::string Compare(std::int64_t hash, const std::function<std::string()>& say);
+  // An error that says how the ranks differ in `what`, if they do; see agreement.h.
+  ffi::Error Compare(std::int64_t hash, const std::function<std::string()>& say, const char* what);
   bool IsPointToPoint() const { return IsMessage(site_.operation); }
 
   const CallSite& site_;
@@ -96,7 +97,7 @@ struct Detail {
   std::string Say() const { return GetOptions().check ? Words() : std::string(); }
   std::uint64_t Number() const {
     const int known = std::min(op, static_cast<int>(kReductions));
-    return (static_cast<std::uint64_t>(std::strlen(manner)) << 48) |
+    return (Hash(manner, std::strlen(manner)) << 48) |
            (static_cast<std::uint64_t>(known + 1) << 32) | static_cast<std::uint32_t>(root + 1);
   }
   // For handlers whose calls may be compared without that (Communicator::runs_ahead).

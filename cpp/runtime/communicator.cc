@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 
@@ -116,6 +117,7 @@ int MakePrivate(Communicator& comm, const std::string& operation) {
 }
 
 int MakePrivateStart(Communicator& comm, const std::string& operation, const std::string& line) {
+  const std::lock_guard lock(comm.making);
   if (comm.failed_duplication != 0) return comm.failed_duplication;
   if (comm.is_duplicating) return 0;  // by a call that was interrupted
   comm.is_duplicating = true;
@@ -135,6 +137,7 @@ int MakePrivateStart(Communicator& comm, const std::string& operation, const std
 }
 
 int MakePrivatePoll(Communicator& comm, bool* done) {
+  const std::lock_guard lock(comm.making);
   *done = comm.is_private;
   if (*done || !comm.is_duplicating) return comm.failed_duplication;
   ++comm.looks;

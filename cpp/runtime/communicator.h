@@ -14,9 +14,9 @@
 namespace pfftjax {
 
 // These stand in place of an MPI code: a message was shorter than both sides had agreed; another
-// rank is in another call, or in one of another size.
+// rank is in another call, or has given up this one.
 inline constexpr int kShortMessage = -1;
-inline constexpr int kOtherSizes = -2;
+inline constexpr int kOtherCall = -2;
 // The method that was asked for needs memory that the ranks do not share.
 inline constexpr int kNotShared = -3;
 
@@ -32,6 +32,7 @@ struct Communicator : Place {
   process::Atomic<bool> is_duplicating{false};  // from its first collective on
   process::Atomic<int> failed_duplication{0};   // MPI's code where that cannot be done, for good
   MpiHandle duplicating[2] = {};                // requests of MakePrivateStart
+  process::Mutex making;  // a program of jax.export and Python may both wait for the duplicates
   // Whether this rank waits for the others to come and make the duplicates with it, for which
   // operation it does, where that was called (as CalledAt says it), and how often it has looked.
   process::Atomic<bool> is_gathering{false};

@@ -98,12 +98,14 @@ std::vector<int> Deadlock::Blockers(int rank, const Wait& wait, const Evidence& 
   return blockers;
 }
 
-bool Deadlock::Follow(std::vector<int>& path, const Wait& wait, const Evidence& evidence) const {
+bool Deadlock::Follow(std::vector<int>& path, std::set<int>& seen, const Wait& wait,
+                      const Evidence& evidence) const {
   for (int next : Blockers(path.back(), wait, evidence)) {
     if (next == evidence.self) return true;
-    if (std::find(path.begin(), path.end(), next) != path.end()) continue;
+    // From a rank that has been followed there is no way, whichever way led to it.
+    if (!seen.insert(next).second) continue;
     path.push_back(next);
-    if (Follow(path, *Known(next, evidence), evidence)) return true;
+    if (Follow(path, seen, *Known(next, evidence), evidence)) return true;
     path.pop_back();
   }
   return false;
@@ -117,7 +119,10 @@ std::vector<int> Deadlock::Circle(int self, const Wait& here, int times) const {
   }
   for (std::int64_t since : firsts) {
     std::vector<int> path{self};
-    if (Follow(path, here, {self, &here, static_cast<std::size_t>(times), since})) return path;
+    std::set<int> seen;
+    if (Follow(path, seen, here, {self, &here, static_cast<std::size_t>(times), since})) {
+      return path;
+    }
   }
   return {};
 }

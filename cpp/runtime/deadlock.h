@@ -74,7 +74,10 @@ class Deadlock {
   // Returns those that `rank`, which waits so, waits for, as far as is known.
   std::vector<int> Blockers(int rank, const Wait& wait, const Evidence& evidence) const;
   const Wait* Known(int rank, const Evidence& evidence) const;
-  bool Follow(std::vector<int>& path, const Wait& wait, const Evidence& evidence) const;
+  // Goes on from the last of `path`, and past none of `seen`, to where it began; says whether
+  // there is a way.
+  bool Follow(std::vector<int>& path, std::set<int>& seen, const Wait& wait,
+              const Evidence& evidence) const;
 
   std::map<int, Answer> answers_;
 };

@@ -35,7 +35,7 @@ inline ffi::Error Failed(Operation operation, const Communicator& comm, const st
 // Says what an MPI code means, or one that stands in place of one.
 inline std::string ReasonOf(int code, const Communicator& comm) {
   if (code == kShortMessage) return "a message was shorter than both sides had agreed";
-  if (code == kOtherSizes) return comm.difference;
+  if (code == kOtherCall) return comm.difference;
   return "MPI says '" + MpiErrorText(code) + "'";
 }
 
@@ -51,7 +51,7 @@ inline ffi::Error MpiFailed(Operation operation, const Communicator& comm, Eleme
   }
   const std::string reason = ReasonOf(code, comm);
   if (code == kShortMessage) return Failed(operation, comm, reason);
-  if (code == kOtherSizes) {
+  if (code == kOtherCall) {
     return Failed(operation, comm,
                   reason +
                       "; every rank of a communicator must make the same collectives in the same "

@@ -53,7 +53,8 @@ struct Node::Note {
 
 std::size_t Node::HeaderBytes(int ranks) {
   const std::size_t notes = static_cast<std::size_t>(ranks) * kSlots * ranks * sizeof(Note);
-  return RoundUp(kChoiceEnd + notes, kPage);
+  // What lies before the memory counts: slots begin on pages.
+  return RoundUp(SharedMemory::kBefore + kChoiceEnd + notes, kPage) - SharedMemory::kBefore;
 }
 
 std::unique_ptr<Node> Node::Make(Communicator& comm) {
@@ -102,7 +103,7 @@ int Node::EndRound(std::int64_t round, std::int64_t about, Read&& read) {
       // to a slot that one of them still reads.
       comm_.difference = "rank " + std::to_string(source) + " is in " + Say(other) +
                          ", and this rank in " + Say(about);
-      result = kOtherSizes;
+      result = kOtherCall;
     }
   }
   return result;

@@ -39,7 +39,7 @@ class Node {
 
   // Alltoall: block j of `send` becomes block i of `recv` on rank j, where i is this rank; both
   // may be the same memory. Allgather (`is_same_for_all`): all of `send` becomes block i of `recv`
-  // on every rank. `mpi()` does the same, in place or not. kOtherSizes on every rank if any of
+  // on every rank. `mpi()` does the same, in place or not. kOtherCall on every rank if any of
   // them means something else; then the next exchange can be right again.
   //
   // Small exchanges are always faster through shared memory. For large ones it depends on their

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cores.h"
 #include "base/options.h"
 #include "runtime/agreement.h"
 
@@ -112,13 +113,6 @@ class Mapping {
   void* base_ = nullptr;
 };
 
-cpu_set_t Cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  sched_getaffinity(0, sizeof set, &set);
-  return set;
-}
-
 // Says whether the ranks of a node are more than the cores that they may use.
 bool IsCrowded(const std::vector<Offer>& offers, const std::vector<int>& nodes, int node) {
   cpu_set_t cores;
@@ -181,7 +175,7 @@ std::unique_ptr<SharedMemory> SharedMemory::Make(const Communicator& comm,
   Mapping mapping(bytes);
   Offer mine;
   mine.process = getpid();
-  mine.cores = Cores();
+  mine.cores = AllowedCores();
   if (is_wanted && comm.rank == node) {
     std::random_device random;
     mine.secret = (std::uint64_t{random()} << 32) | random();

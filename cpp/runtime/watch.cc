@@ -17,6 +17,7 @@
 #include "base/options.h"
 #include "base/pages.h"
 #include "base/stepped_clock.h"
+#include "mpi/tags.h"
 #include "runtime/abort.h"
 #include "runtime/communicator.h"
 #include "runtime/crossing.h"
@@ -29,8 +30,6 @@
 namespace pfftjax {
 namespace {
 
-constexpr int kAskTag = 1;
-constexpr int kAnswerTag = 2;
 constexpr int kCircularRounds = 3;
 constexpr double kSecondsToWarn = 8.0;
 // A rank that receives from itself waits for nothing if it takes longer than this, and than a copy

@@ -118,7 +118,7 @@ int Window::Round::WaitForAll(std::uint64_t about, int piece) {
                        : there == here
                            ? who + " is in " + there + " of another shape, order, kind or norm"
                            : who + " is in " + there + ", and this rank in " + here;
-    return kOtherSizes;
+    return kOtherCall;
   }
   return 0;
 }
@@ -162,7 +162,7 @@ int AgreeOn(Communicator& comm, std::int64_t bytes_a_rank) {
                       std::to_string(all[rank]) +
                       " bytes of shared memory a rank, and this rank in one of " +
                       std::to_string(bytes_a_rank);
-    return kOtherSizes;
+    return kOtherCall;
   }
   return 0;
 }
@@ -206,6 +206,10 @@ int WindowOnNode(Communicator& comm, std::int64_t bytes_a_rank, Window** window)
   return 0;
 }
 
-void ReleaseWindow(Communicator& comm) { comm.Attached<MadeWindow>().window.reset(); }
+void ReleaseWindow(Communicator& comm) {
+  auto& made = comm.Attached<MadeWindow>();
+  made.window.reset();
+  made.refused = 0;  // there may be memory now
+}
 
 }  // namespace pfftjax

@@ -46,7 +46,7 @@ class Window {
     void GiveUp() { Publish(kGaveUp); }
     // Says whether all ranks have published this piece.
     bool IsThere(int piece) const;
-    // Waits for that; kOtherSizes if a rank is in another call, or has given up.
+    // Waits for that; kOtherCall if a rank is in another call, or has given up.
     int WaitForAll(std::uint64_t about, int piece = kMostPieces - 1);
 
     static constexpr int kMostPieces = 16;
@@ -87,7 +87,7 @@ const Nodes& NodesOf(Communicator& comm);
 bool SharesMemory(Communicator& comm);
 
 // The window of `comm`, with at least `bytes_a_rank`; null where there is none. Collective where
-// it grows; kOtherSizes on all ranks if they do not want the same number of bytes then, or if some
+// it grows; kOtherCall on all ranks if they do not want the same number of bytes then, or if some
 // are already in an exchange that needs less.
 int WindowOf(Communicator& comm, std::int64_t bytes_a_rank, Window** window);
 // The same for the ranks of each node, on however many nodes they are.

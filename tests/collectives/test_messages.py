@@ -61,8 +61,18 @@ def test_a_shorter_message_keeps_the_rest_of_the_template(compiled):
             expected[:n] = np.arange(n)
             assert_equal(y, expected.reshape(4, 5))
             assert (s.Get_source(), s.Get_tag(), s.Get_count(MPI.DOUBLE)) == (0, 0, n)
+            assert s.Get_count(MPI.BYTE) == 8 * n
             assert not s.Is_cancelled()
     jax.effects_barrier()
+
+
+@two_ranks
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_a_status_counts_bytes(dtype):
+    """Those of messages of types that MPI lacks, too."""
+    x, status = jnp.arange(6, dtype=dtype), MPI.Status()
+    pc.sendrecv(x, x, LEFT, RIGHT, status=status).block_until_ready()
+    assert status.Get_count(MPI.BYTE) == x.nbytes
 
 
 @two_ranks

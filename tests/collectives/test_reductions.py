@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from pfftjax import collectives as pc
 from tests.collectives.reference import PAIRWISE, defined, drawn, identity, reduced
-from tests.helpers import DTYPES, RANK, SIZE, assert_close, assert_equal, blocks, random
+from tests.helpers import CONTROL, DTYPES, RANK, SIZE, assert_close, assert_equal, blocks, random
 
 pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3), pytest.mark.messages]
 
@@ -115,6 +115,19 @@ def test_extremes_and_their_places(op):
     # Python numbers, and the place in an order of its own.
     value, rank = pc.allreduce((abs(RANK - 1), RANK), MPI.MINLOC)
     assert (int(value), int(rank)) == ((0, 1) if SIZE > 1 else (1, 0))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_zeros_of_both_signs_and_several_nans(dtype):
+    """All ranks have the same bits, whichever rank has what: -0 is less than 0."""
+    quiet = np.array([np.nan, -np.nan], dtype)
+    x = np.array([0.0 if RANK == 0 else -0.0, 0.0 if RANK else -0.0, quiet[RANK % 2]], dtype)
+    for op, sign in ((MPI.MIN, True), (MPI.MAX, False)):
+        found = np.asarray(pc.allreduce(jnp.asarray(x), op))
+        assert np.all(np.signbit(found[:2]) == (sign if SIZE > 1 else np.signbit(x[:2])))
+        assert np.isnan(found[2])
+        everybody = CONTROL.allgather(found.tobytes())
+        assert everybody == [everybody[0]] * SIZE
 
 
 def test_extremes_and_their_places_with_nan():

@@ -129,6 +129,20 @@ int main() {
     std::printf("answers to questions asked at once count as answers in a row\n");
   }
 
+  // Many ways through the same ranks, none of which leads back: each is followed once.
+  constexpr int kPairs = 24;
+  Deadlock many;
+  for (int time = 0; time < 3; ++time) {
+    for (int pair = 1; pair <= kPairs; ++pair) {
+      many.Hear(pair, Recv(kPairs + pair), true, time);
+      many.Hear(kPairs + pair, In(Operation::kAllreduce), true, time);
+    }
+  }
+  if (!many.Circle(0, In(Operation::kAllreduce), 3).empty()) {
+    ++failures;
+    std::printf("a circle of others is taken for one of this rank\n");
+  }
+
   // Rank 1 has said that it waits for rank 2 until it was stopped; rank 2 may have sent to it, and
   // has come to its receive since.
   Deadlock stopped;

@@ -157,7 +157,7 @@ void Differences(Communicator& comm, int exchanges) {
     };
     const int code = node->Exchange(send.data(), recv.data(),
                                     {mine.block, Element::kU8, mine.is_same_for_all}, by_mpi);
-    Expect(code == (is_unusual ? kOtherSizes : 0), "a difference", comm.rank, n);
+    Expect(code == (is_unusual ? kOtherCall : 0), "a difference", comm.rank, n);
     if (is_unusual) continue;
     Expect(IsRight(recv.data(), mine, comm.rank, comm.size, n), "after differences", comm.rank, n);
   }
@@ -183,7 +183,7 @@ void Windows(Communicator& comm, const std::vector<Exchange>& plan) {
     const auto about = static_cast<std::uint64_t>(2 * plan[n].block + 1);
     round.Publish(about);
     const int code = round.WaitForAll(about);
-    Expect(code == (is_given_up ? kOtherSizes : 0), comm.difference, comm.rank, number);
+    Expect(code == (is_given_up ? kOtherCall : 0), comm.difference, comm.rank, number);
     if (is_given_up) continue;
     for (int from = 0; from < comm.size; ++from) {
       const char* theirs = window->PartOf(from);
@@ -295,7 +295,7 @@ void BetweenNodes(Communicator& comm, const std::vector<int>& first_on_node, int
         Expect(is_right, "between nodes", comm.rank, n);
       }
     }
-    Expect(code == (n % 4 == 3 ? kOtherSizes : 0), "between nodes: " + comm.difference, comm.rank,
+    Expect(code == (n % 4 == 3 ? kOtherCall : 0), "between nodes: " + comm.difference, comm.rank,
            n);
   }
 }

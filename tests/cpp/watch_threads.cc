@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/options.h"
+#include "mpi/tags.h"
 #include "peers_mpi.h"
 #include "runtime/call.h"
 #include "runtime/communicator.h"
@@ -28,9 +29,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
-
-constexpr int kAskTag = 1;
-constexpr int kAnswerTag = 2;
 
 std::atomic<bool> announced{false};  // LeaveStart was called, or is about to be
 std::atomic<bool> joined{false};     // LeavePoll has said that all ranks leave

@@ -118,7 +118,7 @@ def test_any_spectrum():
 
 @pytest.mark.parametrize("n", [(8, 6, 10), (9, 7, 5), (98, 6, 6)], ids=["even", "odd", "98"])
 def test_plane_waves_and_the_nyquist_frequency(n):
-    """Of 98 points: `numpy.fft.fftfreq` is not exact there, as 98 (1 / 98) is not 1."""
+    """For 98 points `numpy.fft.fftfreq` is not exact, as 98 (1 / 98) is not 1."""
     even = n[0] % 2 == 0
     k = [2 * np.pi * m / side for m, side in zip((2, -1, 2), SIDES, strict=True)]
     x = [side * i / m for side, i, m in zip(SIDES, np.indices(n), n, strict=True)]
