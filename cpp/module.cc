@@ -237,12 +237,18 @@ NB_MODULE(_native, m) {
       [](std::int64_t number, const std::string& operation, const std::string& line) {
         ThrowOn(MakePrivateStart(Known(number), operation, line), "duplicate");
       },
-      nb::arg("number"), nb::arg("operation"), nb::arg("line"));
-  m.def("duplicate_poll", [](std::int64_t number) {
-    bool done = false;
-    ThrowOn(MakePrivatePoll(Known(number), &done), "duplicate");
-    return done;
-  });
+      nb::arg("number"), nb::arg("operation"), nb::arg("line"),
+      nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "duplicate_poll",
+      [](std::int64_t number) {
+        bool done = false;
+        ThrowOn(MakePrivatePoll(Known(number), &done), "duplicate");
+        return done;
+      },
+      nb::arg("number"),
+      // Another thread may have the lock, in a call of MPI's that runs callbacks of mpi4py's.
+      nb::call_guard<nb::gil_scoped_release>());
   m.def(
       "add_op",
       [](std::uintptr_t address) {

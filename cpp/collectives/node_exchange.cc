@@ -151,7 +151,9 @@ void NodeExchange::AddChunks(Messages* messages, char* region, std::int64_t byte
 
 NodeExchange::~NodeExchange() {
   if (!has_begun_ || has_ended_) return;
-  incoming_.all.resize(posted_);  // fewer than there are where one could not be
+  // Where a receive could not be begun, others may still be.
+  if (posted_ < incoming_.all.size()) Post();
+  incoming_.all.resize(posted_);
   std::fill(incoming_.ends.begin(), incoming_.ends.end(), posted_);
   // Ranks of other nodes wait for what this one sends for its node, and what they send to this
   // one wants to be received.
@@ -165,13 +167,18 @@ NodeExchange::~NodeExchange() {
 int NodeExchange::Begin() {
   if (const int code = round_.Begin()) return code;
   has_begun_ = true;
+  return Post();
+}
+
+// Begins the receives that have not begun.
+int NodeExchange::Post() {
   const int tag = ExchangeTag(comm_);
-  for (Message& message : incoming_.all) {
+  for (; posted_ < incoming_.all.size(); ++posted_) {
+    Message& message = incoming_.all[posted_];
     process::Writes(message.at, static_cast<std::size_t>(message.bytes));
     const int code = Mpi()->receive_start(message.at, message.bytes, message.rank, tag,
                                           comm_.control, &message.request);
     if (code != 0) return code;
-    ++posted_;
   }
   return 0;
 }

@@ -40,7 +40,8 @@ class NodeExchange {
   NodeExchange(Communicator& comm, Window& window, const Nodes& nodes, const Pieces& pieces);
   NodeExchange(const NodeExchange&) = delete;
   NodeExchange& operator=(const NodeExchange&) = delete;
-  // However the exchange ends on this rank, no other one waits for it.
+  // However the exchange ends on this rank, no other one waits for it, if MPI still takes
+  // messages.
   ~NodeExchange();
 
   // Waits until what this node's ranks left in the last exchange has been read and sent. An MPI
@@ -103,6 +104,7 @@ class NodeExchange {
                      std::int64_t regions, const Stride& stride);
   char* PlaceIncoming(int piece, char* region, const Nodes& nodes, const Volume& volume);
 
+  int Post();
   int MakeReady();
   void GiveUpRest() { ready_ = pieces_; }
   // So many messages may be on their way.

@@ -97,8 +97,10 @@ struct Detail {
   std::string Say() const { return GetOptions().check ? Words() : std::string(); }
   std::uint64_t Number() const {
     const int known = std::min(op, static_cast<int>(kReductions));
-    return (Hash(manner, std::strlen(manner)) << 48) |
-           (static_cast<std::uint64_t>(known + 1) << 32) | static_cast<std::uint32_t>(root + 1);
+    // 0 for a call of which there is nothing to say.
+    const std::uint64_t said = *manner ? Hash(manner, std::strlen(manner)) << 48 : 0;
+    return said | (static_cast<std::uint64_t>(known + 1) << 32) |
+           static_cast<std::uint32_t>(root + 1);
   }
   // For handlers whose calls may be compared without that (Communicator::runs_ahead).
   std::string Words() const {

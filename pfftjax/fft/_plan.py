@@ -68,7 +68,7 @@ class Plan(Transform):
             raise ValueError(
                 f"{here}: {self.precision} is for Fourier transforms of three axes with "
                 f"layout='transposed', got {len(self.shape)} axes of kinds {self.kinds} with "
-                f"layout {self.layout!r}, which has an exchange that is not between two of them; "
+                f"layout {self.layout!r}, which can have an exchange without one of them; "
                 "take ExchangePrecision.FULL"
             )
 

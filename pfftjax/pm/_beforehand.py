@@ -48,14 +48,14 @@ def beforehand(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, 
         numbers = tuple((x.shape, x.dtype.str, x.tobytes()) for x in known)
         key = (function, structure, numbers, jnp.result_type(float), jax.default_backend())
         try:
-            found = _kept.get(key)
+            found = _kept.pop(key, None)
         except (TypeError, ValueError):  # a structure that cannot be compared
             return function(*args, **kwargs)
         if found is None:
-            found = _kept[key] = _computed(lambda: function(*args, **kwargs))
-            while len(_kept) > _MOST_KEPT:
-                _kept.popitem(last=False)
-        _kept.move_to_end(key)
+            found = _computed(lambda: function(*args, **kwargs))
+        _kept[key] = found  # as the latest
+        while len(_kept) > _MOST_KEPT:
+            _kept.popitem(last=False)
         parts, is_array, structure = found
         # They are arrays of JAX again where the function has such.
         again = [jnp.asarray(x) if a else x for x, a in zip(parts, is_array, strict=True)]

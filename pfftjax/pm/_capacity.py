@@ -33,7 +33,7 @@ def default_capacity(
 
     Returns:
         That many, and 6 mean^(2/3) more for particles on the faces of the block: 1.44 times the
-        mean of 32^3 particles, and 1.28 of 256^3, where the sides are not known.
+        mean of 32^3 particles, and 1.27 of 256^3, where the sides are not known.
 
     """
     origin = (0, 0)  # the ranks with these coordinates own the largest blocks

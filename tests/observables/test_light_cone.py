@@ -14,8 +14,10 @@ import pfftjax
 from pfftjax import PencilFFT, pm
 from pfftjax.collectives import recover
 from pfftjax.observables import LightCone, interpolation_weights, pixels_of
+from pfftjax.observables._crossings import _Chunk, _values
+from pfftjax.pm.internal import Passage
 from tests.distributed import alone, grids
-from tests.helpers import CONTROL, assert_close, random
+from tests.helpers import CONTROL, assert_close, on_one_rank, random
 from tests.pm.universe import OMEGA_C, cosmology, table
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(2)]
@@ -170,6 +172,36 @@ def test_gradients_are_those_of_forward_mode_and_of_differences():
     step = 1e-6
     difference = (along(step)[0] - along(-step)[0]) / (2 * step)
     assert_close(difference, slope, 1e-3)
+
+
+@on_one_rank
+def test_second_derivatives_of_crossings():
+    """Where particles are met, by differences of slopes; these are as fast as light's tenth."""
+    passage = Passage(
+        near=jnp.asarray(900.0),
+        far=jnp.asarray(1000.0),
+        drift=jnp.asarray([5.0, 3.0, 1.0]),
+        fall=jnp.asarray([0.5, 0.2, 0.1]),
+        paths=None,
+    )
+    rng = np.random.default_rng(2)
+    place = np.array([[940.0, 50.0, 30.0], [600.0, 700.0, 200.0], [10.0, -930.0, 80.0]])
+    pull, way = rng.normal(size=(2, 3, 3))
+
+    def distances(momentum):
+        chunk = _Chunk(
+            (jnp.asarray(place), momentum, jnp.asarray(pull), None),
+            jnp.zeros((3, 3)),
+            jnp.ones(3, bool),
+        )
+        nowhere = jnp.zeros((3, 1), jnp.int32)
+        return _values(chunk, passage, lambda x, _: (nowhere, nowhere, x[:, None]), 1)[2].sum()
+
+    slopes = jax.jit(lambda t: jax.grad(lambda t: distances(t * way))(t))
+    found = jax.jit(lambda t: jax.jvp(slopes, (t,), (1.0,))[1])(0.5)
+    step = 1e-4
+    difference = (slopes(0.5 + step) - slopes(0.5 - step)) / (2 * step)
+    assert abs(found - difference) < 1e-4 * abs(difference)
 
 
 def test_a_light_cone_keeps_nothing_of_the_steps():
