@@ -54,7 +54,7 @@ def differentiated_by_hand(
         return run(moving, fixed)
 
     @function.defjvp
-    def _(primals: Operands, tangents: Tangents) -> tuple[PyTree, PyTree]:
+    def _(primals: Sequence[PyTree], tangents: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
         moving, fixed = primals
         (results, others), kept = forward(moving, fixed)
         operands, structure = jax.tree.flatten((moving, fixed, kept))
@@ -123,7 +123,7 @@ def _transpose(
     cotangents: Tangents,
     *operands: Any,
     kept: int,
-    results: Operands,
+    results: Sequence[ShapedArray],
     back: Flat,
     of_copies: bool,
     **_: object,
@@ -147,7 +147,7 @@ def _batch(
     axes: Axes,
     *,
     kept: int,
-    results: Operands,
+    results: Sequence[ShapedArray],
     along: Flat,
     back: Flat,
     of_copies: bool,
