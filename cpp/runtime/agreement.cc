@@ -62,7 +62,8 @@ struct Comparison {
 Comparison Compare(Communicator& comm, std::int64_t hash,
                    const std::function<std::string()>& say) {
   Comparison found;
-  int code = found.code = AreEqual(comm, hash, &found.is_equal);
+  int& code = found.code;
+  code = AreEqual(comm, hash, &found.is_equal);
   if (found.is_equal || code != 0) return found;
 
   const std::string text = say();
@@ -77,7 +78,6 @@ Comparison Compare(Communicator& comm, std::int64_t hash,
   if (code == 0 && found.rank < comm.size) {
     found.other = Broadcast(comm, text, static_cast<int>(found.rank), &code);
   }
-  found.code = code;
   return found;
 }
 

@@ -131,13 +131,9 @@ def _write_by_mpi(
     are written independently: in a collective write a rank that fails would leave the others
     waiting.
     """
-    described = [f.name for f in dataclasses.fields(Contents) if f.name != "datasets"]
-    first = on_root(
-        lambda: pickle.dumps({name: getattr(contents, name) for name in described}),
-        comm,
-        operation,
-    )
-    contents = dataclasses.replace(contents, **pickle.loads(first))
+    described = dataclasses.replace(contents, datasets=())
+    of_first = pickle.loads(on_root(lambda: pickle.dumps(described), comm, operation))
+    contents = dataclasses.replace(of_first, datasets=contents.datasets)
     with together(comm, operation):
         with _opened(path, "w", driver="mpio", comm=comm) as file:
             _create(file, contents)
