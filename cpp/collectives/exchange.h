@@ -11,18 +11,13 @@
 
 namespace pfftjax {
 
-// The tag of the messages of this rank's present collective: one that depends on what all ranks
-// mean alike. Ranks that mean different things wait for each other, where the watch finds them,
-// and do not take each other's messages, which may be of one size.
-inline int ExchangeTag(const Communicator& comm) {
-  const std::uint64_t meaning = comm.progress.MeaningOf(comm.progress.passed);
-  return kFirstExchangeTag + static_cast<int>(meaning % kExchangeTags);
-}
-
 // What all ranks mean alike by their present collective, as a hash that is odd.
 inline std::uint64_t MeaningOf(const Communicator& comm) {
   return comm.progress.MeaningOf(comm.progress.passed) | 1u;
 }
+
+// The tag of the messages of this rank's present collective.
+inline int ExchangeTag(const Communicator& comm) { return kExchangeTags.Of(MeaningOf(comm)); }
 
 // Sends `sends` elements to `dest` and receives `receives` from `source`, in MPI calls of bounded
 // size; either may be none. An MPI code.

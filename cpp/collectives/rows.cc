@@ -52,7 +52,9 @@ ffi::Error ExchangeCounts(const CallSite& site, std::int64_t rows, std::int64_t 
           const std::string there = " on rank " + std::to_string(all[kBadRank]);
           return Failed(operation, comm,
                         what == "particles"
-                            ? "a position" + there + " is not finite, or 2^30 cells or more away"
+                            ? "a position" + there +
+                                  " is not finite, or 2^30 cells or more away, or more particles "
+                                  "(or fewer than none) are said to be there than there are rows"
                             : "the counts" + there +
                                   " are negative, or add up to more than the rows of x there");
         }

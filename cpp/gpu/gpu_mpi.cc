@@ -3,25 +3,34 @@
 #include <array>
 #include <thread>
 
+#include "base/stepped_clock.h"
+#include "gpu/probe.h"
 #include "gpu/transport.h"
 #include "mpi/tags.h"
+#include "runtime/abort.h"
+#include "runtime/errors.h"
 
 namespace pfftjax::gpu {
 namespace {
 
 constexpr int kInFlight = 16;  // messages, each way
+// Seconds that messages are given to end after an error.
+constexpr double kPatience = 60;
 
 // Messages of one direction: started in their order, up to kInFlight of them unfinished.
 class Messages {
  public:
   Messages(const Communicator& comm, char* data, const std::vector<Block>& blocks,
-           BlockPieces::Side side)
+           BlockPieces::Side side, int tag)
       : comm_(comm),
+        tag_(tag),
         data_(data),
         is_sending_(side == BlockPieces::Side::kTo),
         pieces_(comm, blocks, side, GetOptions().max_chunk_bytes) {}
 
-  bool IsDone() const { return pieces_.AtEnd() && active_ == 0; }
+  bool IsDone() const { return pieces_.AtEnd() && HasEnded(); }
+  // Whether MPI is at work on none.
+  bool HasEnded() const { return active_ == 0; }
 
   // Starts what may start and ends what has ended, without waiting.
   int Advance() {
@@ -36,6 +45,13 @@ class Messages {
     return 0;
   }
 
+  // Ends what has ended, well or not.
+  void Forget() {
+    for (Message& message : messages_) {
+      if (message.is_active) Test(message);
+    }
+  }
+
  private:
   struct Message {
     bool is_active = false;
@@ -47,13 +63,10 @@ class Messages {
     int done = 0;
     std::int64_t arrived = 0;
     const int code = Mpi()->test(&message.request, &done, is_sending_ ? nullptr : &arrived);
-    if (code != 0) return code;
-    if (done) {
-      if (!is_sending_ && arrived != message.bytes) return kShortMessage;
-      message.is_active = false;
-      --active_;
-    }
-    return 0;
+    if (code == 0 && !done) return 0;
+    message.is_active = false;
+    --active_;
+    return code == 0 && !is_sending_ && arrived != message.bytes ? kShortMessage : code;
   }
 
   int Start(Message& message) {
@@ -61,10 +74,10 @@ class Messages {
     const int rank = pieces_.Rank();
     message.bytes = pieces_.Bytes();
     const MpiApi& mpi = *Mpi();
-    const int code = is_sending_ ? mpi.send_start(at, message.bytes, rank, kGpuAwareTag,
-                                                  comm_.control, &message.request)
-                                 : mpi.receive_start(at, message.bytes, rank, kGpuAwareTag,
-                                                     comm_.control, &message.request);
+    const int code =
+        is_sending_
+            ? mpi.send_start(at, message.bytes, rank, tag_, comm_.control, &message.request)
+            : mpi.receive_start(at, message.bytes, rank, tag_, comm_.control, &message.request);
     if (code != 0) return code;
     pieces_.Advance();
     message.is_active = true;
@@ -73,6 +86,7 @@ class Messages {
   }
 
   const Communicator& comm_;
+  int tag_;
   char* data_;
   bool is_sending_;
   BlockPieces pieces_;
@@ -92,17 +106,40 @@ class GpuAwareMpi final : public Transport {
     CopyOwnBlock(comm, send, to, recv, from, queue);
     // What is sent has been computed, and what is overwritten has been read.
     queue.Synchronize(comm.control);
+    const int tag = kGpuAwareTags.Of(about());
     Messages outgoing(comm, static_cast<char*>(const_cast<void*>(send)), to,
-                      BlockPieces::Side::kTo);
-    Messages incoming(comm, static_cast<char*>(recv), from, BlockPieces::Side::kFrom);
+                      BlockPieces::Side::kTo, tag);
+    Messages incoming(comm, static_cast<char*>(recv), from, BlockPieces::Side::kFrom, tag);
     // The first message that is not done, in the order of BlockPieces, lies in the windows of both
     // of its ranks.
     while (!incoming.IsDone() || !outgoing.IsDone()) {
-      if (const int code = incoming.Advance()) return code;
-      if (const int code = outgoing.Advance()) return code;
+      int code = incoming.Advance();
+      if (code == 0) code = outgoing.Advance();
+      // The memory of a trial is kept after a failure.
+      if (code != 0 && about() != kTrial) MustEnd(comm, code, incoming, outgoing);
+      if (code != 0) return code;
       std::this_thread::yield();
     }
     return 0;
+  }
+
+ private:
+  // Waits after an error until MPI is at work on nothing any more. The memory becomes another
+  // array's, or is given back, when the operation returns.
+  static void MustEnd(const Communicator& comm, int code, Messages& incoming, Messages& outgoing) {
+    const double patience = Patience(kPatience);
+    SteppedClock clock(0.5);
+    while (true) {
+      incoming.Forget();
+      outgoing.Forget();
+      if (incoming.HasEnded() && outgoing.HasEnded()) return;
+      if (clock.Look() > patience) {
+        AbortJob("on " + comm.Where() + " an exchange by MPI on device pointers has failed (" +
+                 ReasonOf(code, comm) +
+                 "), and MPI is still at work on memory that would be given to other arrays");
+      }
+      std::this_thread::yield();
+    }
   }
 };
 

@@ -36,6 +36,7 @@ struct Flags {
 
 // One rank has left this for another in a half.
 struct Note {
+  std::uint64_t about;  // what the exchange is about
   std::int64_t offset;
   std::int64_t bytes;
 };
@@ -305,7 +306,7 @@ void Ipc::Leave(const Communicator& comm, Traffic& traffic, Queue& queue) {
     const Block& block = traffic.to[dest];
     std::int64_t& sent = traffic.sent[dest];
     const std::int64_t bytes = std::min(share, block.count - sent);
-    NoteOf(rank_, dest, half) = {offset, bytes};
+    NoteOf(rank_, dest, half) = {about(), offset, bytes};
     if (bytes == 0) continue;
     queue.Copy(peers_[rank_].arena + offset, traffic.send + block.offset + sent, bytes,
                Direction::kOnDevice);
@@ -338,6 +339,10 @@ int Ipc::Take(Communicator& comm, Traffic& traffic, Queue& queue) {
     if (code != 0) return code;
     traffic.has_more |= theirs.has_more[half].load(std::memory_order_relaxed) != 0;
     const Note note = NoteOf(source, rank_, half);
+    if (note.about != about()) {
+      comm.difference = InAnotherCall(source);
+      return kOtherCall;
+    }
     if (note.bytes == 0) continue;
     const Block& block = traffic.from[source];
     std::int64_t& received = traffic.received[source];

@@ -37,12 +37,6 @@ constexpr std::int64_t kPartAlign = 256;
 constexpr double kPatience = 120;
 constexpr double kPatienceWithOthers = 60;
 
-// Both together are less than the watch's, which knows no reason.
-double Patience(double longest) {
-  const double timeout = GetOptions().timeout;
-  return timeout > 0 ? std::min(longest, timeout / 4) : longest;
-}
-
 bool IsPowerOfTwo(int number) { return (number & (number - 1)) == 0; }
 
 // All exchanges of one trial: what is sent, what is to arrive, and what has.
@@ -137,7 +131,9 @@ class Trial {
       from[source] = Message(expected_, source, comm_.rank, bytes);
       parts_.push_back({from[source].offset, bytes, "from rank " + std::to_string(source)});
     }
-    steps_.push_back([=] { return transport_.Exchange(comm_, send_, to, recv_, from, queue_); });
+    steps_.push_back([=] {
+      return transport_.Exchange(comm_, Transport::kTrial, send_, to, recv_, from, queue_);
+    });
   }
 
   // Adds sums of `count` numbers for all ranks, or for each of them; `times` the same.
@@ -288,6 +284,11 @@ class Trial {
 };
 
 }  // namespace
+
+double Patience(double longest) {
+  const double timeout = GetOptions().timeout;
+  return timeout > 0 ? std::min(longest, timeout / 4) : longest;
+}
 
 std::string Probe(Communicator& comm, Transport& transport) {
   std::unique_ptr<Trial> trial;

@@ -12,6 +12,10 @@ namespace pfftjax::gpu {
 // PFFTJAX_GPU_PROBE_BYTES=0 it does nothing. Collective.
 std::string Probe(Communicator& comm, Transport& transport);
 
+// Seconds to wait for what may never come: `longest`, or less, so that two such waits end before
+// the watch's, which knows no reason.
+double Patience(double longest);
+
 // Waits until all ranks have come out of something in which they wait for each other. Where one
 // has failed there, as `failure` says on it, and others do not come, the job ends with that and
 // with `remedy`.

@@ -99,7 +99,8 @@ void Slots::Pin() {
   is_pinned_ = true;
 }
 
-std::int64_t Slots::Fill(int rank, const char* data, std::int64_t bytes, std::int64_t exchange) {
+std::int64_t Slots::Fill(int rank, const char* data, std::int64_t bytes,
+                         const Exchange& exchange) {
   Channel& channel = ChannelOf(rank_, rank);
   const std::int64_t number = filled_[rank]++;
   channel.notes[number % kPieces] = {data - ring(), bytes, exchange};

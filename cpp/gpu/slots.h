@@ -37,9 +37,14 @@ class Slots {
   // This rank's, of the size that was asked for.
   char* ring() const { return RingOf(rank_); }
 
-  // The sender says that `data` in its ring is there for `rank`, in exchange number `exchange` of
-  // the communicator. Returns the number of the piece.
-  std::int64_t Fill(int rank, const char* data, std::int64_t bytes, std::int64_t exchange);
+  // Says what a piece belongs to: exchange number `number` of the communicator, which is `about`
+  // this.
+  struct Exchange {
+    std::int64_t number = 0;
+    std::uint64_t about = 0;
+  };
+  // The sender says that `data` in its ring is there for `rank`. Returns the number of the piece.
+  std::int64_t Fill(int rank, const char* data, std::int64_t bytes, const Exchange& exchange);
   // Whether `rank` has read that piece.
   bool IsFree(int rank, std::int64_t number) const {
     return ChannelOf(rank_, rank).freed.load(std::memory_order_acquire) > number;
@@ -50,7 +55,7 @@ class Slots {
   struct Found {
     char* data = nullptr;  // null before it is filled
     std::int64_t bytes = 0;
-    std::int64_t exchange = 0;
+    Exchange exchange;
   };
   Found Find(int rank, std::int64_t number) const;
   // It has been read, and so have all before it.
@@ -78,7 +83,7 @@ class Slots {
   struct Note {
     std::int64_t offset;
     std::int64_t bytes;
-    std::int64_t exchange;
+    Exchange exchange;
   };
   // Leads from one rank to another. No two ranks write to one cache line.
   struct Channel {

@@ -145,9 +145,9 @@ class Staging final : public Transport {
       incoming.Advance();
       if (is_there) {
         piece->number = slots_->Expect(rank);
-      } else if (const int code =
-                     Mpi()->receive_start(piece->data, piece->bytes, rank, kStagingTag,
-                                          traffic.comm.control, &piece->request)) {
+      } else if (const int code = Mpi()->receive_start(piece->data, piece->bytes, rank,
+                                                       kStagingTags.Of(about()),
+                                                       traffic.comm.control, &piece->request)) {
         return code;
       }
       traffic.has_moved = true;
@@ -183,10 +183,15 @@ class Staging final : public Transport {
     const bool has_failed = slots_->HasFailed(piece.rank);
     const Slots::Found found = slots_->Find(piece.rank, piece.number);
     if (!found.data) return has_failed ? GivenUp(comm, piece.rank) : 0;
-    if (found.bytes != piece.bytes || found.exchange != exchange_) {
+    const Slots::Exchange& theirs = found.exchange;
+    if (theirs.number == exchange_ && theirs.about != about()) {
+      comm.difference = InAnotherCall(piece.rank);
+      return kOtherCall;
+    }
+    if (found.bytes != piece.bytes || theirs.number != exchange_) {
       comm.difference = "rank " + std::to_string(piece.rank) + " sends " +
                         std::to_string(found.bytes) + " bytes in exchange number " +
-                        std::to_string(found.exchange) + " between GPUs, and this rank expects " +
+                        std::to_string(theirs.number) + " between GPUs, and this rank expects " +
                         std::to_string(piece.bytes) + " in number " + std::to_string(exchange_);
       return kOtherCall;
     }
@@ -223,10 +228,10 @@ class Staging final : public Transport {
     while (sent_ < out_.taken() && out_[sent_].copied.IsDone()) {
       Piece& piece = out_[sent_];
       if (HasSlots(piece.rank)) {
-        piece.number = slots_->Fill(piece.rank, piece.data, piece.bytes, exchange_);
-      } else if (const int code =
-                     Mpi()->send_start(piece.data, piece.bytes, piece.rank, kStagingTag,
-                                       traffic.comm.control, &piece.request)) {
+        piece.number = slots_->Fill(piece.rank, piece.data, piece.bytes, {exchange_, about()});
+      } else if (const int code = Mpi()->send_start(piece.data, piece.bytes, piece.rank,
+                                                    kStagingTags.Of(about()), traffic.comm.control,
+                                                    &piece.request)) {
         return code;
       }
       ++sent_;

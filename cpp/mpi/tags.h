@@ -3,18 +3,27 @@
 // kind.
 #pragma once
 
+#include <cstdint>
+
 namespace pfftjax {
 
 inline constexpr int kAskTag = 1;  // the watch, of other ranks
 inline constexpr int kAnswerTag = 2;
-inline constexpr int kStagingTag = 3;   // arrays of GPUs by way of the hosts
 inline constexpr int kProbeTag = 4;     // whether a transport works
 inline constexpr int kAlltoallTag = 5;  // exchanges that go on in the background
 inline constexpr int kAllgatherTag = 6;
-inline constexpr int kNoTag = 7;        // looked for, so that MPI gets on, and never sent
-inline constexpr int kGpuAwareTag = 8;  // arrays of GPUs by MPI itself
-// Exchanges have tags by what they mean. MPI has 32768 tags at least.
-inline constexpr int kFirstExchangeTag = 1024;
-inline constexpr int kExchangeTags = 16381;
+inline constexpr int kNoTag = 7;  // looked for, so that MPI gets on, and never sent
+
+// Exchanges have tags that depend on what all ranks mean alike by them. Ranks that mean different
+// things wait for each other, where the watch finds them, and do not take each other's messages,
+// which may be of one size. MPI has 32768 tags at least.
+struct TagsByMeaning {
+  int first;
+  int count;  // a prime
+  int Of(std::uint64_t meaning) const { return first + static_cast<int>(meaning % count); }
+};
+inline constexpr TagsByMeaning kExchangeTags{1024, 16381};
+inline constexpr TagsByMeaning kStagingTags{17405, 7681};   // arrays of GPUs by way of the hosts
+inline constexpr TagsByMeaning kGpuAwareTags{25086, 7681};  // and by MPI itself
 
 }  // namespace pfftjax

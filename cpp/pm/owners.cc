@@ -109,6 +109,13 @@ void FindOwners(const Mesh& mesh, const std::int32_t* cells, const T* offsets, C
   chunk->runs = std::move(runs);
 }
 
+// Counts that the next step refuses, on every rank together.
+void SayImpossible(std::int32_t* counts, std::int64_t ranks, std::int32_t* order,
+                   std::int64_t rows) {
+  std::fill(counts, counts + ranks, -1);
+  std::fill(order, order + rows, 0);
+}
+
 // The rows sorted by rank, in their order within each, and how many each rank has; rows from
 // `count` on come last. find(chunk) finds the runs of a chunk.
 template <typename Find>
@@ -140,9 +147,7 @@ void Sort(ffi::ThreadPool& pool, std::int64_t ranks, std::int64_t count, std::in
         chunk, [&](std::int64_t rank, std::int64_t, std::int64_t n) { chunk.places[rank] += n; });
   });
   if (std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_nowhere; })) {
-    // Impossible counts are refused by the next step, on every rank together.
-    std::fill(counts, counts + ranks, -1);
-    std::fill(order, order + rows, 0);
+    SayImpossible(counts, ranks, order, rows);
     return;
   }
   std::int64_t next = 0;
@@ -176,8 +181,8 @@ ffi::Error OrderByOwner(std::int64_t n0, std::int64_t n1, std::int64_t n2, std::
   }
   const std::int64_t used = *count.typed_data();
   if (used < 0 || used > rows) {
-    return Invalid("an exchange of " + std::to_string(used) + " particles in arrays of " +
-                   std::to_string(rows) + " rows");
+    SayImpossible(counts->typed_data(), counts->dimensions()[0], order->typed_data(), rows);
+    return ffi::Error::Success();
   }
   const auto sort = [&](auto zero) {
     const auto* const data = static_cast<const decltype(zero)*>(offsets.untyped_data());

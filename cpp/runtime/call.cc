@@ -56,6 +56,7 @@ ffi::Error Call::Begin() {
                           " was called after MPI_Finalize");
   }
   comm_ = comm;
+  comm->under_way = this;
 
   const Options& options = GetOptions();
   if (options.debug) started_ns_ = Nanoseconds();
@@ -119,46 +120,61 @@ int Call::End() {
   return code;
 }
 
-ffi::Error Call::Compare(std::int64_t hash, const std::function<std::string()>& say,
-                         const char* what) {
+std::string Call::Compare(std::int64_t hash, const std::function<std::string()>& say,
+                          const char* what, int* code) {
   process::Atomic<std::int64_t>& checks = comm_->progress.checks;
   checks.store(checks.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  int code = 0;
-  const std::string how = Disagreement(*comm_, hash, say, &code);
+  const std::string how = Disagreement(*comm_, hash, say, code);
+  return how.empty() ? how : Differs(what, how);
+}
+
+std::string Call::CompareCalls(std::int64_t number, int* code) {
+  const std::string what =
+      HasOwnCount(site_.operation)
+          ? NameOf(site_.operation) + std::string(" ") + InfoOf(payload_.element).name
+          : Describe(site_.operation, payload_.element, payload_.count);
+  const bool is_in_words = !payload_.detail.empty() || payload_.parameters == 0;
+  const std::string detail =
+      is_in_words ? payload_.detail : " of parameters " + std::to_string(payload_.parameters);
+  const std::string text = what + detail + " as collective " + std::to_string(number);
+  const auto hash = static_cast<std::int64_t>(Hash(text.data(), text.size()));
+  const auto say = [&] { return text + "\t" + LinesOf(*comm_); };
+  return Compare(hash, say, "the ranks' calls differ", code);
+}
+
+ffi::Error Call::Refusal(const std::string& how, int code) const {
   if (code != 0) {
     return MpiFailed(site_.operation, *comm_, payload_.element, payload_.count, code);
   }
-  if (how.empty()) return ffi::Error::Success();
-  return Failed(site_.operation, *comm_, Differs(what, how));
+  return how.empty() ? ffi::Error::Success() : Failed(site_.operation, *comm_, how);
+}
+
+void Call::MustAgree() {
+  int code = 0;
+  const std::string how = CompareCalls(comm_->progress.passed, &code);
+  if (code != 0) throw std::runtime_error(ReasonOf(code, *comm_));
+  if (!how.empty()) throw std::runtime_error(how);
 }
 
 ffi::Error Call::Check() {
   const Options& options = GetOptions();
   Verified* const verified =
       site_.HasList() && options.first_call ? &comm_->Attached<Verified>() : nullptr;
+  int code = 0;
   if (verified && site_.signature != verified->latest) {
     if (verified->all.count(site_.signature) == 0) {
-      ffi::Error error = Compare(
+      const std::string how = Compare(
           site_.signature,
           [&] { return WithLines(*comm_, site_.signature, ListOf(site_.program)); },
-          "this program's collectives differ between ranks");
-      if (error.failure()) return error;
+          "this program's collectives differ between ranks", &code);
+      if (ffi::Error error = Refusal(how, code); error.failure()) return error;
       verified->all.insert(site_.signature);
     }
     verified->latest = site_.signature;
   }
   if (options.check || comm_->runs_ahead) {
-    const std::string what =
-        HasOwnCount(site_.operation)
-            ? NameOf(site_.operation) + std::string(" ") + InfoOf(payload_.element).name
-            : Describe(site_.operation, payload_.element, payload_.count);
-    const bool is_in_words = !payload_.detail.empty() || payload_.parameters == 0;
-    const std::string detail =
-        is_in_words ? payload_.detail : " of parameters " + std::to_string(payload_.parameters);
-    const std::string text =
-        what + detail + " as collective " + std::to_string(comm_->progress.passed + 1);
-    const auto hash = static_cast<std::int64_t>(Hash(text.data(), text.size()));
-    return Compare(hash, [&] { return text + "\t" + LinesOf(*comm_); }, "the ranks' calls differ");
+    const std::string how = CompareCalls(comm_->progress.passed + 1, &code);
+    return Refusal(how, code);
   }
   return ffi::Error::Success();
 }
@@ -187,6 +203,7 @@ Call::~Call() {
     comm_->progress.MeaningOf(comm_->progress.passed).store(kUnknown, std::memory_order_release);
   }
   comm_->progress.stage.store(Stage::kIdle, std::memory_order_release);
+  comm_->under_way = nullptr;
   comm_->busy.store(false, std::memory_order_release);
 }
 

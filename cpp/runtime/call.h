@@ -72,11 +72,18 @@ class Call {
   // whose operand is not empty, by mistake, would wait for ranks that nobody could find there.
   int End();
   Communicator& comm() { return *comm_; }
+  // Throws, on all ranks alike, how their calls differ, if they do. Collective, in the call.
+  void MustAgree();
 
  private:
   ffi::Error Check();
-  // An error that says how the ranks differ in `what`, if they do; see agreement.h.
-  ffi::Error Compare(std::int64_t hash, const std::function<std::string()>& say, const char* what);
+  // Says how the ranks differ in `what`, if they do (agreement.h); `*code` is MPI's.
+  std::string Compare(std::int64_t hash, const std::function<std::string()>& say, const char* what,
+                      int* code);
+  // The same of what the call itself is, as collective `number` of the communicator.
+  std::string CompareCalls(std::int64_t number, int* code);
+  // What a comparison has found, as an error.
+  ffi::Error Refusal(const std::string& how, int code) const;
   bool IsPointToPoint() const { return IsMessage(site_.operation); }
 
   const CallSite& site_;

@@ -20,6 +20,8 @@ inline constexpr int kOtherCall = -2;
 // The method that was asked for needs memory that the ranks do not share.
 inline constexpr int kNotShared = -3;
 
+class Call;
+
 struct Communicator : Place {
   std::int64_t number = 0;
   MpiHandle user = 0;     // the caller's own communicator
@@ -28,6 +30,7 @@ struct Communicator : Place {
   process::Atomic<bool> is_private{false};
 
   process::Atomic<bool> busy{false};
+  Call* under_way = nullptr;  // the call that has set it
   Progress progress;
   process::Atomic<bool> is_duplicating{false};  // from its first collective on
   process::Atomic<int> failed_duplication{0};   // MPI's code where that cannot be done, for good

@@ -64,17 +64,21 @@ def _stencil(
     return first, weights, filled & here, filled & ~here
 
 
+_Places = tuple[jax.Array, jax.Array, jax.Array]
+
+
 def _lines(
-    first: jax.Array, weights: jax.Array, shape: tuple[int, ...], width: int
-) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-    """A function from the number of a line to the places of its points in a block, and their
-    weights: both (rows, width).
+    first: jax.Array, weights: jax.Array, points: int, width: int
+) -> Callable[[jax.Array], tuple[_Places, jax.Array]]:
+    """A function from the number of a line to the places of its points in a block, of so many
+    points along z, and their weights: both (rows, width). A place is an index for each axis, as a
+    block may have more points than 32 bits count.
     """
 
-    def line(number: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def line(number: jax.Array) -> tuple[_Places, jax.Array]:
         x, y = number // width, number % width
-        z = (first[:, 2:] + jnp.arange(width, dtype=jnp.int32)) % shape[2]
-        places = ((first[:, 0] + x) * shape[1] + first[:, 1] + y)[:, None] * shape[2] + z
+        z = (first[:, 2:] + jnp.arange(width, dtype=jnp.int32)) % points
+        places = first[:, :1] + x, first[:, 1:2] + y, z
         return places, (weights[:, 0, x] * weights[:, 1, y])[:, None] * weights[:, 2]
 
     return line
@@ -84,20 +88,17 @@ def _spread_by_xla(*operands: jax.Array, pencil: Pencil, width: int, sigma: floa
     *points, strengths = operands
     shape = Assignment(width).padded(pencil)
     first, weights, counts, lost = _stencil(*points, pencil=pencil, width=width, sigma=sigma)
-    line = _lines(first, weights, shape, width)
+    line = _lines(first, weights, shape[2], width)
     given = jnp.where(counts[:, None], strengths, 0)
 
     def add(number: jax.Array, mesh: jax.Array) -> jax.Array:
         places, each = line(number)
-        return mesh.at[places.ravel()].add(
-            (given[:, None, :] * each[:, :, None]).reshape(-1, given.shape[1]), mode="drop"
-        )
+        return mesh.at[places].add(given[:, None, :] * each[:, :, None], mode="drop")
 
-    size = shape[0] * shape[1] * shape[2]
-    mesh = jnp.zeros((size, given.shape[1]), given.dtype)
+    mesh = jnp.zeros((*shape, given.shape[1]), given.dtype)
     mesh = jax.lax.fori_loop(0, width * width, add, mesh)
     mesh = jnp.where(jnp.any(lost), jnp.nan, mesh)  # there is no error on these platforms
-    return mesh.T.reshape(given.shape[1], *shape)
+    return jnp.moveaxis(mesh, -1, 0)
 
 
 def _interpolated_by_xla(
@@ -105,12 +106,11 @@ def _interpolated_by_xla(
 ) -> jax.Array:
     *points, mesh = operands
     first, weights, counts, lost = _stencil(*points, pencil=pencil, width=width, sigma=sigma)
-    line = _lines(first, weights, mesh.shape[1:], width)
-    flat = mesh.reshape(mesh.shape[0], -1)
+    line = _lines(first, weights, mesh.shape[3], width)
 
     def add(number: jax.Array, values: jax.Array) -> jax.Array:
         places, each = line(number)
-        return values + (flat.at[:, places].get(mode="clip") * each).sum(-1).T
+        return values + (mesh.at[:, *places].get(mode="clip") * each).sum(-1).T
 
     values = jnp.zeros((first.shape[0], mesh.shape[0]), mesh.dtype)
     values = jax.lax.fori_loop(0, width * width, add, values)

@@ -464,20 +464,6 @@ def test_nccl_does_not_come_up_on_one_rank():
     )
 
 
-def test_nccl_with_calls_in_another_order():
-    """Both programs are known to all ranks, and NCCL would take any bytes for any others."""
-    assert_ends_in_error(
-        """
-        from_ = jax.jit(pc.bcast, static_argnums=1)
-        jax.block_until_ready((from_(x, 0), from_(x, 1)))
-        failing()
-        jax.block_until_ready([from_(x, root) for root in (RANK, 1 - RANK)])
-        """,
-        "the ranks' calls differ.* with root [01]",
-        **environment(),
-    )
-
-
 @pytest.mark.parametrize("call", ["copy:4"])
 def test_the_runtime_fails(call):
     """On one rank, in an exchange by IPC; the other one does not wait for ever."""

@@ -1,13 +1,14 @@
 """Non-uniform transforms against sums over all points and modes."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pfftjax import ProcessGrid
+from pfftjax import Pencil, ProcessGrid
 from pfftjax.nufft import PencilNUFFT
 from pfftjax.nufft._spreading import (
     _interpolated_by_xla,
@@ -185,6 +186,17 @@ def test_modes_at_the_nyquist_frequency_have_one_sign():
     m = np.fft.fftfreq(4, 1 / 4)
     expected = np.exp(-1j * 0.3 * (m[:, None, None] + m[:, None] + m))
     assert_close(modes, expected, 1e-9)
+
+
+@pytest.mark.ranks(1)
+def test_what_runs_on_other_platforms_has_more_points_than_32_bits_count():
+    mesh, values = Pencil((1300, 1300, 1300), alone()), jnp.ones((2, 1), "complex64")
+    points = jnp.ones((2, 3), jnp.int32), jnp.full((2, 3), 0.5, "float32"), jnp.int32(2), None
+    kernel = {"pencil": mesh, "width": 4, "sigma": 2.0}
+    spread = jax.eval_shape(lambda v: _spread_by_xla(*points, v, **kernel), values)
+    assert math.prod(spread.shape) > 2**31
+    read = jax.eval_shape(lambda m: _interpolated_by_xla(*points, m, **kernel), spread)
+    assert read.shape == values.shape
 
 
 @pytest.mark.ranks(1, 2)

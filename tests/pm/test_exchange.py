@@ -318,7 +318,7 @@ def test_particles_in_too_small_a_room():
     assert to_owners(p, pencil).rows <= p.total
 
 
-def test_a_position_that_is_not_finite():
+def test_a_position_that_is_not_finite_or_a_count_that_cannot_be():
     pencil = Pencil((4, 4, 4), grids()[-1])
     for bad in (np.nan, np.inf, -1e300):
         at = np.zeros((3, 3))
@@ -328,6 +328,14 @@ def test_a_position_that_is_not_finite():
         with pytest.raises(jax.errors.JaxRuntimeError) as raised:
             jax.block_until_ready(jax.jit(lambda at: Route.to_owners(at, pencil, 99).order)(at))
         assert f"a position on rank {SIZE - 1} is not finite" in str(raised.value)
+        recover()
+    for used in (-1, 4):
+        cell, offset = np.zeros((3, 3), "int32"), np.zeros((3, 3))
+        at = Positions(cell, offset, np.int32(used if RANK == SIZE - 1 else 3))
+        with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+            jax.block_until_ready(jax.jit(lambda at: Route.to_owners(at, pencil, 99).order)(at))
+        assert f"a position on rank {SIZE - 1} is not finite" in str(raised.value)
+        assert "or more particles (or fewer than none) are said to be there" in str(raised.value)
         recover()
     # And the ranks still agree on what comes next.
     assert Route.to_owners(np.zeros((3, 3)), pencil, 3 * SIZE).count == 3 * SIZE * (RANK == 0)

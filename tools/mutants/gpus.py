@@ -288,7 +288,7 @@ MUTANTS = [
         CXX / "runtime" / "call.cc",
         "options.check || comm_->runs_ahead",
         "options.check",
-        "tests/jobs/test_gpu_transports.py::test_nccl_with_calls_in_another_order",
+        "tests/jobs/test_gpu_calls_that_differ.py::test_nccl_compares_all_calls",
         0,
     ),
     Mutant(
@@ -296,7 +296,7 @@ MUTANTS = [
         CXX / "gpu" / "gpu_collectives.cc",
         "detail.Words()",
         "detail.Say()",
-        "tests/jobs/test_gpu_transports.py::test_nccl_with_calls_in_another_order",
+        "tests/jobs/test_gpu_calls_that_differ.py::test_nccl_compares_all_calls",
         0,
     ),
     Mutant(
