@@ -36,13 +36,15 @@ class Communicator:
     Made by `communicator`. Keeps the mpi4py communicator alive.
     """
 
-    __slots__ = ("__weakref__", "mpi", "number", "rank", "size")
+    __slots__ = ("__weakref__", "has_others", "mpi", "number", "rank", "size")
 
     def __init__(self, mpi: MPI.Intracomm):
         """Register `mpi` under the next number. No communication."""
         is_world = mpi == MPI.COMM_WORLD
         world_ranks = [] if is_world else _world_ranks(mpi)
         self.number: int = native.add_communicator(MPI._addressof(mpi), world_ranks)
+        # Whether there are ranks of other jobs among its own: these see this job's as others.
+        self.has_others = -1 in world_ranks
         self.mpi: MPI.Intracomm = mpi
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
@@ -71,7 +73,12 @@ def _make_private(comm: Communicator, operation: str, waits_for: str) -> None:
     native.duplicate_start(comm.number, operation, user_line())
     made = functools.partial(native.duplicate_poll, comm.number)
     wait_for(made, comm.rank, comm.size, waits_for)
-    # Ranks that check, profile, or cut messages, in different ways would wait for each other.
+
+
+def _compare_settings(comm: Communicator) -> None:
+    """Raise on all ranks where they would wait for each other, as they check, profile, or cut
+    messages, in different ways. Collective.
+    """
     names = ("check", "first_call", "max_chunk_bytes", "shared_memory", "profile")
     settings = options.as_set(*names)
     lines = "\n".join(f"{name}={value}" for name, value in settings.items())
@@ -93,6 +100,7 @@ def _register_world() -> Communicator:
     MPI.COMM_WORLD.Set_attr(_keyval, world)
     if not options.lazy_world:
         _make_private(world, "import pfftjax", ALL_IMPORT)
+        _compare_settings(world)
     text = launcher.warn_alone(os.environ, world.size, library_version)
     if text is not None:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
@@ -149,6 +157,10 @@ def as_private(comm: Comm, operation: str) -> Communicator:
             f"the other ranks of the communicator to come to their first collective on it; here "
             f"it is {operation}",
         )
+        # The ranks of MPI_COMM_WORLD have done so at import. A rank that runs a program of
+        # jax.export here, by which it makes the duplicates, would not be in this comparison.
+        if options.lazy_world or wrapper.has_others:
+            _compare_settings(wrapper)
     return wrapper
 
 

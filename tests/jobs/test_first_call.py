@@ -153,3 +153,34 @@ def test_the_check_can_be_left_out():
         "jax.block_until_ready(jax.jit(pc.alltoall)(x))", PFFTJAX_FIRST_CALL_CHECK="0"
     )
     assert "differ" not in ended.output
+
+
+def test_a_communicator_that_one_rank_meets_in_an_exported_program(tmp_path):
+    """It makes the duplicates where it first runs, while the others make them as they trace."""
+    begin = f"""
+from jax import export
+from pfftjax._runtime.ffi import native
+path = {str(tmp_path / "program")!r}
+comm = MPI.COMM_WORLD.Dup()
+pc.communicator(comm)  # number 1 in either job
+total = jax.jit(lambda x: pc.allreduce(x, comm=comm))
+"""
+    assert_succeeds(
+        begin
+        + """
+checks = [export.DisabledSafetyCheck.custom_call(name) for name in native.registrations()]
+exported = export.export(total, disabled_checks=checks)(x)
+if RANK == 0:
+    with open(path, "wb") as file:
+        file.write(exported.serialize())
+"""
+    )
+    assert_succeeds(
+        begin
+        + """
+with open(path, "rb") as file:
+    exported = export.deserialize(bytearray(file.read()))
+y = exported.call(x) if RANK == 0 else total(x)
+np.testing.assert_array_equal(y, SIZE * x)
+"""
+    )
