@@ -140,25 +140,39 @@ def memory() -> str:
         measured[name]["bytes_a_particle"] for name in ("step", "run", "gradient")
     )
     # The peak of the smaller size is that of Python, JAX and compiled programs.
-    rank = 1e6 * measured["step"]["peak_mb"][0] / measured["ranks"]
+    fixed = {
+        name: 1e6 * measured[name]["peak_mb"][0] / measured["ranks"]
+        for name in ("step", "run", "gradient")
+    }
     gradient = particles["reversible"]["40"]
     rows = [
-        ("a step of `pm.step`, on as many cells as particles", step, f"{step:.0f} N / P"),
-        ("value and gradient of any number of such steps", gradient, f"{gradient:.0f} N / P"),
+        ("a step of `pm.step`, on as many cells as particles", "step", step, f"{step:.0f}"),
+        (
+            "value and gradient of any number of such steps",
+            "gradient",
+            gradient,
+            f"{gradient:.0f}",
+        ),
         (
             'of n such steps with `adjoint="stored"`, and of 10',
+            "gradient",
             few + 5 * each,
-            f"({few - 5 * each:.0f} + {each:.0f} n) N / P",
+            f"({few - 5 * each:.0f} + {each:.0f} n)",
         ),
-        ("a run of `pm.Simulation`, on eight cells for each particle", run, f"{run:.0f} N / P"),
-        ("value and gradient of such a run", of_run, f"{of_run:.0f} N / P"),
+        ("a run of `pm.Simulation`, on eight cells for each particle", "run", run, f"{run:.0f}"),
+        ("value and gradient of such a run", "gradient", of_run, f"{of_run:.0f}"),
     ]
     header = ("float32, all included", "bytes on each rank")
     return markdown.table(
-        (*header, "1024^3 particles on 2 nodes of 128 ranks"),
+        (*header, "1024^3 particles on 2 nodes of 128 ranks", "programs on each rank"),
         *(
-            (what, formula, f"{(128 * rank + bytes_of_one * 2**29) / 1e9:.0f} GB a node")
-            for what, bytes_of_one, formula in rows
+            (
+                what,
+                f"{formula} N / P",
+                f"{(128 * fixed[kind] + bytes_of_one * 2**29) / 1e9:.0f} GB a node",
+                f"{fixed[kind] / 1e9:.2f} GB",
+            )
+            for what, kind, bytes_of_one, formula in rows
         ),
     )
 

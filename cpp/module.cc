@@ -50,8 +50,8 @@ std::vector<Registration> AllHandlers() {
   std::vector<Registration> all;
   for (const auto& handlers :
        {CollectiveHandlers(), MessageHandlers(), ScanHandlers(), SplitHandlers(), SameHandlers(),
-        RowHandlers(), PencilHandlers(), FftHandlers(), FusedHandlers(), ParticleHandlers(),
-        PaintingHandlers(), LightHandlers(), NufftHandlers()}) {
+        RowHandlers(), PencilHandlers(), FftHandlers(), FusedHandlers(), OwnerHandlers(),
+        RouteHandlers(), PaintingHandlers(), LightHandlers(), NufftHandlers()}) {
     all.insert(all.end(), handlers.begin(), handlers.end());
   }
   return all;

@@ -27,7 +27,7 @@ CORE = (
     "base/memory_in_use base/pages collectives/collectives collectives/messages "
     "collectives/node_exchange collectives/rows collectives/same collectives/scan "
     "collectives/split pencils/box pencils/pencils pencils/redistribute pencils/stream "
-    "pm/owners runtime/abort runtime/agreement runtime/call runtime/background "
+    "pm/owners pm/route runtime/abort runtime/agreement runtime/call runtime/background "
     "runtime/call_sites runtime/communicator runtime/crossing runtime/deadlock "
     "runtime/departure runtime/gathering runtime/inquiry runtime/node runtime/profile "
     "runtime/shared_memory runtime/terminate runtime/watch runtime/window"

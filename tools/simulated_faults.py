@@ -47,7 +47,7 @@ FAULTS = [
     ),
     Fault(
         "rows that stay take the places of those that leave before these are packed",
-        "pm/owners.cc",
+        "pm/route.cc",
         "    const std::vector<Packed> leaving = Pack();\n    Stay();\n",
         "    Stay();\n    const std::vector<Packed> leaving = Pack();\n",
     ),

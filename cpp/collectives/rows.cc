@@ -53,8 +53,8 @@ ffi::Error ExchangeCounts(const CallSite& site, std::int64_t rows, std::int64_t 
           return Failed(operation, comm,
                         what == "particles"
                             ? "a position" + there +
-                                  " is not finite, or 2^30 cells or more away, or more particles "
-                                  "(or fewer than none) are said to be there than there are rows"
+                                  " is not finite, or 2^30 cells or more away, or its number of "
+                                  "particles is negative, or more than its rows"
                             : "the counts" + there +
                                   " are negative, or add up to more than the rows of x there");
         }

@@ -17,7 +17,6 @@ int Beside::Start(Communicator& comm, Transport& transport, std::int64_t index,
     CopyBoxes(Between(boxes.leaving.copies, buffers.source, packed), element, queue, "packing");
     Exchange& exchange = Slot(index);
     exchange.index = index;
-    exchange.about = MeaningOf(comm);
     exchange.packed = packed;
     exchange.received = buffers.received.untyped_data();
     exchange.has_begun = false;
@@ -65,7 +64,7 @@ int Beside::Move(Communicator& comm, Transport& transport, Exchange& exchange,
                  const PackedBoxes& boxes) {
   stream_.WaitFor(exchange.is_packed);
   Queue ours(stream_);
-  const int code = transport.Exchange(comm, exchange.about, exchange.packed, boxes.leaving.blocks,
+  const int code = transport.Exchange(comm, exchange.packed, boxes.leaving.blocks,
                                       exchange.received, boxes.arriving.blocks, ours);
   if (code != 0) return code;
   exchange.has_come.Record(stream_.handle());

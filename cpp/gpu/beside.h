@@ -44,7 +44,6 @@ class Beside {
  private:
   struct Exchange {
     std::int64_t index = -1;  // none
-    std::uint64_t about = 0;  // what the ranks mean by the call that has started it
     const void* packed = nullptr;
     void* received = nullptr;
     bool has_begun = false;

@@ -79,8 +79,8 @@ int ExchangeBoxes(Communicator& comm, const void* source, void* target, const Bo
 
   CopyBoxes(before, element, queue, "packing");
   if (comm.size > 1) {
-    const int code = TransportOf(comm).Exchange(comm, MeaningOf(comm), send, packed.leaving.blocks,
-                                                recv, packed.arriving.blocks, queue);
+    const int code = TransportOf(comm).Exchange(comm, send, packed.leaving.blocks, recv,
+                                                packed.arriving.blocks, queue);
     if (code != 0) return code;
   }
   if (!sums) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kInFlight = 16;  // messages, each way
 // Seconds that messages are given to end after an error.
-constexpr double kPatience = 60;
+constexpr double kSecondsToEnd = 60;
 
 // Messages of one direction: started in their order, up to kInFlight of them unfinished.
 class Messages {
@@ -99,6 +99,7 @@ class GpuAwareMpi final : public Transport {
   const char* name() const override { return "mpi"; }
   std::string description() const override { return "mpi (MPI on device pointers)"; }
   bool WaitsForDevice() const override { return true; }
+  void Accept() override { is_on_trial_ = false; }
 
  protected:
   int Move(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
@@ -115,8 +116,7 @@ class GpuAwareMpi final : public Transport {
     while (!incoming.IsDone() || !outgoing.IsDone()) {
       int code = incoming.Advance();
       if (code == 0) code = outgoing.Advance();
-      // The memory of a trial is kept after a failure.
-      if (code != 0 && about() != kTrial) MustEnd(comm, code, incoming, outgoing);
+      if (code != 0 && !is_on_trial_) EndOrAbort(comm, code, incoming, outgoing);
       if (code != 0) return code;
       std::this_thread::yield();
     }
@@ -126,8 +126,9 @@ class GpuAwareMpi final : public Transport {
  private:
   // Waits after an error until MPI is at work on nothing any more. The memory becomes another
   // array's, or is given back, when the operation returns.
-  static void MustEnd(const Communicator& comm, int code, Messages& incoming, Messages& outgoing) {
-    const double patience = Patience(kPatience);
+  static void EndOrAbort(const Communicator& comm, int code, Messages& incoming,
+                         Messages& outgoing) {
+    const double patience = Patience(kSecondsToEnd);
     SteppedClock clock(0.5);
     while (true) {
       incoming.Forget();
@@ -141,6 +142,8 @@ class GpuAwareMpi final : public Transport {
       std::this_thread::yield();
     }
   }
+
+  bool is_on_trial_ = true;  // the memory of a trial is kept after a failure
 };
 
 // Why MPI on device pointers is not to be tried, if so.

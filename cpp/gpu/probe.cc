@@ -131,9 +131,7 @@ class Trial {
       from[source] = Message(expected_, source, comm_.rank, bytes);
       parts_.push_back({from[source].offset, bytes, "from rank " + std::to_string(source)});
     }
-    steps_.push_back([=] {
-      return transport_.Exchange(comm_, Transport::kTrial, send_, to, recv_, from, queue_);
-    });
+    steps_.push_back([=] { return transport_.Exchange(comm_, send_, to, recv_, from, queue_); });
   }
 
   // Adds sums of `count` numbers for all ranks, or for each of them; `times` the same.

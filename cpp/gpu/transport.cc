@@ -176,11 +176,10 @@ Choice Choose(Communicator& comm) {
 
 }  // namespace
 
-int Transport::Exchange(Communicator& comm, std::uint64_t about, const void* send,
-                        const std::vector<Block>& to, void* recv, const std::vector<Block>& from,
-                        Queue& queue) {
+int Transport::Exchange(Communicator& comm, const void* send, const std::vector<Block>& to,
+                        void* recv, const std::vector<Block>& from, Queue& queue) {
   ThrowIfFailed();
-  about_ = about;
+  about_ = MeaningOf(comm);
   return OrGiveUp([&] { return Move(comm, send, to, recv, from, queue); },
                   [&] {
                     has_failed_ = true;
@@ -213,22 +212,21 @@ int Transport::Bcast(Communicator& comm, void* data, std::int64_t bytes, int roo
     if (rank != root) to[rank] = is_direct ? Block{0, bytes} : part(rank);
   }
   if (!is_root) from[root] = is_direct ? Block{0, bytes} : part(comm.rank);
-  const std::uint64_t about = MeaningOf(comm);
-  const int code = Exchange(comm, about, data, to, data, from, queue);
+  const int code = Exchange(comm, data, to, data, from, queue);
   if (code != 0 || is_direct) return code;
 
   for (int rank = 0; rank < comm.size; ++rank) {
     to[rank] = rank == comm.rank || rank == root ? Block{} : part(comm.rank);
     from[rank] = rank == comm.rank || is_root ? Block{} : part(rank);
   }
-  return Exchange(comm, about, data, to, data, from, queue);
+  return Exchange(comm, data, to, data, from, queue);
 }
 
 Transport& TransportOf(Communicator& comm) {
   auto& choice = comm.Attached<std::optional<Choice>>();
   if (!choice) {
-    // Before the ranks try anything together, and the first exchange of a transport that runs
-    // ahead: only from now on are calls compared before they begin.
+    // Before the ranks try anything together, and before the first exchange of a transport that
+    // runs ahead: this call began before anyone knew that calls are to be compared.
     if (comm.size > 1) comm.under_way->MustAgree();
     choice = Choose(comm);
     comm.runs_ahead = choice->transport && choice->transport->RunsAhead();

@@ -46,9 +46,6 @@ class Transport {
   virtual void Accept() {}
   virtual void Discard() {}
 
-  // Exchanges of a trial are about this, and no call is.
-  static constexpr std::uint64_t kTrial = 0;
-
   // Sends to[p] of `send` to rank p and receives from[p] of `recv` from it, for every rank p, this
   // one included; blocks of bytes, of which both sides know the size, so that empty ones cost
   // nothing. After all that is in the queue and before all that follows; what is sent and what is
@@ -56,12 +53,10 @@ class Transport {
   // time. Returns MPI's code; throws what the runtime says. No exchange begins after one that has
   // failed here: what is left of that on its way would be taken for the next one's.
   //
-  // `about` is what all ranks mean alike by the call that the exchange belongs to (MeaningOf, when
-  // that has begun). Ranks in different calls do not take each other's bytes: they fail, or wait
-  // for each other until the watch finds them.
-  int Exchange(Communicator& comm, std::uint64_t about, const void* send,
-               const std::vector<Block>& to, void* recv, const std::vector<Block>& from,
-               Queue& queue);
+  // Ranks whose calls mean different things do not take each other's bytes: they fail, or wait for
+  // each other until the watch finds them.
+  int Exchange(Communicator& comm, const void* send, const std::vector<Block>& to, void* recv,
+               const std::vector<Block>& from, Queue& queue);
 
   // The root's `bytes` at `data` to the same place on all ranks; under the rules of Exchange.
   virtual int Bcast(Communicator& comm, void* data, std::int64_t bytes, int root, Queue& queue);
@@ -83,13 +78,13 @@ class Transport {
   virtual void GiveUp(Queue&) {}
 
   void ThrowIfFailed() const;
-  // What the exchange under way is about.
+  // What all ranks mean alike by the call that exchanges (MeaningOf).
   std::uint64_t about() const { return about_; }
   // Threads that drive other streams read and set it as well.
   std::atomic<bool> has_failed_{false};
 
  private:
-  std::uint64_t about_ = kTrial;
+  std::uint64_t about_ = 0;
 };
 
 // This is what the environment says of them (pfftjax/_runtime/options.py), and Python of this job.
@@ -139,7 +134,7 @@ int ExchangeBlocks(Communicator& comm, const void* send, void* recv, const Block
     to.push_back({out.offset * bytes, out.count * bytes});
     from.push_back({in.offset * bytes, in.count * bytes});
   }
-  return TransportOf(comm).Exchange(comm, MeaningOf(comm), send, to, recv, from, queue);
+  return TransportOf(comm).Exchange(comm, send, to, recv, from, queue);
 }
 
 // Lists what has been chosen so far in this process, for pfftjax.info(): numbers of communicators
@@ -200,7 +195,7 @@ int OrGiveUp(Body&& body, GiveUp&& give_up) {
 
 // Says that another rank means another call than this one, where an exchange has seen it.
 inline std::string InAnotherCall(int rank) {
-  return "rank " + std::to_string(rank) + " is in another call, from which it sends to this one";
+  return "rank " + std::to_string(rank) + " is in another call than this rank";
 }
 
 // The part of an exchange that stays on this rank.

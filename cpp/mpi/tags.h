@@ -19,11 +19,14 @@ inline constexpr int kNoTag = 7;  // looked for, so that MPI gets on, and never 
 // which may be of one size. MPI has 32768 tags at least.
 struct TagsByMeaning {
   int first;
-  int count;  // a prime
+  int count;  // a prime, as all meanings are odd
+  constexpr int End() const { return first + count; }
   int Of(std::uint64_t meaning) const { return first + static_cast<int>(meaning % count); }
 };
 inline constexpr TagsByMeaning kExchangeTags{1024, 16381};
-inline constexpr TagsByMeaning kStagingTags{17405, 7681};   // arrays of GPUs by way of the hosts
-inline constexpr TagsByMeaning kGpuAwareTags{25086, 7681};  // and by MPI itself
+inline constexpr TagsByMeaning kStagingTags{kExchangeTags.End(),
+                                            7681};  // arrays of GPUs by way of the hosts
+inline constexpr TagsByMeaning kGpuAwareTags{kStagingTags.End(), 7681};  // and by MPI itself
+static_assert(kGpuAwareTags.End() <= 32768);
 
 }  // namespace pfftjax

@@ -65,7 +65,7 @@ struct alignas(64) Progress {
   process::Atomic<std::uint64_t> key{0};
 
   process::Atomic<std::int64_t> signature{0};  // of the program that is running
-  process::Atomic<std::int64_t> checks{0};  // comparisons over the ranks begun before collectives
+  process::Atomic<std::int64_t> checks{0};     // comparisons over the ranks that have begun
   // Only messages set these: the ranks that one waits for, or kNobody or kAnybody, its tags, and
   // what it waits for.
   process::Atomic<int> source{kNobody};

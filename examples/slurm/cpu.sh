@@ -6,8 +6,9 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=128    # SITE: as many as a node has cores, without hyperthreads
 #SBATCH --cpus-per-task=1
-#SBATCH --hint=nomultithread
+#SBATCH --threads-per-core=1     # no hyperthreads
 #SBATCH --exclusive
+#SBATCH --mem=0                  # all memory of a node
 #SBATCH --time=00:30:00
 #SBATCH --signal=USR1@300        # five minutes before the end: write a checkpoint
 #SBATCH --requeue                # the same job goes on from it: scontrol requeue JOB
@@ -20,8 +21,9 @@ source "$HOME/pfftjax/env/bin/activate" # SITE: where you have built
 export JAX_PLATFORMS=cpu
 # SITE: a folder that all nodes share. Compiled programs are kept from run to run.
 export JAX_COMPILATION_CACHE_DIR="$HOME/.cache/jax"
-# More than the longest time in which one rank works and the others wait: compiling, writing.
-export PFFTJAX_TIMEOUT=1800
+# More than the longest time in which one rank works and the others wait, compiling or writing, and
+# less than the job has.
+export PFFTJAX_TIMEOUT=600
 
 # SITE: how Slurm and this MPI find each other; `srun --mpi=list` says what there is.
 options=(--mpi=pmix --cpu-bind=cores --cpus-per-task="$SLURM_CPUS_PER_TASK")

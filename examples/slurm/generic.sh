@@ -15,6 +15,9 @@ set -euo pipefail
 module load gcc openmpi cuda
 source "$HOME/pfftjax/env/bin/activate" # SITE: where you have built
 
+# More than the longest time in which one rank works and the others wait, and less than the job has.
+export PFFTJAX_TIMEOUT=600
+
 # SITE: a folder that all nodes share. Compiled programs are kept from run to run.
 export JAX_COMPILATION_CACHE_DIR="$HOME/.cache/jax"
 

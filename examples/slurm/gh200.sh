@@ -34,6 +34,12 @@ export FI_MR_CACHE_MONITOR=userfaultfd
 # NCCL and an MPI on pointers to GPU memory are not to be at work at the same time.
 export MPICH_GPU_SUPPORT_ENABLED=0
 
+# Some releases of Cray MPICH give one thread only to those who do not ask so.
+export MPICH_MAX_THREAD_SAFETY=multiple
+
+# More than the longest time in which one rank works and the others wait, and less than the job has.
+export PFFTJAX_TIMEOUT=600
+
 # Compiled programs are kept from run to run.
 export JAX_COMPILATION_CACHE_DIR="${SCRATCH:-$HOME}/jax-cache"
 

@@ -35,6 +35,12 @@ export MPICH_GPU_SUPPORT_ENABLED=0 # modules may have set it to 1
 # export MPICH_GPU_SUPPORT_ENABLED=1
 # export PFFTJAX_GPU_TRANSPORT=mpi
 
+# Some releases of Cray MPICH give one thread only to those who do not ask so.
+export MPICH_MAX_THREAD_SAFETY=multiple
+
+# More than the longest time in which one rank works and the others wait, and less than the job has.
+export PFFTJAX_TIMEOUT=600
+
 # Compiled programs are kept from run to run.
 export JAX_COMPILATION_CACHE_DIR="$SCRATCH/jax-cache"
 

@@ -43,7 +43,7 @@ class Communicator:
         is_world = mpi == MPI.COMM_WORLD
         world_ranks = [] if is_world else _world_ranks(mpi)
         self.number: int = native.add_communicator(MPI._addressof(mpi), world_ranks)
-        # Whether there are ranks of other jobs among its own: these see this job's as others.
+        # Whether some of its ranks have another MPI_COMM_WORLD; then all of them find such ranks.
         self.has_others = -1 in world_ranks
         self.mpi: MPI.Intracomm = mpi
         self.rank: int = mpi.Get_rank()
@@ -79,7 +79,7 @@ def _compare_settings(comm: Communicator) -> None:
     """Raise on all ranks where they would wait for each other, as they check, profile, or cut
     messages, in different ways. Collective.
     """
-    names = ("check", "first_call", "max_chunk_bytes", "shared_memory", "profile")
+    names = ("check", "first_call", "lazy_world", "max_chunk_bytes", "shared_memory", "profile")
     settings = options.as_set(*names)
     lines = "\n".join(f"{name}={value}" for name, value in settings.items())
     how = native.compare(comm.number, lines) if comm.size > 1 else ""

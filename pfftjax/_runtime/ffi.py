@@ -62,8 +62,9 @@ def _load() -> tuple[str, str]:
         raise ImportError(
             "pfftjax needs the thread level MPI_THREAD_MULTIPLE, because XLA calls MPI from its "
             "own threads: leave mpi4py.rc.thread_level at 'multiple', unset "
-            "MPI4PY_RC_THREAD_LEVEL, or call MPI.Init_thread(MPI.THREAD_MULTIPLE); if that does "
-            "not help, this MPI was built without thread support"
+            "MPI4PY_RC_THREAD_LEVEL, or call MPI.Init_thread(MPI.THREAD_MULTIPLE); with Cray "
+            "MPICH also set MPICH_MAX_THREAD_SAFETY=multiple; if that does not help, this MPI "
+            "was built without thread support"
         )
     version = MPI.Get_library_version().split("\x00")[0].strip().splitlines()[0]
     family = _family()

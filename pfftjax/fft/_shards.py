@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import Partial
 from jax.typing import ArrayLike
 from mpi4py import MPI
 
@@ -355,8 +356,12 @@ def _processes(grid: ProcessGrid) -> tuple[int, ...]:
 def known(value: Any) -> tuple[Any, Any]:
     """An argument as a static one and nothing, or as nothing and one that is traced.
 
-    A function may have traced parts, and be a pytree or a tuple: it stays what it is.
+    A function may have traced parts, and be a pytree or a tuple: it stays what it is. One that has
+    its arrays as arguments, a `jax.tree_util.Partial`, is traced, as `jax.shard_map` cannot close
+    over arrays of a mesh.
     """
+    if isinstance(value, Partial) and jax.tree.leaves(value):
+        return None, value
     if callable(value):
         return value, None
     is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))

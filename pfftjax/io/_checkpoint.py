@@ -19,6 +19,8 @@ from pfftjax.pm import Particles
 
 from ._contents import Path
 from ._fields import attributes as attributes_of
+from ._fields import check_how
+from ._file import Layout
 from ._particles import load_particles, save_particles
 
 
@@ -36,9 +38,12 @@ class Checkpoint:
             (``#SBATCH --signal=USR1@300``), or ``scancel --signal=USR1``. A handler that the
             program has set before is called as well. Signals can be handled in the main thread
             only: made in another one, a checkpoint must be given none.
+        layout: as in `save`. "per_rank" has all ranks write at once, which pip's h5py cannot do
+            in one file: for many ranks.
 
     Raises:
-        ValueError: `minutes` below zero, no signal, or signals outside of the main thread.
+        ValueError: `minutes` below zero, no signal, or signals outside of the main thread; an
+            unknown layout.
 
     Example:
         >>> import pathlib, tempfile
@@ -51,12 +56,19 @@ class Checkpoint:
     """
 
     def __init__(
-        self, path: Path, *, minutes: float = 30.0, signals: Iterable[int] = (signal.SIGUSR1,)
+        self,
+        path: Path,
+        *,
+        minutes: float = 30.0,
+        signals: Iterable[int] = (signal.SIGUSR1,),
+        layout: Layout = "shared",
     ) -> None:
         if not minutes >= 0:
             raise ValueError(f"Checkpoint: minutes must be zero or more, got {minutes!r}")
         self.path: pathlib.Path = pathlib.Path(os.fspath(path))
         self.minutes: float = float(minutes)
+        check_how("w", layout)
+        self.layout: Layout = layout
         self._last: float = time.monotonic()
         self._is_asked_for = False
         numbers = [signal.Signals(number) for number in signals]
@@ -111,5 +123,7 @@ class Checkpoint:
         is_old = comm.rank == 0 and time.monotonic() - self._last >= 60 * self.minutes
         if allreduce(jnp.asarray(self._is_asked_for or is_old), MPI.LOR, comm=comm):
             self._is_asked_for = False
-            save_particles(self.path, particles, mesh, attributes=attributes, mode="w")
+            save_particles(
+                self.path, particles, mesh, attributes=attributes, mode="w", layout=self.layout
+            )
             self._last = time.monotonic()

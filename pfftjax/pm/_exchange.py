@@ -69,8 +69,8 @@ def order_by_owner(
 ) -> list[jax.Array]:
     """The rows sorted by the rank that owns their cell, unused ones last, and how many each has.
 
-    Where a position is not finite all counts are -1, which the exchange of counts refuses on every
-    rank.
+    Where a position is not finite, or there are not so many rows, all counts are -1, which the
+    exchange of counts refuses on every rank.
     """
     rows, grid = cell.shape[0], pencil.grid
     wrapped, _, somewhere = located(cell, offset, pencil)
@@ -154,9 +154,9 @@ class Route:
         Raises:
             ValueError, TypeError: arguments that do not fit.
             jax.errors.JaxRuntimeError: when it runs, on every rank: more particles belong to some
-                rank than it has room for (the text says which capacity would do), or a position
-                is not finite, or 2^30 cells or more away. `pfftjax.collectives.recover` lets
-                programs go on after it.
+                rank than it has room for (the text says which capacity would do), a position is
+                not finite, or 2^30 cells or more away, or the number of particles is negative or
+                more than the rows. `pfftjax.collectives.recover` lets programs go on after it.
 
         """
         checked_mesh(pencil, "Route")

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.tree_util import Partial
 
 from pfftjax._runtime.arrays import BoxSize, RealBlock, RealBlockLike, Reals, RealsLike, SeriesLike
 from pfftjax._runtime.rematerialization import select
@@ -27,7 +28,8 @@ def tabulated(k: SeriesLike, power: SeriesLike) -> Callable[[RealsLike], Reals]:
         power: P(k) [(Mpc/h)^3], positive. May be traced, and differentiated.
 
     Returns:
-        A function of wavenumbers. Beyond the table, the slope at its end goes on.
+        A function of wavenumbers, a `jax.tree_util.Partial`, so that it may be an argument of
+        jitted functions. Beyond the table, the slope at its end goes on.
 
     Raises:
         ValueError: vectors that are not of one length, wavenumbers that do not rise, or numbers
@@ -49,11 +51,11 @@ def tabulated(k: SeriesLike, power: SeriesLike) -> Callable[[RealsLike], Reals]:
         raise ValueError("tabulated: k and power must be positive, as their logarithms are taken")
     if not (isinstance(known, Tracer) or are_positive(np.diff(known))):
         raise ValueError("tabulated: k must rise from each entry to the next; sort the table")
+    return Partial(_interpolated, x, y)
 
-    def interpolated(k: RealsLike) -> Reals:
-        return jnp.exp(jnp.interp(jnp.log(k), x, y, left="extrapolate", right="extrapolate"))
 
-    return interpolated
+def _interpolated(x: Reals, y: Reals, k: RealsLike) -> Reals:
+    return jnp.exp(jnp.interp(jnp.log(k), x, y, left="extrapolate", right="extrapolate"))
 
 
 def eisenstein_hu(cosmology: Cosmology) -> Callable[[RealsLike], Reals]:

@@ -61,8 +61,11 @@ def linear_field(
             `pfftjax.sharded.fft3d`: ``jax.random.normal(key, shape, out_sharding=...)``, whose
             numbers are those of `pfftjax.pm.white_noise`.
         box_size: side of the box [Mpc/h]: a number, or one for each axis; may be traced.
-        power: as for `pfftjax.pm.linear_field`; it may depend on traced values, and the result is
-            differentiable in them.
+        power: as for `pfftjax.pm.linear_field`: one of `pfftjax.pm.tabulated` or
+            `pfftjax.pm.eisenstein_hu`, of which arrays may be traced, and the result is
+            differentiable in them; or any function, which may close over numbers that are traced.
+            JAX lets none close over arrays on the mesh: `jax.tree_util.Partial(function, *arrays)`
+            has them as arguments.
         grid: as for `pfftjax.sharded.fft3d`.
         mesh: as for `pfftjax.sharded.fft3d`.
 

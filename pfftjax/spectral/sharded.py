@@ -194,9 +194,10 @@ def apply(
     """Multiply a global field by any function of the wavenumbers.
 
     `kernel` is as for `pfftjax.spectral.apply`: (kx, ky, kz) -> multiplier, of vectors of
-    wavenumbers that broadcast against the spectrum. It may depend on traced values, and the result
-    is differentiable in them; global arrays it cannot take. The other arguments and the errors are
-    those of `gradient`.
+    wavenumbers that broadcast against the spectrum. It may close over numbers that are traced, and
+    the result is differentiable in them. Arrays that all ranks have are arguments of a
+    `jax.tree_util.Partial(function, *arrays)`; global arrays it cannot take. The other arguments
+    and the errors are those of `gradient`.
 
     Outside of jitted code each call compiles a program.
 

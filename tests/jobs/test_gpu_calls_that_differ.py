@@ -96,7 +96,7 @@ def test_nccl_compares_all_calls():
 
 
 def test_chunks_beside_the_stream():
-    """The second half of a transposition waits for what the first one began: it is about that."""
+    """The exchange of either half of a transposition is about the chunk's place in it."""
     halves = """
 from pfftjax.pencils._overlap import start_p
 from pfftjax.pencils._transpose import Redistribution

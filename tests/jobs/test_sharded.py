@@ -305,6 +305,16 @@ power = lambda s, k: s * 1e5 * jnp.exp(-((10 * k) ** 2))
 field = lambda x, s: sharded.linear_field(x, box, lambda k: power(s, k))
 delta = jitted(field)(X, 1.0)
 near(delta, pm.linear_field(mine, plan, box, lambda k: power(1.0, k)))
+# A table has arrays, which no function may close over there.
+table = pm.tabulated(jnp.array([1e-3, 0.1, 10.0]), jnp.array([1e5, 1e4, 1e-3]))
+of_table = pm.linear_field(mine, plan, box, table)
+near(sharded.linear_field(X, box, table), of_table)
+near(jitted(lambda x: sharded.linear_field(x, box, table))(X), of_table)
+near(jitted(lambda x, t: sharded.linear_field(x, box, t))(X, table), of_table)
+# The square of a field grows with its power, whose logarithm the table has.
+square, slope = jitted(jax.value_and_grad(
+    lambda t, x: jnp.sum(sharded.linear_field(x, box, t) ** 2)))(table, X)
+assert abs(float(slope.args[1].sum()) - float(square)) < 1e-12 * float(square)
 near(jitted(lambda d: sharded.gravity(d, box))(delta), pm.gravity(
     pm.linear_field(mine, plan, box, lambda k: power(1.0, k)), plan, box))
 for wide in ({}, {"edges": np.array([1.0, 3.0, 4.0]) * 2 * np.pi / max(box)}):

@@ -130,7 +130,7 @@ def test_a_run_goes_on_from_its_checkpoint(folder):
         for grid in (grids()[0], grids()[-1])
     )
     expected = list(first.snapshots(small_noise(first.plan), TIMES))
-    kept = io.Checkpoint(path, minutes=0)
+    kept = io.Checkpoint(path, minutes=0, layout="per_rank")
     begun = first.snapshots(small_noise(first.plan), TIMES, checkpoint=kept)
     before = list(itertools.islice(begun, 1))
     next(begun)  # the job ends at the second output: the checkpoint is of the stages before
@@ -293,3 +293,5 @@ def test_what_is_refused():
         growth(simulation.cosmology, 0.5, order=4)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="minutes must be zero or more"):
         io.Checkpoint("run.h5", minutes=-1)
+    with pytest.raises(ValueError, match="layout must be shared or per_rank, got 'one'"):
+        io.Checkpoint("run.h5", layout="one")

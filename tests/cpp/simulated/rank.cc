@@ -98,7 +98,7 @@ void* FindHandler(const char* name, const std::type_info& type) {
     auto* found = new std::map<std::string, XLA_FFI_CallFrame>;
     for (const auto& all :
          {CollectiveHandlers(), MessageHandlers(), SameHandlers(), ScanHandlers(), SplitHandlers(),
-          RowHandlers(), PencilHandlers(), ParticleHandlers()}) {
+          RowHandlers(), PencilHandlers(), OwnerHandlers(), RouteHandlers()}) {
       for (const Registration& one : all) {
         reinterpret_cast<XLA_FFI_Handler*>(one.handler)(&(*found)[one.name]);
       }
