@@ -44,7 +44,7 @@ class Communicator:
         world_ranks = [] if is_world else _world_ranks(mpi)
         self.number: int = native.add_communicator(MPI._addressof(mpi), world_ranks)
         # Whether some of its ranks have another MPI_COMM_WORLD; then all of them find such ranks.
-        self.has_others = -1 in world_ranks
+        self.has_others: bool = -1 in world_ranks
         self.mpi: MPI.Intracomm = mpi
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
