@@ -191,7 +191,8 @@ def test_modes_at_the_nyquist_frequency_have_one_sign():
 @pytest.mark.ranks(1)
 def test_what_runs_on_other_platforms_has_more_points_than_32_bits_count():
     mesh, values = Pencil((1300, 1300, 1300), alone()), jnp.ones((2, 1), "complex64")
-    points = jnp.ones((2, 3), jnp.int32), jnp.full((2, 3), 0.5, "float32"), jnp.int32(2), None
+    cell, order = jnp.ones((2, 3), jnp.int32), jnp.arange(2, dtype=jnp.int32)
+    points = cell, jnp.full((2, 3), 0.5, "float32"), jnp.int32(2), order
     kernel = {"pencil": mesh, "width": 4, "sigma": 2.0}
     spread = jax.eval_shape(lambda v: _spread_by_xla(*points, v, **kernel), values)
     assert math.prod(spread.shape) > 2**31
