@@ -174,7 +174,7 @@ def _extreme_with_location(pair: object, op: MPI.Op, comm: Comm) -> tuple[jax.Ar
         )
     extreme = _allreduce(values, MPI.MAX if op == MPI.MAXLOC else MPI.MIN, comm=comm)
     is_here = (values == extreme) | (values != values)  # a NaN is the extreme, and unlike itself
-    most = jnp.iinfo(indices.dtype).max
+    most = np.asarray(jnp.iinfo(indices.dtype).max, indices.dtype)
     return extreme, _allreduce(jnp.where(is_here, indices, most), MPI.MIN, comm=comm)
 
 

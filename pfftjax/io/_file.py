@@ -246,7 +246,10 @@ def _create(
 def _set_attributes(group: "h5py.Group", attributes: Mapping[str, object]) -> None:
     for name, value in attributes.items():
         try:
-            group.attrs[name] = np.asarray(value) if isinstance(value, jax.Array) else value
+            plain = np.asarray(value) if isinstance(value, jax.Array) else value
+            # HDF5 has no strings of so many characters each, as NumPy's are.
+            is_text = isinstance(plain, np.ndarray | np.generic) and plain.dtype.kind == "U"
+            group.attrs[name] = plain.tolist() if is_text else plain
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"attribute {name!r}: {type(value).__name__} cannot be stored in HDF5 ({error}); "
@@ -317,7 +320,7 @@ def read(dataset: Array, box: Box, order: tuple[int, ...], dtype: np.dtype) -> n
     starts = [start for start, _ in box]
     if not is_of_hdf5(dataset) or PARTS not in dataset.file.attrs:
         for place in boxes(count, most):
-            as_stored[place] = dataset[moved(place, starts)]
+            as_stored[place] = _held(dataset[moved(place, starts)], dtype, dataset)
         return result
     # Reads the parts themselves, as HDF5 gives the fill value for one that is lost.
     folder = pathlib.Path(dataset.file.filename).parent
@@ -334,7 +337,7 @@ def read(dataset: Array, box: Box, order: tuple[int, ...], dtype: np.dtype) -> n
             for place in boxes(common, most):
                 mine = moved(place, [a - s for a, s in zip(low, starts, strict=True)])
                 theirs = moved(place, [a - f for a, f in zip(low, first, strict=True)])
-                as_stored[mine] = there[theirs]
+                as_stored[mine] = _held(there[theirs], dtype, dataset)
         covered += math.prod(common)
     if covered != math.prod(count):
         raise OSError(
@@ -342,6 +345,17 @@ def read(dataset: Array, box: Box, order: tuple[int, ...], dtype: np.dtype) -> n
             f"asked for of {dataset.name}; it is not complete"
         )
     return result
+
+
+def _held(values: np.ndarray, dtype: np.dtype, dataset: Array) -> np.ndarray:
+    """The values, of which integers must be among those of `dtype`."""
+    are_integers = values.dtype.kind in "iu" and dtype.kind in "iu"
+    if are_integers and values.size and not np.can_cast(values.dtype, dtype, "safe"):
+        limits = np.iinfo(dtype)
+        for value in (int(values.min()), int(values.max())):
+            if not limits.min <= value <= limits.max:
+                raise TypeError(f"{dataset.name} has {value}, which {dtype.name} cannot hold")
+    return values
 
 
 def readable(stored: np.dtype, asked: DTypeLike | None, what: str) -> np.dtype:
@@ -354,6 +368,7 @@ def readable(stored: np.dtype, asked: DTypeLike | None, what: str) -> np.dtype:
             f"{what} is {stored.name}, and {into.name} needs JAX_ENABLE_X64=1; or pass "
             f"dtype={jax.dtypes.canonicalize_dtype(into).name!r}"
         )
-    if not np.can_cast(stored, into, "same_kind"):
+    are_integers = stored.kind in "iu" and into.kind in "iu"  # of which `read` looks at each
+    if not are_integers and not np.can_cast(stored, into, "same_kind"):
         raise TypeError(f"{what} is {stored.name}, which {into.name} cannot hold")
     return into

@@ -61,7 +61,11 @@ def _as_vectors(vectors: RealsLike, operation: str) -> Reals:
         found = found.astype(float)
     if found.ndim < 1 or found.shape[-1] != 3:
         raise ValueError(f"{operation}: vectors must be (..., 3), got {found.shape}")
-    return found
+    # Times powers of two, so that squares are numbers. No direction changes.
+    longest = jax.lax.stop_gradient(jnp.max(jnp.abs(found), -1, keepdims=True))
+    most = int(jnp.finfo(found.dtype).maxexp) - 2
+    exponent = jnp.clip(jnp.frexp(longest)[1], -most, most)
+    return found * jnp.ldexp(jnp.ones((), found.dtype), -exponent)
 
 
 def directions(theta: RealsLike, phi: RealsLike) -> Reals:

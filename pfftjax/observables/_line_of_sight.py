@@ -30,11 +30,14 @@ def direction(
                 f"of three numbers, got {axis}"
             )
         return jnp.asarray(np.eye(3)[axis], dtype)
-    is_possible = isinstance(vector, Tracer) or 0 < np.sum(np.square(vector)) < np.inf
+    is_possible = isinstance(vector, Tracer) or (np.all(np.isfinite(vector)) and np.any(vector))
     if vector.shape != (3,) or not is_possible:
         raise ValueError(
             f"{where(operation, comm)}: a vector as line_of_sight has three finite numbers that "
             f"are not all zero, got {line_of_sight!r}"
         )
-    unit = jnp.asarray(vector, dtype)
+    # The squares of long vectors, and of short ones, are no numbers. The direction does not change
+    # with the length, and so has no derivative by this one.
+    unit = vector / jax.lax.stop_gradient(jnp.max(jnp.abs(jnp.asarray(vector))))
+    unit = jnp.asarray(unit, dtype)
     return unit / jnp.sqrt(jnp.sum(unit**2))

@@ -46,8 +46,12 @@ def _local_vdot(x: ArrayLike, y: ArrayLike) -> Numbers:
     x, y = jnp.asarray(x), jnp.asarray(y)
     if x.shape != y.shape:
         raise ValueError(f"vdot: the blocks have shapes {x.shape} and {y.shape}")
-    # Summed by XLA's tree of sums: a dot product of float32 loses digits with its length.
-    return jnp.sum(jnp.conj(x) * y)
+    # Summed by XLA's tree of sums: a dot product of float32 loses digits with its length. Products
+    # of integers have the type of their sum, in which fewer of them wrap around.
+    dtype = jnp.result_type(x, y)
+    if jnp.issubdtype(dtype, jnp.integer):
+        dtype = jnp.sum(jnp.zeros((), dtype)).dtype
+    return jnp.sum(jnp.conj(x).astype(dtype) * y.astype(dtype))
 
 
 def norm(x: PyTree, grid: ProcessGrid) -> Scalar:

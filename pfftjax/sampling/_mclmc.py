@@ -237,7 +237,7 @@ def tune_mclmc(
     def advance(carry: tuple, key: PRNGKeyArray) -> tuple[tuple, None]:
         state, step, total, weight = carry
         after, info = _step(key, state, space, of_all, step, length, inverse_mass)
-        error = info.energy_change**2 / target
+        error = (info.energy_change**2 / target).astype(step.dtype)
         # A step that leads to no number is not made, and the next one is shorter.
         is_good = jnp.isfinite(error) & jnp.isfinite(after.logdensity)
         error = jnp.clip(jnp.where(is_good, error, 1e6), 1e-8, 1e6)

@@ -206,7 +206,7 @@ def gaussian_smoothing(
     _check_radius(radius, plan, "gaussian_smoothing")
 
     def kernel(*k: Reals) -> Reals:
-        return jnp.exp(-0.5 * square(*k) * radius**2)
+        return jnp.exp(-0.5 * square(*(x * radius for x in k)))
 
     return _apply("gaussian_smoothing", x, plan, box_size, kernel, from_spectrum, to_spectrum)
 
@@ -245,7 +245,7 @@ def top_hat_smoothing(
         )
 
     def kernel(*k: Reals) -> Reals:
-        return top_hat(square(*k) * radius**2)
+        return top_hat(square(*(x * radius for x in k)))
 
     return _apply("top_hat_smoothing", x, plan, box_size, kernel, from_spectrum, to_spectrum)
 

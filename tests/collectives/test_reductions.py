@@ -112,6 +112,10 @@ def test_extremes_and_their_places(op):
     for (values, places), (a, b) in zip(f(mine), dtypes, strict=True):
         assert_equal(values, best.astype(jnp.dtype(a)))
         assert_equal(places, place.astype(b))
+    for x64, dtype in ((True, "uint64"), (False, "uint32"), (False, "int16")):
+        with jax.enable_x64(x64):
+            pair = jnp.asarray(X[RANK], "float32"), jnp.asarray(J[RANK] + 50, dtype)
+            assert_equal(pc.allreduce(pair, op)[1], (place + 50).astype(dtype))
     # Python numbers, and the place in an order of its own.
     value, rank = pc.allreduce((abs(RANK - 1), RANK), MPI.MINLOC)
     assert (int(value), int(rank)) == ((0, 1) if SIZE > 1 else (1, 0))

@@ -152,6 +152,15 @@ def test_dtypes_at_loading(folder):
     assert_equal(pfftjax.io.load(path, "n", pencil, dtype=float), pencil.local_block(n * 1.0))
     with pytest.raises(TypeError, match="is float64, which int32 cannot hold"):
         pfftjax.io.load(path, "q", pencil, dtype="int32")
+    # Integers are read into any type that has them.
+    small = {"few": pencil.local_block(n % 100), "many": pencil.local_block(n % 100 + 200)}
+    pfftjax.io.save(folder / "small.h5", small, pencil)
+    assert_equal(
+        pfftjax.io.load(folder / "small.h5", "few", pencil, dtype="int8"),
+        small["few"].astype("int8"),
+    )
+    with pytest.raises(TypeError, match=r"has 2\d\d, which int8 cannot hold"):
+        pfftjax.io.load(folder / "small.h5", "many", pencil, dtype="int8")
     with jax.enable_x64(False):
         with pytest.raises(
             TypeError, match="float64 needs JAX_ENABLE_X64=1; or pass dtype='float"
@@ -337,6 +346,15 @@ def test_with_hdf5_on_mpi(folder, monkeypatch):
     x = random((4, 5, 6))
     pfftjax.io.save(folder / f"{RANK}.h5", {"q": pencil.local_block(x)}, pencil)
     assert_equal(pfftjax.io.load(folder / f"{RANK}.h5", "q", pencil), pencil.local_block(x))
+
+
+def test_attributes_of_numpys_strings(folder):
+    pencil = pfftjax.Pencil((2, 3, 4), grids()[0])
+    x = pencil.local_block(random((2, 3, 4)))
+    own = {"one": np.str_("a"), "two": np.array(["a", "bcd"]), "plain": "e"}
+    pfftjax.io.save(folder / "x.h5", {"q": x}, pencil, attributes=own)
+    kept = pfftjax.io.attributes(folder / "x.h5", pencil.grid)
+    assert [kept["one"], *kept["two"], kept["plain"]] == ["a", "a", "bcd", "e"]
 
 
 @pytest.mark.ranks(2)

@@ -65,6 +65,19 @@ def test_float32_is_enough(nside):
     assert np.abs(np.asarray(weights - exact[1]))[same].max() < 2e-6 * nside
 
 
+@pytest.mark.parametrize("length", [1e-30, 1e-19, 1e19, 1e30])
+def test_vectors_have_any_length(length):
+    """Also where their squares are no numbers."""
+    at = np.random.default_rng(3).normal(size=(300, 3)).astype("float32")
+    far = at * np.float32(length)
+    assert np.mean(np.asarray(pixels_of(far, 16)) == np.asarray(pixels_of(at, 16))) > 0.99
+    pixels, weights = interpolation_weights(far, 16)
+    near, exact = interpolation_weights(at, 16)
+    same = np.all(np.asarray(pixels == near), axis=1)
+    assert same.mean() > 0.99
+    np.testing.assert_allclose(np.asarray(weights)[same], np.asarray(exact)[same], atol=1e-4)
+
+
 def test_weights_are_continuous_and_differentiable():
     """A map is interpolated; its slopes are those of differences, and vectors have any length."""
     nside = 8

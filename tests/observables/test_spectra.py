@@ -284,6 +284,21 @@ def test_derivatives():
 
 
 @pytest.mark.ranks(1)
+def test_the_line_of_sight_has_any_length():
+    plan = PencilFFT((8, 8, 8), grids()[0], real=True)
+    x = plan.input.local_block(random(plan.shape, "float32", 1))
+
+    def found(n):
+        return power_multipoles(x, plan, 30.0, n).power
+
+    n = np.array([1.0, 2.0, 0.5], "float32")
+    expected = found(n)
+    for length in (1e-30, 1e20):
+        for given in (found(n * np.float32(length)), jax.jit(found)(n * np.float32(length))):
+            np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.ranks(1)
 @pytest.mark.parametrize("scale", [1e11, 1e-12])
 def test_correlations_of_large_and_small_fields(scale):
     """In float32 the product of two spectra would be infinite, or zero."""

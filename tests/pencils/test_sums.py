@@ -26,6 +26,16 @@ def test_norm_of_any_dtype(dtype):
     np.testing.assert_allclose(actual, expected, rtol=1e-14)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "bool", "float32", "complex64"])
+def test_vdot_of_any_dtype(dtype):
+    """The products of integers do not wrap around."""
+    x = np.full((5, 4, 3), True if dtype == "bool" else 100, dtype)
+    grid = grids()[0]
+    block = Pencil(x.shape, grid).local_block(x)
+    found = jax.jit(lambda x: vdot(x, x, grid))(block)
+    assert complex(found) == 60 * (1 if dtype == "bool" else 10000)
+
+
 def test_norm_at_the_ends_of_numbers():
     """NaN is no small residual; the derivative at zero is zero."""
     grid = grids()[0]

@@ -119,6 +119,26 @@ def _posterior(model):
     return covariance @ response.T @ OBSERVED.ravel() / NOISE**2, covariance
 
 
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("x64", [True, False])
+def test_steps_are_tuned_in_single_precision(x64):
+    with jax.enable_x64(x64):
+        grid = grids()[0]
+        plan = PencilFFT(SHAPE, grid, real=True)
+        space = Space(plan.input, grid)
+        start = jnp.ones(plan.input.local_shape, "float32")
+
+        def logdensity(x):
+            return -vdot(x, x, grid) / 2
+
+        state = mclmc(logdensity, space, 0.1).init(start, jax.random.key(0))
+        state, step = tune_mclmc(
+            logdensity, space, state, jax.random.key(1), steps=5, step_size=0.1
+        )
+        assert step.dtype == state.position.dtype == jnp.float32
+        assert 0 < step < np.inf
+
+
 @pytest.mark.parametrize("how", ["hmc", "mclmc"])
 @pytest.mark.ranks(1, 2)
 def test_a_gaussian_posterior(how):

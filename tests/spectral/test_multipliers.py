@@ -207,6 +207,17 @@ def test_symmetric_operators():
         assert abs(left - again) < 1e-12 * abs(left)
 
 
+@pytest.mark.parametrize("unit", [1e-20, 1e19, 3e24])
+def test_lengths_have_any_unit(unit):
+    """Centimetres, say, of which squares are no numbers in single precision."""
+    plan = plans((4, 6, 5))[-1]
+    x = local(plan, *draw(plan, "float32"))[0]
+    sides = tuple(np.float32(side * unit) for side in SIDES)
+    for smoothing in (spectral.gaussian_smoothing, spectral.top_hat_smoothing):
+        far = smoothing(x, plan, sides, np.float32(0.5 * unit))
+        np.testing.assert_allclose(far, smoothing(x, plan, SIDES, 0.5), atol=1e-5)
+
+
 def test_batches_of_fields_and_of_kernels():
     plan = plans((4, 6, 5))[-1]
     x, _ = local(plan, *draw(plan, "float64", (3,)))

@@ -349,8 +349,8 @@ MUTANTS = [
     Mutant(
         "an inner product without a conjugate",
         PENCILS / "_sums.py",
-        "jnp.conj(x) * y",
-        "x * y",
+        "jnp.conj(x).astype",
+        "x.astype",
         "tests/pencils/test_sums.py",
     ),
     Mutant(
