@@ -248,8 +248,9 @@ def _set_attributes(group: "h5py.Group", attributes: Mapping[str, object]) -> No
         try:
             plain = np.asarray(value) if isinstance(value, jax.Array) else value
             # HDF5 has no strings of so many characters each, as NumPy's are.
-            is_text = isinstance(plain, np.ndarray | np.generic) and plain.dtype.kind == "U"
-            group.attrs[name] = plain.tolist() if is_text else plain
+            if isinstance(plain, np.ndarray | np.generic) and plain.dtype.kind == "U":
+                plain = plain.tolist()
+            group.attrs[name] = plain
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"attribute {name!r}: {type(value).__name__} cannot be stored in HDF5 ({error}); "
@@ -347,8 +348,9 @@ def read(dataset: Array, box: Box, order: tuple[int, ...], dtype: np.dtype) -> n
     return result
 
 
-def _held(values: np.ndarray, dtype: np.dtype, dataset: Array) -> np.ndarray:
-    """The values, of which integers must be among those of `dtype`."""
+def _held(given: object, dtype: np.dtype, dataset: Array) -> np.ndarray:
+    """What was read, of which integers must be among those of `dtype`."""
+    values = np.asarray(given)
     are_integers = values.dtype.kind in "iu" and dtype.kind in "iu"
     if are_integers and values.size and not np.can_cast(values.dtype, dtype, "safe"):
         limits = np.iinfo(dtype)
