@@ -24,9 +24,9 @@ struct TagsByMeaning {
   int Of(std::uint64_t meaning) const { return first + static_cast<int>(meaning % count); }
 };
 inline constexpr TagsByMeaning kExchangeTags{1024, 16381};
-inline constexpr TagsByMeaning kStagingTags{kExchangeTags.End(),
-                                            7681};  // arrays of GPUs by way of the hosts
-inline constexpr TagsByMeaning kGpuAwareTags{kStagingTags.End(), 7681};  // and by MPI itself
+// Arrays of GPUs go by way of the hosts, or by MPI itself.
+inline constexpr TagsByMeaning kStagingTags{kExchangeTags.End(), 7681};
+inline constexpr TagsByMeaning kGpuAwareTags{kStagingTags.End(), 7681};
 static_assert(kGpuAwareTags.End() <= 32768);
 
 }  // namespace pfftjax
