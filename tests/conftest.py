@@ -1,8 +1,9 @@
 """Tests under MPI: one verdict for all ranks, no hang, one terminal.
 
 A test that fails on one rank only would leave the others waiting in its next collective. After
-each test the ranks compare outcomes: if any failed, all fail. A rank that fails and finds nobody
-to compare with (they wait for it inside the test) shows its failure and ends the job.
+each test, its set-up and its teardown the ranks compare outcomes: if any failed, all fail. A rank
+that fails and finds nobody to compare with (they wait for it inside) shows its failure and ends
+the job.
 """
 
 import collections
@@ -14,6 +15,7 @@ import pathlib
 import sys
 import tempfile
 import time
+import traceback
 import zlib
 
 import pytest
@@ -148,9 +150,8 @@ def _gather_outcomes(code):
 _PASSED, _SKIPPED, _FAILED = range(3)
 
 
-@pytest.hookimpl(hookwrapper=True, trylast=True)
-def pytest_runtest_call(item):
-    outcome = yield
+def _share(outcome, item, phase):
+    """Let a failure on one rank fail the phase of a test on all, so that they go on together."""
     error = outcome.excinfo
     if error is None:
         code = _PASSED
@@ -159,32 +160,61 @@ def pytest_runtest_call(item):
     if _SIZE == 1:
         return
     codes = _gather_outcomes(code)
+    if code == _FAILED and (codes is None or _RANK > 0):
+        stuck = "; the others are stuck in it" if codes is None else ""
+        capture = item.config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            sys.stderr.write(
+                f"{''.join(traceback.format_exception(*error))}"
+                f"{item.nodeid}: {phase} failed on rank {_RANK}{stuck}\n"
+            )
+            sys.stderr.flush()
     if codes is None:
-        import traceback
-
-        traceback.print_exception(*error, file=sys.stderr)
-        sys.stderr.write(f"{item.nodeid} failed on rank {_RANK}; the others are stuck in it\n")
-        sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)
     elif code != _FAILED and _FAILED in codes:
         ranks = [rank for rank, other in enumerate(codes) if other == _FAILED]
-        outcome.force_exception(AssertionError(f"failed on rank(s) {ranks}"))
-    elif code == _FAILED and _RANK > 0:
-        import traceback
+        outcome.force_exception(AssertionError(f"{phase} failed on rank(s) {ranks}"))
+    elif phase == "setup" and len(set(codes)) > 1:
+        # The others would wait in the test for those that leave it out.
+        ranks = [rank for rank, other in enumerate(codes) if other == _SKIPPED]
+        outcome.force_exception(AssertionError(f"skipped on rank(s) {ranks} only"))
 
-        traceback.print_exception(*error, file=sys.stderr)
+
+@pytest.hookimpl(hookwrapper=True, trylast=True)
+def pytest_runtest_setup(item):
+    _share((yield), item, "setup")
+
+
+@pytest.hookimpl(hookwrapper=True, trylast=True)
+def pytest_runtest_call(item):
+    _share((yield), item, "call")
+
+
+@pytest.hookimpl(hookwrapper=True, trylast=True)
+def pytest_runtest_teardown(item):
+    _share((yield), item, "teardown")
+
+
+def _log(nodeid, outcome):
+    """Note for tools/run.py what became of a test, or of a module that may be left out whole."""
+    log = os.environ.get("PFFTJAX_TEST_LOG")
+    if log and _RANK == 0:
+        with open(log, "a") as file:
+            file.write(json.dumps({"test": nodeid, "outcome": outcome}) + "\n")
+
+
+def pytest_collectreport(report):
+    if report.nodeid.endswith(".py"):
+        _log(report.nodeid, report.outcome)
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item):
     outcome = yield
     report = outcome.get_result()
-    log = os.environ.get("PFFTJAX_TEST_LOG")
     # A skipped test has a report for its set-up only.
-    decisive = report.when == "call" or (report.when == "setup" and report.outcome != "passed")
-    if log and _RANK == 0 and decisive:
-        with open(log, "a") as file:
-            file.write(json.dumps({"test": item.nodeid, "outcome": report.outcome}) + "\n")
+    if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
+        _log(item.nodeid, report.outcome)
 
 
 @pytest.fixture
