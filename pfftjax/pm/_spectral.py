@@ -5,7 +5,7 @@ from jax.typing import DTypeLike
 
 from pfftjax._runtime.arrays import BoxSize, RealBlock, RealBlockLike
 from pfftjax.fft.internal import Plan
-from pfftjax.spectral.internal import here, inverse_square, operand
+from pfftjax.spectral.internal import check_squares, here, inverse_square, operand
 
 
 def real_plan(plan: object, operation: str) -> Plan:
@@ -21,6 +21,7 @@ def real_plan(plan: object, operation: str) -> Plan:
 
 def inverse_k2(plan: Plan, box_size: BoxSize, dtype: DTypeLike) -> jax.Array:
     """1 / k^2, and 0 at k = 0."""
+    check_squares(box_size, plan, dtype, "inverse_laplacian")
     return inverse_square(*plan.wavenumbers(box_size, dtype))
 
 

@@ -16,6 +16,7 @@ from pfftjax.fft.internal import Plan, as_complex, check_series, is_length
 
 from ._operands import (
     check_periodic,
+    check_squares,
     here,
     inverse_square,
     operand,
@@ -93,12 +94,16 @@ def _apply(
     kernel: Kernel,
     from_spectrum: bool,
     to_spectrum: bool,
+    *,
+    has_squares: bool = False,
 ) -> Field:
     x = operand(x, plan, operation, from_spectrum=from_spectrum)
     check_series(plan, here(operation, plan))
     lengths = sides(box_size, plan, operation)
-    # The kernel is called before anything is exchanged: one that raises may do so on one rank.
     dtype = real_dtype(x)
+    if has_squares:
+        check_squares(lengths, plan, dtype, operation)
+    # The kernel is called before anything is exchanged: one that raises may do so on one rank.
     multiplier = jnp.asarray(kernel(*plan.wavenumbers(lengths, dtype)))
     local_shape, axes = plan.output.local_shape, len(plan.shape)
     y_shape = (*x.shape[:-axes], *local_shape)
@@ -131,8 +136,8 @@ def laplacian(
 ) -> Field:
     """The Laplacian of a field on a periodic box: -k^2 in Fourier space, all frequencies included.
 
-    Arguments, result and errors are those of `apply`. The result is in units of `x` per squared
-    length.
+    Arguments, result and errors are those of `apply`; a box of which k^2 is no number in the
+    precision of `x` is a ValueError too. The result is in units of `x` per squared length.
 
     Example:
         >>> from pfftjax import PencilFFT, ProcessGrid
@@ -143,7 +148,14 @@ def laplacian(
 
     """
     return _apply(
-        "laplacian", x, plan, box_size, lambda *k: -square(*k), from_spectrum, to_spectrum
+        "laplacian",
+        x,
+        plan,
+        box_size,
+        lambda *k: -square(*k),
+        from_spectrum,
+        to_spectrum,
+        has_squares=True,
     )
 
 
@@ -159,8 +171,9 @@ def inverse_laplacian(
 
     -1 / k^2 in Fourier space and 0 at k = 0, where no derivative is NaN either.
 
-    Arguments, result and errors are those of `apply`. The result is in units of `x` times squared
-    length, and `gradient` can start from its spectrum.
+    Arguments, result and errors are those of `apply`; a box of which k^2 is no number in the
+    precision of `x` is a ValueError too. The result is in units of `x` times squared length, and
+    `gradient` can start from its spectrum.
 
     Example:
         >>> from pfftjax import PencilFFT, ProcessGrid
@@ -175,7 +188,16 @@ def inverse_laplacian(
     def kernel(*k: Reals) -> Reals:
         return -inverse_square(*k)
 
-    return _apply("inverse_laplacian", x, plan, box_size, kernel, from_spectrum, to_spectrum)
+    return _apply(
+        "inverse_laplacian",
+        x,
+        plan,
+        box_size,
+        kernel,
+        from_spectrum,
+        to_spectrum,
+        has_squares=True,
+    )
 
 
 def gaussian_smoothing(

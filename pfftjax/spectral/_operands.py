@@ -8,7 +8,8 @@ from typing import TypeAlias, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.core import Tracer
+from jax.typing import ArrayLike, DTypeLike
 
 from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Number, Reals
@@ -115,6 +116,23 @@ def odd_wavenumbers(plan: Plan, lengths: Sides, dtype: np.dtype) -> tuple[Reals,
         wavenumbers_along(plan, plan.output, axis, side, dtype, odd=True)
         for axis, side in enumerate(lengths)
     )
+
+
+def check_squares(box_size: BoxSize, plan: Plan, dtype: DTypeLike, operation: str) -> None:
+    """Raise if the square of a wavenumber is zero or infinite in that precision: k^2 of a box in
+    centimetres is, in float32. Of a box that is traced nothing is known.
+    """
+    limits = jnp.finfo(dtype)
+    for side, n in zip(sides(box_size, plan, operation), plan.shape, strict=True):
+        if isinstance(side, Tracer) or n == 1:
+            continue
+        k = np.pi / float(side)
+        if k**2 < float(limits.tiny) or 3 * (n * k) ** 2 > float(limits.max):
+            raise ValueError(
+                f"{here(operation, plan)}: squares of the wavenumbers of a box of side {side} "
+                f"are no numbers of {jnp.dtype(dtype)}; choose another unit of length, in which "
+                "the box is between 1e-10 and 1e10, or float64"
+            )
 
 
 def square(*k: Reals) -> Reals:

@@ -3,6 +3,7 @@
 from ._multipliers import AssignmentKernel as AssignmentKernel
 from ._multipliers import order_of as order_of
 from ._multipliers import top_hat as top_hat
+from ._operands import check_squares as check_squares
 from ._operands import here as here
 from ._operands import inverse_square as inverse_square
 from ._operands import odd_wavenumbers as odd_wavenumbers

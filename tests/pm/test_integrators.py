@@ -205,8 +205,8 @@ def test_many_steps_in_float32(integrator):
             assert actual.dtype == np.float32
             np.testing.assert_allclose(actual[..., :-1], expected[..., :-1], rtol=1e-5)
             np.testing.assert_allclose(np.sum(actual), np.sum(expected), rtol=1e-5)
-    np.testing.assert_allclose(np.cumsum(steps.kick), np.cumsum(exact.kick), rtol=1e-4)
-    np.testing.assert_allclose(steps.outputs.kick, exact.outputs.kick, rtol=3e-3)
+    np.testing.assert_allclose(np.cumsum(steps.kick), np.cumsum(exact.kick), rtol=1e-5)
+    np.testing.assert_allclose(steps.outputs.kick, exact.outputs.kick, rtol=1e-5)
     if exact.paths is not None:
         for actual, expected in zip(steps.paths, exact.paths, strict=True):
             assert actual.dtype == np.float32

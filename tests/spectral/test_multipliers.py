@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import spherical_jn
 
-from pfftjax import PencilFFT, spectral
+from pfftjax import PencilFFT, pm, spectral
 from pfftjax.collectives import allreduce, replicate
 from pfftjax.spectral._multipliers import top_hat
 from tests.distributed import COMPLEX, TOLERANCE, Model, assert_block, grids, total
@@ -216,6 +216,18 @@ def test_lengths_have_any_unit(unit):
     for smoothing in (spectral.gaussian_smoothing, spectral.top_hat_smoothing):
         far = smoothing(x, plan, sides, np.float32(0.5 * unit))
         np.testing.assert_allclose(far, smoothing(x, plan, SIDES, 0.5), atol=1e-5)
+
+
+@pytest.mark.parametrize("unit", [1e-20, 3e24])
+def test_lengths_whose_squares_are_no_numbers(unit):
+    """What multiplies by k^2, or divides by it, refuses them in single precision."""
+    plan = PencilFFT((4, 6, 5), grids()[-1], real=True)
+    x = local(plan, *draw(plan, "float32"))[0]
+    sides = tuple(side * unit for side in SIDES)
+    for poisson in (spectral.laplacian, spectral.inverse_laplacian, pm.gravity):
+        with pytest.raises(ValueError, match="are no numbers of float32; choose another unit"):
+            poisson(x, plan, sides)
+        assert np.isfinite(poisson(x.astype("float64"), plan, sides)).all()
 
 
 def test_batches_of_fields_and_of_kernels():
