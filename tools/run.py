@@ -5,7 +5,8 @@
 Tests say by markers on how many ranks they run, and whether in small chunks too, where every other
 case runs (tests/conftest.py). On one rank annotations are checked, which leaves out the tests that
 hand over wrong types. More ranks wait for each other, and run two numbers at a time. A test that
-ran on no number of ranks fails the run.
+ran on no number of ranks fails the run. Tests have double precision; the examples of docstrings
+are run as users run them, without.
 """
 
 import argparse
@@ -25,11 +26,8 @@ from tools import launcher
 SKIPPED = "skipped"
 # Examples in docstrings: all on one rank, and on two what they are to show between ranks.
 EXAMPLES = {
-    1: ["--doctest-modules", "pfftjax"],
-    2: [
-        "--doctest-modules",
-        *(f"pfftjax/{folder}" for folder in ("_runtime", "collectives", "pencils", "autodiff")),
-    ],
+    1: ["pfftjax"],
+    2: [f"pfftjax/{folder}" for folder in ("_runtime", "collectives", "pencils", "autodiff")],
 }
 
 
@@ -133,17 +131,25 @@ def main() -> int:
         paired = []
         if "ranks" in arguments.only:
             for n in arguments.ranks:
-                docs = [] if rest else EXAMPLES.get(n, [])
                 share = ["--share-ranks"] if {2, 3, 4} <= set(arguments.ranks) else []
-                what = [*under_mpi, *docs, *share, *rest]
-                title = f"tests on {n} rank{'s' if n > 1 else ''}"
+                what = [*under_mpi, *share, *rest]
+                title = f"on {n} rank{'s' if n > 1 else ''}"
+                # Checked annotations cost time, and are the same on all ranks.
+                settings = {**kept, "PFFTJAX_TEST_TYPES": "1"} if n == 1 else kept
+                if n in EXAMPLES and not rest:
+                    examples = launcher.command(
+                        n,
+                        *(*pytest, "--with-mpi", "-p", "tests.conftest", "--doctest-modules"),
+                        *EXAMPLES[n],
+                    )
+                    single = {**settings, "JAX_ENABLE_X64": "0"}
+                    paired.append(Part(f"examples {title}, in single precision", examples, single))
                 if n > 1:
-                    paired.append(Part(title, launcher.command(n, *what), kept))
+                    paired.append(Part(f"tests {title}", launcher.command(n, *what), settings))
                     continue
-                # Checked annotations cost time, and are the same on all ranks. One rank needs no
-                # launcher, and leaves a core for another.
+                # One rank needs no launcher, and leaves a core for another.
                 alone = [sys.executable, *what, "-n", "2"]
-                ok &= run(Part(title, alone, {**kept, "PFFTJAX_TEST_TYPES": "1"}), logs)
+                ok &= run(Part(f"tests {title}", alone, settings), logs)
         if "chunks" in arguments.only:
             only = ["-m", "messages and not memory", "--every-other-case"]
             paired.append(

@@ -76,8 +76,8 @@ def directions(theta: RealsLike, phi: RealsLike) -> Reals:
         phi: of the same shape.
 
     Example:
-        >>> directions(np.pi / 2, 0.0).round(6).tolist()
-        [1.0, 0.0, 0.0]
+        >>> directions(0.0, 0.0).tolist()
+        [0.0, 0.0, 1.0]
 
     """
     theta, phi = jnp.asarray(theta, float), jnp.asarray(phi, float)
