@@ -32,9 +32,9 @@ COMPLEX = {"float32": "complex64", "float64": "complex128"}
 TOLERANCE = {"float32": 1e-5, "float64": 1e-13, "complex64": 1e-5, "complex128": 1e-13}
 
 
-def grids():
+def grids(comm=None):
     """Every process grid of this many ranks."""
-    return [ProcessGrid((p, SIZE // p)) for p in range(1, SIZE + 1) if SIZE % p == 0]
+    return [ProcessGrid((p, SIZE // p), comm) for p in range(1, SIZE + 1) if SIZE % p == 0]
 
 
 @functools.cache

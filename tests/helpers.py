@@ -92,6 +92,11 @@ def assert_equal(actual, expected):
     np.testing.assert_array_equal(actual, expected)
 
 
+def here(operation):
+    """A regular expression for how an error of an operation begins on this rank."""
+    return rf"^{operation} on rank {RANK} of {SIZE}: "
+
+
 def global_sum(value):
     """The sum of a Python number over all ranks."""
     return CONTROL.allreduce(value)

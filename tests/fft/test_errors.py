@@ -7,13 +7,9 @@ import pytest
 import pfftjax
 from pfftjax import sharded
 from tests.distributed import grids
-from tests.helpers import RANK, SIZE
+from tests.helpers import SIZE, here
 
 pytestmark = [pytest.mark.mpi, pytest.mark.messages]
-
-
-def here(operation):
-    return rf"^{operation} on rank {RANK} of {SIZE}: "
 
 
 def test_a_block_that_does_not_match_its_pencil():

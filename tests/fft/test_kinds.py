@@ -19,7 +19,7 @@ from tests.distributed import (
     total,
     transformed,
 )
-from tests.helpers import RANK, SIZE, on_one_rank, random
+from tests.helpers import SIZE, here, on_one_rank, random
 from tests.programs import steps
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 3)]
@@ -87,8 +87,8 @@ def test_against_scipy(dtype):
     """Both directions, of real arrays and complex ones."""
     cases = []
     for plan in plans(PLANS[:: 1 if dtype == "float64" else 3]):
-        here = [dtype] if plan.kinds[-1] == "rfft" else [dtype, COMPLEX[dtype]]
-        for kind in here:
+        dtypes = [dtype] if plan.kinds[-1] == "rfft" else [dtype, COMPLEX[dtype]]
+        for kind in dtypes:
             spectral = COMPLEX[dtype] if becomes_complex(plan) else kind
             X, Y = random(plan.shape, kind, 1), random(plan.spectral_shape, spectral, 2)
             cases.append((plan, X, Y))
@@ -138,11 +138,11 @@ def test_there_and_back_and_adjoint():
         np.testing.assert_allclose(back, x, atol=1e-13)
         # The same program twice, which XLA may round differently.
         np.testing.assert_allclose(tangent, 2 * forward, rtol=1e-12, atol=1e-12)
-        for there, u, here, v in (
+        for there, u, back, v in (
             (forward, y, pulled, x),
             (inverse, x, pulled_inverse, y),
         ):
-            left, right = total(there, u), total(here, v)
+            left, right = total(there, u), total(back, v)
             if not (np.iscomplexobj(there) and np.iscomplexobj(v)):
                 left, right = left.real, right.real
             size = total(np.abs(there), np.abs(u)).real
@@ -241,10 +241,6 @@ def test_all_fft_is_the_plan_of_that_name():
             assert (plan.input, plan.output) == (same.input, same.output)
             x = jnp.asarray(plan.input.local_block(random((6, 5, 8))))
             np.testing.assert_allclose(same.forward(x), plan.forward(x), atol=1e-12)
-
-
-def here(operation):
-    return rf"^{operation} on rank {RANK} of {SIZE}: "
 
 
 @pytest.mark.parametrize(

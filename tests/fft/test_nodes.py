@@ -13,7 +13,7 @@ import pfftjax
 from pfftjax import ExchangeMethod, Pencil, PencilFFT, PencilTransform, ProcessGrid, spectral
 from pfftjax import collectives as pc
 from pfftjax._runtime.options import options
-from tests.distributed import TOLERANCE, Model, assert_block, total
+from tests.distributed import TOLERANCE, Model, assert_block, grids, total
 from tests.helpers import SIZE, random
 from tests.nodes import PLACEMENTS, on_nodes
 
@@ -27,11 +27,6 @@ pytestmark = [
 
 SIDES = (1.0, 2.0, 3.0)
 METHODS = (ExchangeMethod.MESSAGES, ExchangeMethod.HIERARCHICAL, ExchangeMethod.AUTOMATIC)
-
-
-def grids_of(comm):
-    """Every process grid of the communicator."""
-    return [ProcessGrid((p, SIZE // p), comm) for p in range(1, SIZE + 1) if SIZE % p == 0]
 
 
 def by_methods(plan):
@@ -58,7 +53,7 @@ def test_transforms(placement):
     with on_nodes(placement) as comm:
         plans = [
             (PencilFFT(shape, grid, **how), dtype, batch)
-            for (shape, how, dtype, batch), grid in itertools.product(cases, grids_of(comm))
+            for (shape, how, dtype, batch), grid in itertools.product(cases, grids(comm))
         ]
 
         @jax.jit
@@ -101,7 +96,7 @@ def test_what_has_several_arrays_or_is_not_fused(placement):
     """Gradients, divergences, their derivatives, cosines, transpositions; and < y, A x >."""
     shape = (6, 8, 5)
     with on_nodes(placement) as comm:
-        for grid in grids_of(comm):
+        for grid in grids(comm):
             plan = PencilFFT(shape, grid, real=True)
             walls = PencilTransform(shape, grid, ("dct2", "dst2", "fft"))
             z, y = Pencil(shape, grid), Pencil(shape, grid, (0, 2), (0, 2, 1))
@@ -139,7 +134,7 @@ def test_what_has_several_arrays_or_is_not_fused(placement):
 @pytest.mark.parametrize("placement", PLACEMENTS[:1], ids=str)
 def test_arrays_that_grow_take_a_larger_window(placement):
     with on_nodes(placement) as comm:
-        grid = grids_of(comm)[-1]
+        grid = grids(comm)[-1]
         for n in (4, 70, 8):
             plan = PencilFFT((n, 6, n), grid)
             x = jnp.asarray(plan.input.local_block(random((n, 6, n), "complex64", n)))

@@ -11,7 +11,7 @@ import pfftjax
 from pfftjax import PencilFFT, PencilTransform
 from pfftjax.fft._trigonometric import logical_size
 from tests.distributed import TOLERANCE, assert_block, grids, methods, points, total
-from tests.helpers import RANK, SIZE, random
+from tests.helpers import SIZE, here, random
 from tests.programs import exchanges
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 3)]
@@ -160,11 +160,11 @@ def test_coefficients_against_matrices():
         assert_block(result["padded"], resized(plan, fine, Y), fine.output, 1e-14)
         assert_block(result["smaller"], resized(fine, plan, Z), plan.output, 1e-14)
         assert_block(result["again"], Y, plan.output, 1e-14)
-        for there, here, v, u in (
+        for there, back, v, u in (
             ("padded", "pulled", z, y),
             ("smaller", "pulled smaller", y, z),
         ):
-            left, right = total(result[there], v), total(result[here], u)
+            left, right = total(result[there], v), total(result[back], u)
             assert abs(left - right) < 1e-12 * total(np.abs(result[there]), np.abs(v)).real
         if set(plan.kinds) <= {"fft", "rfft"}:
             expected = weights(plan, fine) * resized(fine, plan, Z)
@@ -322,10 +322,6 @@ def test_exchanges_of_a_product_are_those_of_two_transforms():
         assert exchanges(padded, y) == one
         assert exchanges(product, y, y) == 2 * one
         assert exchanges(lambda y, product=product: product(y, y), y) == 2 * one
-
-
-def here(operation):
-    return rf"^{operation} on rank {RANK} of {SIZE}: "
 
 
 @pytest.mark.wrong_types

@@ -20,6 +20,7 @@ from pfftjax import (
     spectral,
 )
 from pfftjax._runtime.options import options
+from tests.distributed import grids
 from tests.helpers import SIZE, random
 from tests.nodes import PLACEMENTS, on_nodes
 
@@ -40,10 +41,6 @@ METHODS = tuple(
 BLOCK = 16
 # Bits of a mantissa, without its sign.
 BITS = {np.dtype("float32"): 15, np.dtype("float64"): 31}
-
-
-def grids_of(comm=None):
-    return [ProcessGrid((p, SIZE // p), comm) for p in range(1, SIZE + 1) if SIZE % p == 0]
 
 
 def coded(rows):
@@ -78,7 +75,7 @@ def test_all_methods_have_the_same_bits(placement):
     if len(set(placement)) == 1:
         methods = METHODS
     with on_nodes(placement) as comm:
-        for (shape, how, dtype, batch), grid in itertools.product(cases, grids_of(comm)):
+        for (shape, how, dtype, batch), grid in itertools.product(cases, grids(comm)):
             plan = PencilFFT(shape, grid, precision=HALF, **how)
             X = random((*batch, *plan.shape), dtype, 1)
             Y = random((*batch, *plan.spectral_shape), np.result_type(dtype, np.complex64), 2)
@@ -145,7 +142,7 @@ def spectrum_of_six_decades(n, seed=0):
 @between_ranks
 def test_forward_and_inverse_of_a_steep_spectrum():
     n = 32
-    for grid in grids_of():
+    for grid in grids():
         plan = PencilFFT((n, n, n), grid, precision=HALF)
         x = plan.input.local_block(spectrum_of_six_decades(n))
         back = jax.jit(lambda x, plan=plan: plan.inverse(plan.forward(x)))(x)
@@ -178,7 +175,7 @@ def test_what_is_not_finite_arrives_as_nan(bad, dtype):
 def test_gradients_and_divergences(method):
     """Several arrays at once, and the transpose."""
     shape, sides = (12, 20, 34), (1.0, 2.0, 3.0)
-    for grid in grids_of():
+    for grid in grids():
         results = []
         for precision in ExchangePrecision:
             plan = PencilFFT(shape, grid, real=True, method=method, precision=precision)
@@ -221,7 +218,7 @@ def test_functions_take_it():
 
 
 def test_on_one_rank_nothing_is_rounded():
-    grid = ProcessGrid((1, 1), pfftjax.ProcessGrid().comm.Split(color=grids_of()[0].comm.rank))
+    grid = ProcessGrid((1, 1), pfftjax.ProcessGrid().comm.Split(color=grids()[0].comm.rank))
     plans = [PencilFFT((6, 8, 20), grid, precision=each) for each in ExchangePrecision]
     x = random((6, 8, 20), "complex64", 1)
     full, half = (plan.forward(x) for plan in plans)
@@ -279,7 +276,7 @@ def test_it_is_part_of_a_plans_value():
 
 def test_what_travels_is_at_most_0_53_of_the_bytes():
     """By what plans say that they send, in rows that are not tiny."""
-    for grid, dtype in itertools.product(grids_of(), ("complex64", "complex128")):
+    for grid, dtype in itertools.product(grids(), ("complex64", "complex128")):
         full, half = (
             sum(
                 stage.sent_bytes

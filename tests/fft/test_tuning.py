@@ -28,7 +28,7 @@ from pfftjax._runtime.options import options
 from pfftjax.fft import Timing, Timings, _tuning_file, default_dims, tune
 from pfftjax.fft._tuning import _choose, _methods, candidate_dims
 from tests.distributed import assert_block, grids, shares_memory, transformed
-from tests.helpers import CONTROL, RANK, SIZE, random
+from tests.helpers import CONTROL, RANK, SIZE, here, random
 
 pytestmark = [
     pytest.mark.mpi,
@@ -38,10 +38,6 @@ pytestmark = [
 ]
 
 WORLD = MPI.COMM_WORLD
-
-
-def here(operation):
-    return rf"^{operation} on rank {RANK} of {SIZE}: "
 
 
 @pytest.fixture

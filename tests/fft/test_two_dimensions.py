@@ -10,7 +10,7 @@ import pytest
 import pfftjax
 from pfftjax import PencilTransform, ProcessGrid
 from tests.distributed import COMPLEX, TOLERANCE, assert_block, methods, total, transformed
-from tests.helpers import RANK, SIZE, random
+from tests.helpers import SIZE, here, random
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.ranks(1, 3)]
 
@@ -131,10 +131,6 @@ def test_shapes_of_one_rank():
     for layout in ("transposed", "natural"):
         y = pfftjax.fft2d(x, slabs(), layout=layout)
         np.testing.assert_allclose(pfftjax.ifft2d(y, slabs(), layout=layout), x, atol=1e-14)
-
-
-def here(operation):
-    return rf"^{operation} on rank {RANK} of {SIZE}: "
 
 
 @pytest.mark.wrong_types
