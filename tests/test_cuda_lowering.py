@@ -21,7 +21,7 @@ from pfftjax import ExchangeMethod, ExchangePrecision, PencilFFT
 from pfftjax import collectives as pc
 from pfftjax._runtime import primitive
 from pfftjax._runtime.ffi import native
-from pfftjax.pencils import block
+from pfftjax.pencils.internal import block
 from pfftjax.pm import _exchange, _painting
 from pfftjax.pm._assignment import Assignment
 from tests import gpu_programs as programs

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from pfftjax._runtime.arrays import Block, ComplexBlock
 from pfftjax._runtime.communicators import Communicator
 from pfftjax._runtime.options import options
-from pfftjax.pencils import block
-from pfftjax.pencils.internal import Redistribution, overlapped
+from pfftjax.pencils.internal import Redistribution, block, overlapped
 
 from ._local import Kind, Local, apply, until_conjugation
 

@@ -13,13 +13,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import BoxSize, Field, FieldLike, Indices, Number, Reals
-from pfftjax.pencils import (
-    ExchangePrecision,
-    Pencil,
-    check_dimensions,
-    checked_method,
-    checked_precision,
-)
+from pfftjax.pencils import ExchangePrecision, Pencil
+from pfftjax.pencils.internal import check_dimensions, checked_method, checked_precision
 
 from ._description import Description, describe
 from ._local import hermitian_weights

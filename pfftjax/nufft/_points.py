@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pfftjax._runtime.arrays import Count, Counts, Rows, RowsLike
-from pfftjax.pencils import note_type
+from pfftjax.pencils.internal import note_type
 from pfftjax.pm import Positions, Route
 
 

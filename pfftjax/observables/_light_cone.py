@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pfftjax._runtime.arrays import STATIC, Reals, Scalar, Vectors
-from pfftjax.pencils import note_type
+from pfftjax.pencils.internal import note_type
 from pfftjax.pm import Particles
 from pfftjax.pm.internal import Passage
 

@@ -7,16 +7,10 @@ in which memory order, `transpose` goes from one pencil to another, and `halo_ex
 
 from ._halo import halo_exchange as halo_exchange
 from ._halo import halo_reduce as halo_reduce
-from ._known import note_block as note_block
-from ._known import note_type as note_type
 from ._method import ExchangeMethod as ExchangeMethod
 from ._method import ExchangePrecision as ExchangePrecision
-from ._method import checked_method as checked_method
-from ._method import checked_precision as checked_precision
 from ._pencil import Pencil as Pencil
-from ._pencil import block as block
 from ._process_grid import ProcessGrid as ProcessGrid
 from ._sums import norm as norm
 from ._sums import vdot as vdot
-from ._transpose import check_dimensions as check_dimensions
 from ._transpose import transpose as transpose

@@ -26,7 +26,8 @@ from pfftjax._runtime.arrays import (
 from pfftjax._runtime.communicators import Communicator
 from pfftjax.collectives import recover
 from pfftjax.fft.internal import sides_of
-from pfftjax.pencils import Pencil, note_block, note_type
+from pfftjax.pencils import Pencil
+from pfftjax.pencils.internal import note_block, note_type
 
 from ._capacity import room_for
 from ._exchange import Route

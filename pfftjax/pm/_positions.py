@@ -6,7 +6,8 @@ import jax.numpy as jnp
 
 from pfftjax._runtime.arguments import where
 from pfftjax._runtime.arrays import Cells, Count, Vectors, VectorsLike
-from pfftjax.pencils import Pencil, note_type
+from pfftjax.pencils import Pencil
+from pfftjax.pencils.internal import note_type
 
 
 @note_type
