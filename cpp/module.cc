@@ -82,6 +82,10 @@ class Alone {
     if (comm.busy.exchange(true)) {
       throw std::runtime_error("pfftjax: another thread is in a call on this communicator");
     }
+    if (Finalized()) {  // looked at after `busy` is set, as calls do
+      comm.busy.store(false, std::memory_order_release);
+      throw std::runtime_error("pfftjax: this was called after MPI_Finalize");
+    }
   }
   Alone(const Alone&) = delete;
   Alone& operator=(const Alone&) = delete;
@@ -235,10 +239,15 @@ NB_MODULE(_native, m) {
   m.def(
       "duplicate_start",
       [](std::int64_t number, const std::string& operation, const std::string& line) {
-        ThrowOn(MakePrivateStart(Known(number), operation, line), "duplicate");
+        Communicator& comm = Known(number);
+        if (comm.is_freed) throw nb::value_error(FreedText(operation, comm).c_str());
+        ThrowOn(MakePrivateStart(comm, operation, line), "duplicate");
       },
       nb::arg("number"), nb::arg("operation"), nb::arg("line"),
       nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "note_freed", [](std::int64_t number) { Known(number).is_freed = true; }, nb::arg("number"),
+      "Says that the caller's own communicator is no more.");
   m.def(
       "duplicate_poll",
       [](std::int64_t number) {
@@ -376,7 +385,9 @@ NB_MODULE(_native, m) {
       "compare",
       [](std::int64_t number, const std::string& text) {
         const auto hash = static_cast<std::int64_t>(Hash(text.data(), text.size()));
-        return Disagreement(Known(number), hash, text);
+        Communicator& comm = Known(number);
+        const Alone alone(comm);
+        return Disagreement(comm, hash, text);
       },
       nb::arg("number"), nb::arg("text"), nb::call_guard<nb::gil_scoped_release>(),
       "Empty if `text` is the same on all ranks, else how it differs. Collective.");

@@ -248,16 +248,22 @@ int NodeExchange::TestNext() {
   while (is_done && incoming_.done < incoming_.all.size()) {
     std::int64_t bytes = 0;
     MpiHandle* const request = &incoming_.all[incoming_.done].request;
-    if (const int code = Mpi()->test(request, &is_done, &bytes)) return code;
+    if (const int code = Mpi()->test(request, &is_done, &bytes)) return Lost(code);
     if (is_done) Received(bytes);
   }
   is_done = 1;
   while (is_done && outgoing_.done < started_) {
     MpiHandle* const request = &outgoing_.all[outgoing_.done].request;
-    if (const int code = Mpi()->test(request, &is_done, nullptr)) return code;
+    if (const int code = Mpi()->test(request, &is_done, nullptr)) return Lost(code);
     if (is_done) Sent();
   }
   return 0;
+}
+
+// After an error of MPI's nothing more is waited for: the request that failed is no more.
+int NodeExchange::Lost(int code) {
+  has_ended_ = true;
+  return code;
 }
 
 void NodeExchange::Sent() {

@@ -111,6 +111,7 @@ class NodeExchange {
   std::size_t Open() const { return ready_ == pieces_ ? outgoing_.all.size() : whole_; }
   int StartSends();
   int TestNext();
+  int Lost(int code);
   int WaitForMessages(int piece);
   void Received(std::int64_t bytes);
   void Sent();

@@ -327,11 +327,12 @@ int WaitEither(MpiHandle* receive, MpiHandle* send, int* received, std::int64_t*
   if (receive) requests[0] = FromHandle<MPI_Request>(*receive);
   if (send) requests[1] = FromHandle<MPI_Request>(*send);
   MPI_Status status;
-  int which = 0;
+  int which = MPI_UNDEFINED;
   const int code = MPI_Waitany(2, requests, &which, &status);
-  if (code != MPI_SUCCESS) return code;
+  if (which == MPI_UNDEFINED) return code != MPI_SUCCESS ? code : MPI_ERR_REQUEST;
   *received = which == 0;
   *(which == 0 ? receive : send) = ToHandle(requests[which]);
+  if (code != MPI_SUCCESS) return code;
   return which == 0 ? BytesOf(status, bytes) : code;  // the status of a send has no count
 }
 

@@ -55,6 +55,11 @@ ffi::Error Call::Begin() {
                       std::string("pfftjax: ") + NameOf(site_.operation) + " on " + comm->Where() +
                           " was called after MPI_Finalize");
   }
+  if (comm->is_freed && !comm->is_private) {
+    comm->busy = false;
+    return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                      FreedText(NameOf(site_.operation), *comm));
+  }
   comm_ = comm;
   comm->under_way = this;
 

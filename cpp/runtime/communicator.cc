@@ -105,6 +105,12 @@ int WorldRank(const Communicator& comm, int rank) {
   return comm.world_ranks.empty() ? rank : comm.world_ranks[static_cast<std::size_t>(rank)];
 }
 
+std::string FreedText(const std::string& operation, const Communicator& comm) {
+  return "pfftjax: " + operation + " on " + comm.Where() +
+         ": the communicator was freed before its first collective, or before a message on it had "
+         "begun; wait for results by jax.block_until_ready before comm.Free()";
+}
+
 int MakePrivate(Communicator& comm, const std::string& operation) {
   constexpr auto kPause = std::chrono::microseconds(100);
   if (comm.is_private) return 0;

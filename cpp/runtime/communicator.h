@@ -28,6 +28,7 @@ struct Communicator : Place {
   MpiHandle data = 0;     // private: MPI's collectives, and sendrecv with the user's tags
   MpiHandle control = 0;  // private: checks, the watch, the way out, exchanges made of messages
   process::Atomic<bool> is_private{false};
+  process::Atomic<bool> is_freed{false};  // `user`: MPI may have given its handle to another one
 
   process::Atomic<bool> busy{false};
   Call* under_way = nullptr;  // the call that has set it
@@ -84,6 +85,8 @@ inline constexpr std::int64_t kMaxCommunicators = 1 << 16;
 // Adds the communicator whose MPI_Comm lies at `address`; the next free number. No communication.
 // The first one is MPI_COMM_WORLD.
 std::int64_t AddCommunicator(const void* address, std::vector<int> world_ranks = {});
+// What an operation says that needs `user`, which has been freed.
+std::string FreedText(const std::string& operation, const Communicator& comm);
 // Null for a number that is not registered.
 Communicator* FindCommunicator(std::int64_t number);
 std::int64_t CommunicatorCount();

@@ -60,9 +60,13 @@ class Communicator:
         return f"Communicator({self.number}, size={self.size})"
 
 
+def _note_freed(_mpi: MPI.Comm, _keyval: int, wrapper: Communicator) -> None:
+    native.note_freed(wrapper.number)
+
+
 # MPI itself keeps the wrapper with the communicator: a freed communicator forgets it, so that a
 # new one that reuses its handle is never taken for the old one.
-_keyval = MPI.Comm.Create_keyval()
+_keyval = MPI.Comm.Create_keyval(delete_fn=_note_freed)
 
 
 def _make_private(comm: Communicator, operation: str, waits_for: str) -> None:

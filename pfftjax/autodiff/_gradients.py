@@ -108,7 +108,7 @@ def value_and_grad(
         ValueError: names and trees that do not fit the arguments.
         TypeError: what JAX refuses to differentiate.
         NotImplementedError: `allreduce` or `replicate` in a `jax.custom_vjp` function, or in its
-            rule.
+            rule; in reverse mode, in the operator of a linear solve.
 
     Warns:
         UndeclaredArgumentWarning: on more than one rank, once: an argument is differentiated that

@@ -15,9 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
 from pfftjax._runtime.arrays import PyTree
+from pfftjax._runtime.primitive import like_operand, local
 
 from ._allreduce import allreduce_of_copies_p, allreduce_p, replicate_of_copies_p, replicate_p
 
@@ -37,7 +39,7 @@ def with_copies(program: PyTree) -> PyTree:
 
     Raises:
         NotImplementedError: a `jax.custom_vjp` function that calls `allreduce` or `replicate`, or
-            whose rule does.
+            whose rule does; in reverse mode, a linear solve whose operator does.
 
     """
     # First: from JAX 0.12 on the two are one class, whose constants are part of it.
@@ -79,6 +81,10 @@ def _equation(eqn: JaxprEqn) -> JaxprEqn:
         )
     if is_same:
         return eqn
+    if eqn.primitive.name == "custom_linear_solve":
+        solve = eqn.params["jaxprs"]
+        # Solvers are not differentiated, and go on as they are.
+        return _one_way(eqn) if _changes((solve.matvec, solve.vecmat)) else eqn
     if eqn.primitive.name.startswith("custom_jvp_call"):
         return _custom_jvp(eqn, params["call_jaxpr"])
     return eqn.replace(params=params)
@@ -151,6 +157,36 @@ def _custom_jvp(eqn: JaxprEqn, program: ClosedJaxpr) -> JaxprEqn:
 
     (new,) = jax.make_jaxpr(changed)(*(var.aval for var in eqn.invars)).eqns
     return eqn.replace(params=new.params)
+
+
+# The identity, of which reverse mode is refused.
+_one_way_p = local("one_way_solve", like_operand)
+mlir.register_lowering(_one_way_p, lambda _, x: [x])
+batching.primitive_batchers[_one_way_p] = lambda xs, axes: (_one_way_p.bind(*xs), axes[0])
+
+
+def _no_way_back(*_: object) -> Sequence[jax.Array]:
+    raise NotImplementedError(
+        "pfftjax.grad: the operator of a linear solve (jax.lax.custom_linear_solve, or one of "
+        "jax.scipy.sparse.linalg) calls allreduce or replicate. With every rank's copy of a "
+        "vector as a variable of its own it is another operator, whose transpose that solver does "
+        "not have; differentiate by pfftjax.jacfwd or pfftjax.jvp, or by jax.grad, with replicate "
+        "once on the way from what all ranks share, as the vector does, to what differs"
+    )
+
+
+ad.deflinear2(_one_way_p, _no_way_back)
+
+
+def _one_way(eqn: JaxprEqn) -> JaxprEqn:
+    """A linear solve, as it is, that forward mode may follow."""
+
+    @jax.jit
+    def solved(*args: ArrayLike) -> list[jax.Array]:
+        return [_one_way_p.bind(x) for x in _original(eqn)(*args)]
+
+    (new,) = jax.make_jaxpr(solved)(*(var.aval for var in eqn.invars)).eqns
+    return eqn.replace(primitive=new.primitive, params=new.params, effects=new.effects)
 
 
 def traced(

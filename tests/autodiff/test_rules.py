@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import pfftjax
-from pfftjax.collectives import allreduce
+from pfftjax.collectives import allreduce, replicate
 from tests.helpers import RANK, SIZE, assert_close, blocks
 
 pytestmark = [pytest.mark.mpi, pytest.mark.ranks(1, 2, 3)]
@@ -88,3 +88,52 @@ def test_rules_that_have_nothing_to_do_with_ranks():
 
     assert_close(pfftjax.grad(f, shared=0)(1.0), 10 * np.sum(X))
     assert len(traced) <= 2  # to look into the rule, and to take it
+
+
+def test_linear_solves_whose_operator_sums_over_ranks():
+    """The normal equations of all ranks' rows: right in forward mode, refused in reverse."""
+    b = np.array([1.0, -2.0, 0.5])
+
+    def loss(theta, replicated=lambda v: v):
+        w, _ = jax.scipy.sparse.linalg.cg(
+            lambda v: theta * v + allreduce(x.T @ (x @ replicated(v))), allreduce(x.T @ x @ b)
+        )
+        return jnp.sum(w**2)
+
+    def model(theta):
+        rows = X.reshape(-1, 3)
+        product = rows.T @ rows
+        return jnp.sum(jnp.linalg.solve(product + theta * jnp.eye(3), product @ b) ** 2)
+
+    expected = jax.grad(model)(2.0)
+    slope = jax.jit(jax.vmap(pfftjax.jacfwd(loss, shared=0)))(jnp.array([1.0, 2.0]))
+    assert_close(slope[1], expected, 1e-6)
+    assert_close(jax.jit(jax.grad(lambda theta: loss(theta, replicate)))(2.0), expected, 1e-6)
+    for reverse in (pfftjax.grad, pfftjax.hessian):
+        for wrap in (jax.jit, jax.checkpoint, jax.vmap):
+            where = jnp.ones(2) if wrap is jax.vmap else 2.0
+            if SIZE > 1:
+                with pytest.raises(NotImplementedError, match="operator of a linear solve"):
+                    wrap(reverse(loss, shared=0))(where)
+
+
+def test_linear_solves_whose_operator_is_each_ranks_own():
+    """One whose solver alone sums over ranks has the derivatives of blocks."""
+    b = jnp.ones((SIZE, 3))
+
+    def descent(operator, right):
+        def step(state):
+            w, rest, size = state
+            w += size / allreduce(jnp.sum(rest * operator(rest))) * rest
+            rest = right - operator(w)
+            return w, rest, allreduce(jnp.sum(rest**2))
+
+        begin = jnp.zeros_like(right), right, allreduce(jnp.sum(right**2))
+        return jax.lax.while_loop(lambda state: state[2] > 1e-28, step, begin)[0]
+
+    def loss(theta):
+        w = jax.lax.custom_linear_solve(lambda v: (theta + x**2) * v, b, descent, symmetric=True)
+        return allreduce(jnp.sum(w**3))
+
+    expected = np.sum(-3 / (2.0 + X**2) ** 4)
+    assert_close(jax.jit(pfftjax.grad(loss, shared=0))(2.0), expected, 1e-9)

@@ -91,3 +91,23 @@ def test_types(text, call):
 def test_what_must_be_static(name, call):
     with pytest.raises(TypeError, match=rf"{name} must be a static integer.*part of the compiled"):
         jax.jit(call)(0)
+
+
+def test_a_communicator_that_is_freed_before_its_first_collective():
+    """Another one may have its handle, and would be taken for it."""
+    user = MPI.COMM_WORLD.Dup()
+    comm = pc.communicator(user)
+    user.Free()
+    other = MPI.COMM_WORLD.Split(RANK)
+    with pytest.raises(ValueError, match=f"allreduce {WHERE}: the communicator was freed before"):
+        pc.allreduce(1.0, comm=comm)
+    other.Free()
+
+
+def test_a_communicator_that_is_freed_after_its_first_collective():
+    """Traffic is on pfftjax's duplicate, which lives on."""
+    user = MPI.COMM_WORLD.Dup()
+    comm = pc.communicator(user)
+    assert float(pc.allreduce(1.0, comm=comm)) == SIZE
+    user.Free()
+    assert float(pc.allreduce(2.0, comm=comm)) == 2 * SIZE

@@ -386,3 +386,23 @@ def test_an_environment_that_differs_between_ranks(setting):
     assert ended.status != 0
     assert "the environment differs between ranks" in ended.output
     assert f"{name}={value} on rank 1" in ended.output
+
+
+def test_a_communicator_that_is_freed_while_a_message_waits_for_its_operand():
+    """The message would use a handle that is no more, or that of the next communicator."""
+    assert_ends_in_error(
+        """
+        comm = MPI.COMM_WORLD.Dup()
+        other = 1 - RANK
+        def f(x):
+            y = jax.lax.fori_loop(0, 400, lambda _, y: jnp.tanh(y @ y), x)
+            return pc.sendrecv(y[0], y[0], source=other, dest=other, comm=comm)
+        y = jax.jit(f).lower(jnp.ones((500, 500))).compile()(jnp.ones((500, 500)))
+        comm.Free()
+        comm = MPI.COMM_WORLD.Split(RANK)
+        failing()
+        y.block_until_ready()
+        """,
+        r"sendrecv on rank \d of 2: the communicator was freed before",
+        ranks=2,
+    )
